@@ -30,8 +30,8 @@ from clock import Clock, number
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.gradients import ClippedSums
+from dpprobe.finetune.lora_and_film import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.normalisation import NoNormalisation

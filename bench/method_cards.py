@@ -22,7 +22,7 @@ import yaml
 
 from dpprobe import artifacts
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, NETWORKS, method_options
@@ -323,7 +323,7 @@ def options_table(cls: type[Block]) -> str:
 def default(cls: type[Block], name: str, field: Any) -> str:
     if field.is_required():
         return "must be given"
-    if name == "epochs" and issubclass(cls, FirstOrderOptions):
+    if name == "epochs" and issubclass(cls, GradientOptions):
         return f"{cls.DEFAULT_EPOCHS:g}, where `steps` is absent"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Block):

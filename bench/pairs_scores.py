@@ -37,8 +37,7 @@ DELTA = 1e-5
 ROOM = "dpprobe.heads"
 # Modules without a head's mathematics: what they decide stands in the options and in the plan.
 _BESIDE = {
-    f"{ROOM}.{name}"
-    for name in ("auto", "auto_rule", "balance_options", "facts", "options", "registry")
+    f"{ROOM}.{name}" for name in ("auto", "auto_rule", "balance", "facts", "options", "registry")
 }
 
 

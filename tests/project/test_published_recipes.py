@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpprobe.heads.adam import MomentOptions
-from dpprobe.heads.ruled_options import RuledOptions
+from dpprobe.heads import adam, lamb, momentum
 from dpprobe.study.study_file import load_study
 
 STUDIES = ("large_scale_transfer*.yaml", "features_second_order*.yaml", "scatternet_*.yaml")
@@ -21,7 +20,7 @@ def test_a_paper_s_gradient_heads_are_plain_linear_layers(path: Path) -> None:
     study = load_study(yaml.safe_load(path.read_text(encoding="utf-8")))
     for name, method in study.methods.items():
         base = getattr(method, "base", method)
-        if not isinstance(base, RuledOptions):
+        if not isinstance(base, momentum.Options | adam.Options | lamb.Options):
             continue
         assert base.intercept == 1, name
         assert base.learning_rate is not None, name
@@ -29,7 +28,7 @@ def test_a_paper_s_gradient_heads_are_plain_linear_layers(path: Path) -> None:
         assert written <= base.model_fields_set, name
         assert base.normalize.kind in ("none", "channels", "group_norm"), name
         assert {"steps", "epochs"} & base.model_fields_set, name
-        if isinstance(base, MomentOptions):
+        if isinstance(base, adam.Options | lamb.Options):
             assert base.noise_correction is None, name
 
 

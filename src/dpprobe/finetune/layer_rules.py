@@ -10,9 +10,9 @@ from timm.layers.conv2d_same import Conv2dSame
 from torch import nn
 from torch.nn import functional
 
-from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.convolutions import Conv2dRule
 from dpprobe.finetune.layers import AffineRule, LinearRule, ModuleRule, Rule
+from dpprobe.finetune.lora_and_film import ChannelAffine
 
 
 def _layer_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:

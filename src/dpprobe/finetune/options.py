@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import Priced
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Range, Space
@@ -183,7 +183,7 @@ def _ends(space: Space) -> tuple[Any, ...]:
     return (space.low, space.high) if isinstance(space, Range) else space
 
 
-class Options(FirstOrderOptions):
+class Options(GradientOptions):
     """DP fine-tuning of a network of timm or open_clip.
 
     Defaults: full batch, momentum, C = 1 and zero head (Mehta et al. 2022, De et al. 2022), 20
@@ -193,7 +193,7 @@ class Options(FirstOrderOptions):
     DEFAULT_EPOCHS: ClassVar[float] = 20
     OPACUS: ClassVar[bool] = False
     FIXED: ClassVar[frozenset[str]] = frozenset(
-        {*FirstOrderOptions.FIXED, "tune", "probe", "search", "precision", "augment"}
+        {*GradientOptions.FIXED, "tune", "probe", "search", "precision", "augment"}
     )
 
     head: Literal["fine_tune"] = "fine_tune"

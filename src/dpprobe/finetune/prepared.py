@@ -12,7 +12,9 @@ from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.backbones.network_forward import Graph, line
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.adapters import (
+from dpprobe.finetune.blocks import blocks_of
+from dpprobe.finetune.cut import cut_network
+from dpprobe.finetune.lora_and_film import (
     ChannelAffine,
     Film,
     LoraLinear,
@@ -21,8 +23,6 @@ from dpprobe.finetune.adapters import (
     insert_lora,
     normalisations,
 )
-from dpprobe.finetune.blocks import blocks_of
-from dpprobe.finetune.cut import cut_network
 from dpprobe.finetune.options import Options, TuneLora
 from dpprobe.finetune.row_mixing import check_rows_apart
 from dpprobe.finetune.standard_form import standard_form

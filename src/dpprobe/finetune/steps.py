@@ -2,7 +2,7 @@
 
 Rate and divisor are the plan's, never the data's. What optimisers and averages make of noisy sums
 is post-processing. Sums and noise are float32, for benchmarks: the limits of
-`heads.first_order_options` hold.
+`heads.gradient_options` hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.losses import row_losses
 from dpprobe.finetune.network_optimisers import OPTIMISERS
 from dpprobe.finetune.options import Options
-from dpprobe.heads.first_order_options import GRADIENTS
+from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import stream

@@ -23,7 +23,7 @@ from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.steps import MakeSums, Training
-from dpprobe.heads.first_order_options import GRADIENTS
+from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.releases import Releases

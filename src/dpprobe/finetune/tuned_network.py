@@ -7,7 +7,7 @@ of a network that was trained from stored activations fits the whole network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -147,12 +147,6 @@ def whole_network(
     network = _tuned(module, prepared.trained, prepared.image, device)
     load_tuned_state(network, state)
     return module.requires_grad_(False)
-
-
-def features_of(network: TunedNetwork) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns inputs -> the features [m, d] that enter the head."""
-    assert isinstance(network.module, Network)
-    return network.module.features
 
 
 def tuned_state(network: TunedNetwork) -> dict[str, torch.Tensor]:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.heads.first_order_options import step_noise
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import (
+    GradientOptions,
+    Intercept,
+    RateByRule,
+    UnitRowNorm,
+    step_noise,
+)
+from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.ruled_options import RuledOptions
 
 if TYPE_CHECKING:
     import torch
@@ -22,49 +28,32 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-CORRECTION = (
-    "DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken off the mean "
-    "square, of which at least this part of that variance is left. Null for none."
-)
 # The rate times sqrt(d T), and the largest rate times sqrt(T).
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 
-class MomentOptions(RuledOptions):
-    """Options of Adam's moments, which LAMB has too."""
-
-    beta1: float = Field(0.9, ge=0, lt=1, allow_inf_nan=False, description="Of the mean gradient.")
-    beta2: float = Field(
-        0.999, ge=0, lt=1, allow_inf_nan=False, description="Of the mean squared gradient."
-    )
-    eps: float = Field(
-        1e-8, gt=0, allow_inf_nan=False, description="Added to the root of the mean square."
-    )
-    noise_correction: float | None = Field(
-        None,
+# Options of the moments, which LAMB has too.
+Beta1 = Annotated[
+    float, Field(ge=0, lt=1, allow_inf_nan=False, description="Of the mean gradient.")
+]
+Beta2 = Annotated[
+    float, Field(ge=0, lt=1, allow_inf_nan=False, description="Of the mean squared gradient.")
+]
+RootOffset = Annotated[
+    float, Field(gt=0, allow_inf_nan=False, description="Added to the root of the mean square.")
+]
+NoiseCorrection = Annotated[
+    float | None,
+    Field(
         gt=0,
         allow_inf_nan=False,
-        description=CORRECTION,
-    )
-
-    @model_validator(mode="after")
-    def _check_correction(self) -> MomentOptions:
-        if self.engine == "opacus" and self.noise_correction is not None:
-            raise ValueError(
-                f"noise_correction {self.noise_correction:g} with engine opacus, which does not "
-                "have it; remove it, or write engine: closed_form"
-            )
-        return self
-
-    def constants(self, releases: Releases) -> dict[str, float]:
-        """Returns the arguments of the optimiser for a fit's releases."""
-        constants = {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        if self.noise_correction is None:
-            return constants
-        return constants | {"noise": step_noise(releases), "floor": self.noise_correction}
+        description="DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken "
+        "off the mean square, of which at least this part of that variance is left. Null for none.",
+    ),
+]
 
 
-class Options(MomentOptions):
+class Options(GradientOptions):
     """DP-Adam on centred rows; the moments' decays are those of Kingma and Ba.
 
     Each number of a step is about the learning rate r, so a class's weights move by r sqrt(d) at
@@ -72,13 +61,30 @@ class Options(MomentOptions):
     deviation r sqrt(T) into a unit row's logits.
     """
 
+    DEFAULT_EPOCHS: ClassVar[float] = 40
+
     head: Literal["adam"] = "adam"
-    noise_correction: float | None = Field(
-        0.3,
-        gt=0,
-        allow_inf_nan=False,
-        description=CORRECTION,
-    )
+    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
+    learning_rate: RateByRule = None
+    max_grad_norm: UnitRowNorm = 0.7
+    intercept: Intercept = 0.2
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    eps: RootOffset = 1e-8
+    noise_correction: NoiseCorrection = 0.3
+
+    @model_validator(mode="after")
+    def _check_correction(self) -> Options:
+        if self.engine == "opacus" and self.noise_correction is not None:
+            raise ValueError(
+                f"noise_correction {self.noise_correction:g} with engine opacus, which does not "
+                "have it; remove it, or write engine: closed_form"
+            )
+        return self
+
+    @property
+    def constant(self) -> float:
+        return self.intercept
 
     def rule(
         self,
@@ -89,6 +95,15 @@ class Options(MomentOptions):
         dimension: int,
     ) -> float:
         return min(_LENGTH / math.sqrt(dimension), _LOGIT_NOISE) / math.sqrt(steps)
+
+
+def correction_constants(floor: float | None, releases: Releases) -> dict[str, float]:
+    """Returns the arguments of `Adam` that take a fit's noise off the mean square.
+
+    Args:
+      floor: the option `noise_correction`.
+    """
+    return {} if floor is None else {"noise": step_noise(releases), "floor": floor}
 
 
 class Adam(Optimiser):
@@ -153,7 +168,13 @@ def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
     """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads import first_order  # imports torch, which planning goes without
+    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    optimiser = partial(Adam, **options.constants(releases))
-    return first_order.train(options, rows, releases, optimiser, record=record)
+    optimiser = partial(
+        Adam,
+        beta1=options.beta1,
+        beta2=options.beta2,
+        eps=options.eps,
+        **correction_constants(options.noise_correction, releases),
+    )
+    return gradient_steps.train(options, rows, releases, optimiser, record=record)

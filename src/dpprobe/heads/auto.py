@@ -20,7 +20,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto_rule import RULE, choose
-from dpprobe.heads.balance_options import DEFAULT_PRIOR_SHARE
+from dpprobe.heads.balance import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.normalisation import NoNormalisation, Normalize

@@ -1,4 +1,4 @@
-"""Fits a head with public weights of classes, or with their priors taken off its biases.
+"""Heads that balance classes: by public numbers, or by a release of their frequencies.
 
 **Weights.** A row's part is clipped as ever and then multiplied with its class's weight, at most 1,
 as the rows of a patient are with 1 / m: what a unit adds is no longer than before, so every
@@ -8,35 +8,194 @@ private counts they would be a release. Normalisations are of all rows alike.
 **Priors.** A head that is trained on classes of frequencies p estimates p(y | x) in proportion to
 p(x | y) p(y); without log p in its biases it answers as if classes were equally frequent (Menon et
 al. 2021, "Long-tail learning via logit adjustment"). That is done to the released head:
-post-processing. Priors are public numbers, or follow from the noisy counts that are released before
-the head is trained; see `balance_options`.
+post-processing. Priors are public numbers, which cost nothing, or follow from noisy counts.
+`class_priors: released` is one more release of the fit:
+
+**class_counts** [K], the sum over the training rows of the one-hot vectors of their labels, each
+row times its weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
+non-negative numbers that sum to at most 1, of L2 norm at most 1, and a null row nothing:
+sensitivity 1. It stands in the plan with the share `prior_share`, and what is left is divided among
+the other releases as all would be without it. What follows from the noisy counts is
+post-processing: `released_priors` makes frequencies of them, which are part of the published head.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import torch
+from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance_options import (
-    CLASS_COUNTS,
-    BalanceOptions,
-    log_shifts,
-    released_priors,
-)
-from dpprobe.heads.fitted import Fitted, Record, Values
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
-from dpprobe.heads.rows import Rows
-from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
-Priors = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+    from dpprobe.heads.fitted import Fitted, Record, Values
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+Priors: TypeAlias = "npt.NDArray[np.float32]"
+
+Numbers = tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
+Released = Literal["released"]
+
+CLASS_COUNTS = "class_counts"
+# Both were chosen on public features (bench/results/balanced.md).
+DEFAULT_PRIOR_SHARE = 0.02
+# A count below so many standard deviations of its noise counts as that many: below it noise decides
+# which classes would be boosted, and without bound.
+PRIOR_FLOOR = 2.0
+
+
+def _absent(value: object) -> bool:
+    return value is None
+
+
+ClassWeights = Annotated[
+    Numbers | None,
+    Field(
+        min_length=1,
+        exclude_if=_absent,
+        description="Public, one number a class in the classes' order, from above 0 to 1: each "
+        "row's clipped part is multiplied with its class's. The largest is 1, as sensitivities "
+        "are for. For rows of one label.",
+    ),
+]
+ClassPriors = Annotated[
+    Annotated[Numbers, Field(min_length=1)] | Released | None,
+    Field(
+        exclude_if=_absent,
+        description="How frequent classes are among the training rows: public, one number a "
+        "class; or, of a linear head, `released`: counted with noise from a share of its budget. "
+        "Their logarithms are taken off the trained head's biases, so that it answers as if "
+        "classes were equally frequent (logit adjustment). For loss: softmax.",
+    ),
+]
+PriorShare = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        exclude_if=_absent,
+        description="Of class_priors: released, the counts' part of the budget, as a part of the "
+        "sum of count * rate^2 / noise_multiplier^2 over all of the fit's releases "
+        f"({DEFAULT_PRIOR_SHARE:g} where absent).",
+    ),
+]
+
+
+class BalanceOptions(MethodOptions):
+    """A head that descends a loss with a weight a class, or whose logits have the classes' priors.
+
+    Absent options are left out of what is written, as before there were these.
+    """
+
+    class_weights: ClassWeights = None
+    class_priors: ClassPriors = None
+    prior_share: PriorShare = None
+
+    @model_validator(mode="after")
+    def _check_balance(self) -> BalanceOptions:
+        weights = self.class_weights
+        if weights and max(weights) != 1:
+            raise ValueError(
+                f"class_weights: the largest is {max(weights):g}; divide all by it: 1 is what "
+                "clipping is for"
+            )
+        if weights and not self.takes_units:
+            raise ValueError("class_weights: engine opacus weighs no rows; write another engine")
+        if self.class_priors and self.link != "softmax":
+            raise ValueError("class_priors: they are for loss: softmax; remove them")
+        if self.prior_share is not None and not self.releases_priors:
+            raise ValueError(
+                f"prior_share {self.prior_share:g} is of class_priors: released; write that, or "
+                "remove it"
+            )
+        if self.releases_priors and self.prior_share is None:
+            self.__dict__["prior_share"] = DEFAULT_PRIOR_SHARE
+        return self
+
+    @property
+    def releases_priors(self) -> bool:
+        return self.class_priors == "released"
+
+    @property
+    def public_priors(self) -> tuple[float, ...]:
+        """The numbers of a study; none where there are none, or priors are released."""
+        return self.class_priors if isinstance(self.class_priors, tuple) else ()
+
+    @property
+    def balances(self) -> bool:
+        """True if a fit weighs rows by their classes or takes priors off."""
+        return bool(self.class_weights or self.class_priors)
+
+    @property
+    def counted_classes(self) -> int | None:
+        numbers = {len(given) for given in (self.class_weights, self.public_priors) if given}
+        return max(numbers, default=None)
+
+    def class_fault(self, classes: int, *, multi_label: bool) -> str | None:
+        given = {"class_weights": self.class_weights, "class_priors": self.public_priors}
+        for name, numbers in given.items():
+            if numbers and len(numbers) != classes:
+                return (
+                    f"{name} has {len(numbers)} numbers, and there are {classes} classes; write "
+                    "one for each, in their order"
+                )
+        if self.class_weights and multi_label:
+            return (
+                "class_weights are for rows of one label, and rows here have several; remove them"
+            )
+        if self.releases_priors and multi_label:
+            return (
+                "class_priors: released counts rows of one label, and rows here have several; "
+                "remove it"
+            )
+        return None
+
+    def bias_shifts(self) -> tuple[float, ...]:
+        """Returns what public priors add to each class's bias; nothing where there are none."""
+        return log_shifts(self.public_priors)
+
+    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        others = super().mechanisms(n)
+        if self.prior_share is None:
+            return others
+        counts = full_batch(CLASS_COUNTS, "number of rows of each class", 1.0)
+        return split_budget([(self.prior_share, (counts,)), (1 - self.prior_share, others)])
+
+
+def released_priors(
+    counts: Sequence[float], deviation: float, *, floor: float = PRIOR_FLOOR
+) -> tuple[float, ...]:
+    """Returns the classes' frequencies, of sum 1, from their noisy counts.
+
+    Args:
+      counts: as released, one a class.
+      deviation: the standard deviation of the noise on each; 0 for none.
+      floor: the least count, in standard deviations of its noise; it is never below 1.
+    """
+    least = max(1.0, floor * deviation)
+    floored = [max(count, least) for count in counts]
+    total = math.fsum(floored)
+    return tuple(count / total for count in floored)
+
+
+def log_shifts(priors: Sequence[float]) -> tuple[float, ...]:
+    """Returns what takes priors off the classes' biases, of mean 0; nothing for none."""
+    logs = [math.log(prior) for prior in priors]
+    return tuple(math.fsum(logs) / len(logs) - each for each in logs)
 
 
 def fit_balanced(
@@ -73,6 +232,12 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
     A row adds its weight to the count of its class, and one that must not contribute adds nothing:
     sensitivity 1.
     """
+    # planning imports this module
+    import numpy as np
+    import torch
+
+    from dpprobe.privacy.grid import GridSum
+
     grid = releases.grid(1.0, rows.n)
     each = rows.lengths.isfinite().to(torch.float64)
     if rows.weights is not None:
@@ -87,12 +252,16 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
 
 def _shifts(method: BalanceOptions, released: Priors | None) -> Priors:
     """Returns what is added to the biases, [seeds, classes], or [classes] for all seeds."""
+    import numpy as np  # as above
+
     shifts = method.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
     return np.asarray(shifts, dtype=np.float32)
 
 
 def weighted(method: BalanceOptions, rows: Rows) -> Rows:
     """Returns the rows, not copied, with their classes' weights in their units' weights."""
+    import torch  # as above
+
     of_class = torch.tensor(method.class_weights, dtype=torch.float32, device=rows.device)
     of_row = of_class[rows.labels]
     if rows.weights is not None:
@@ -104,6 +273,8 @@ def weighted(method: BalanceOptions, rows: Rows) -> Rows:
 
 
 def _shifted(record: Record | None, shifts: Priors) -> Record | None:
+    import torch  # as above
+
     if record is None or not shifts.size:
         return record
 

@@ -33,8 +33,8 @@ import torch
 from dpprobe import devices
 from dpprobe.errors import ConfigError
 from dpprobe.heads.clipping import drawn_rows
-from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions
-from dpprobe.heads.fitted import Fitted, Record, finite_weights
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
@@ -58,14 +58,14 @@ Numbers = npt.NDArray[np.float64]
 
 
 def train(
-    options: FirstOrderOptions,
+    options: GradientOptions,
     rows: Rows,
     releases: Releases,
     optimiser: Optimiser,
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains like `first_order.train`, all seeds side by side, under noise.
+    """Trains like `gradient_steps.train`, all seeds side by side, under noise.
 
     Raises:
       PrivacyError: when more steps were taken than were priced.

@@ -3,7 +3,7 @@
 DP-SGD with feature covariance of Mehta et al. 2023 ("Differentially private image classification
 from features"), algorithm for DP-FC.
 
-Released, of rows x of norm at most S (see `second_order_options.RowOptions`):
+Released, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
 
 - "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row
   nothing. The noise is symmetric and isometric. Not released where `public_covariance` names
@@ -31,12 +31,12 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpprobe.errors import DataError
+from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.preconditioned_descent_options import MOST_FULL_STEPS, FileInitOptions
-from dpprobe.heads.second_order_options import GRADIENTS
+from dpprobe.heads.preconditioned_descent import MOST_FULL_STEPS, PreconditionedDescentOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
@@ -56,12 +56,25 @@ if TYPE_CHECKING:
 COVARIANCE = "covariance"
 
 
-class Options(FileInitOptions):
+class Options(PreconditionedDescentOptions):
     """DP-FC; the defaults were fixed on public features (bench/results/defaults.md)."""
 
     paths: ClassVar[tuple[str, ...]] = ("init_file", "public_covariance")
 
     head: Literal["feature_covariance"] = "feature_covariance"
+    init: Literal["zero", "file"] = Field(
+        "zero", description="Weights 0, or public weights from init_file."
+    )
+    init_scale: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="What the file's weights are multiplied with."
+    )
+    init_file: str | None = Field(
+        None,
+        min_length=1,
+        description='A safetensors file whose tensor "weights" is [classes, d], or [classes, '
+        "d + 1] with the biases last: public, such as a zero-shot classifier's; a head trained "
+        "on private rows is refused.",
+    )
     steps: Annotated[int, MOST_FULL_STEPS] = Field(6, ge=1, description="Full-batch steps.")
     covariance_share: float = Field(
         0.2,
@@ -84,6 +97,20 @@ class Options(FileInitOptions):
         "its covariance takes the place of the released one and costs nothing. Features of private "
         "rows are refused.",
     )
+
+    @model_validator(mode="after")
+    def _check_init(self) -> Options:
+        if (self.init == "file") != (self.init_file is not None):
+            raise ValueError(
+                f"init {self.init} and init_file {self.init_file}: write init: file and the file's "
+                "path, or neither"
+            )
+        if self.init_scale is not None and self.init != "file":
+            raise ValueError(
+                f"init_scale {self.init_scale:g} says nothing to init {self.init}; remove it, or "
+                "write init: file"
+            )
+        return self
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gradients = full_batch(
@@ -114,7 +141,8 @@ def fit(
     public = options.public_covariance
     with torch.inference_mode():
         clip = options.max_grad_norm if releases.plan.private else math.inf
-        descent = Descent(options, rows, releases, clip, record=record)
+        start = public_start(options, rows)
+        descent = Descent(options, rows, releases, clip, start=start, record=record)
         design = descent.design
         if public is None:
             moment = rows.cached(design.key("gram"), partial(second_moment, design))
@@ -135,6 +163,24 @@ def fit(
         names = (GRADIENTS,) if public is not None else (COVARIANCE, GRADIENTS)
         weights = each_seed(releases, names, train, head=options.head)
         return descent.fitted(weights)
+
+
+def public_start(options: Options, rows: Rows) -> torch.Tensor | None:
+    """Returns the public weights that steps start from, float32 [K, d + 1]; None without a file."""
+    if options.init_file is None:
+        return None
+    import torch  # as above
+
+    from dpprobe.heads.initial_weights import weights_from_file
+
+    scale = 1.0 if options.init_scale is None else options.init_scale
+    path = str(resolve_path(options.init_file))
+    public = weights_from_file(path, rows.num_classes, rows.dimension)
+    start = torch.zeros((rows.num_classes, rows.dimension + 1), device=rows.device)
+    start.copy_(torch.from_numpy(public * scale))
+    if options.init_bias is not None:
+        start[:, -1] = options.init_bias
+    return start
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:

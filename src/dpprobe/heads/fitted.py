@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.errors import ConfigError
-
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import torch
 
-    from dpprobe.heads.first_order_options import FirstOrderOptions
     from dpprobe.heads.rows import Transform
 
 # The name of released priors in files.
@@ -76,21 +73,3 @@ class Heads:
             for name in self.transforms[0].arrays
         }
         return arrays if self.priors is None else {**arrays, CLASS_PRIORS: self.priors}
-
-
-def finite_weights(weights: torch.Tensor, options: FirstOrderOptions) -> npt.NDArray[np.float32]:
-    """Returns the weights as NumPy's.
-
-    Raises:
-      ConfigError: when training diverged.
-    """
-    import numpy as np  # as above
-
-    array: npt.NDArray[np.float32] = weights.cpu().numpy()
-    if not np.isfinite(array).all():
-        rate = options.learning_rate
-        raise ConfigError(
-            f"head {options.head}: training diverged at learning_rate "
-            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller one"
-        )
-    return array

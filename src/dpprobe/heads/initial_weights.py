@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.first_order_options import INIT_DEVIATION, FirstOrderOptions
+from dpprobe.heads.gradient_options import INIT_DEVIATION, GradientOptions
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.private_mark import check_unmarked
@@ -24,7 +24,7 @@ _TRUNCATED = 0.87962566103423978
 
 
 def initial_weights(
-    options: FirstOrderOptions, rows: Rows, seeds: Sequence[int], entropy: Entropy = SEEDED
+    options: GradientOptions, rows: Rows, seeds: Sequence[int], entropy: Entropy = SEEDED
 ) -> torch.Tensor:
     """Returns float32 [seeds, classes, d + 1], as `init` and `init_bias` say.
 
@@ -37,7 +37,7 @@ def initial_weights(
 
 
 def sized_weights(
-    options: FirstOrderOptions,
+    options: GradientOptions,
     seeds: Sequence[int],
     *,
     classes: int,

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.adam import Adam, MomentOptions
+from dpprobe.heads.adam import Adam, Beta1, Beta2, NoiseCorrection, RootOffset, correction_constants
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GradientOptions, Intercept, RateByRule, UnitRowNorm
+from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 _IN_ALL, _IN_ONE = 4.0, 0.5
 
 
-class Options(MomentOptions):
+class Options(GradientOptions):
     """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
 
     Where |w| or the direction is 0 the ratio is 1: from zero the first step is Adam's. Mehta et
@@ -31,13 +33,23 @@ class Options(MomentOptions):
     1, normalize none, intercept 1.
     """
 
+    DEFAULT_EPOCHS: ClassVar[float] = 40
     OPACUS: ClassVar[bool] = False
     UNIT_ROWS: ClassVar[bool] = False
 
     head: Literal["lamb"] = "lamb"
-    eps: float = Field(
-        1e-6, gt=0, allow_inf_nan=False, description="Added to the root of the mean square."
-    )
+    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
+    learning_rate: RateByRule = None
+    max_grad_norm: UnitRowNorm = 0.7
+    intercept: Intercept = 0.2
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    eps: RootOffset = 1e-6
+    noise_correction: NoiseCorrection = None
+
+    @property
+    def constant(self) -> float:
+        return self.intercept
 
     def rule(
         self,
@@ -72,14 +84,20 @@ class Lamb(Adam):
         self,
         parameters: Iterable[torch.nn.Parameter],  # noqa: ARG002
     ) -> torch.optim.Optimizer:
-        raise TypeError("PyTorch has no LAMB; `FirstOrderOptions` refuses engine opacus for it")
+        raise TypeError("PyTorch has no LAMB; `GradientOptions` refuses engine opacus for it")
 
 
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
     """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads import first_order  # imports torch, which planning goes without
+    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    optimiser = partial(Lamb, **options.constants(releases))
-    return first_order.train(options, rows, releases, optimiser, record=record)
+    optimiser = partial(
+        Lamb,
+        beta1=options.beta1,
+        beta2=options.beta2,
+        eps=options.eps,
+        **correction_constants(options.noise_correction, releases),
+    )
+    return gradient_steps.train(options, rows, releases, optimiser, record=record)

@@ -3,7 +3,7 @@
 The head of Mehta et al. 2023 ("Differentially private image classification from features"), which
 perturbs sufficient statistics as Vu and Slavkovic 2009 and Wang 2018 do.
 
-Released, once each, of rows x of norm at most S (see `second_order_options.RowOptions`):
+Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
 
 - "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row nothing.
   Its noise is symmetric and isometric: half the variance off the diagonal, so that in an
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from dpprobe.heads.clipped_row_options import MaxLabels, Ridge, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.second_order_options import LabelSumOptions, SolverOptions
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 if TYPE_CHECKING:
@@ -42,10 +42,12 @@ if TYPE_CHECKING:
 GRAM, TARGETS = "gram", "targets"
 
 
-class Options(LabelSumOptions, SolverOptions):
+class Options(RowOptions):
     """Least squares; the defaults were fixed on public features (bench/results/defaults.md)."""
 
     head: Literal["least_squares"] = "least_squares"
+    ridge: Ridge = None
+    max_labels: MaxLabels = 1
     gram_share: float = Field(
         0.3,
         gt=0,
@@ -53,6 +55,14 @@ class Options(LabelSumOptions, SolverOptions):
         allow_inf_nan=False,
         description="The Gram matrix's part of the head's budget; the cross product has the rest.",
     )
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gram = full_batch(GRAM, "sum of the clipped rows' outer products", self.longest**2)

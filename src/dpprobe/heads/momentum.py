@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GradientOptions, Intercept, RateByRule, UnitRowNorm
+from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.ruled_options import RuledOptions
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,7 @@ _PART = 0.9
 _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 
 
-class Options(RuledOptions):
+class Options(GradientOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
     Defaults: 40 steps on the full batch from zero weights, momentum's usual 0.9. Unless noise
@@ -36,10 +37,20 @@ class Options(RuledOptions):
     loss's curvature h, since their second moment has no eigenvalue above 1.
     """
 
+    DEFAULT_EPOCHS: ClassVar[float] = 40
+
     head: Literal["momentum"] = "momentum"
+    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
+    learning_rate: RateByRule = None
+    max_grad_norm: UnitRowNorm = 0.7
+    intercept: Intercept = 0.2
     beta: float = Field(
         0.9, ge=0, lt=1, allow_inf_nan=False, description="How much of the velocity stays a step."
     )
+
+    @property
+    def constant(self) -> float:
+        return self.intercept
 
     def rule(
         self,
@@ -50,7 +61,9 @@ class Options(RuledOptions):
         dimension: int,  # noqa: ARG002
     ) -> float:
         largest = 1 + self.intercept**2
-        longest = _PART * 2 * (1 + self.beta) / (largest * self.curvature(classes))
+        # The loss's at equal logits, per unit of a row's second moment.
+        curvature = 1 / classes if self.loss == "softmax" else 0.25
+        longest = _PART * 2 * (1 + self.beta) / (largest * curvature)
         if noise == 0:
             return longest
         # A step's noise goes on moving the weights, 1 / (1 - beta) times its size in all, and a
@@ -94,8 +107,8 @@ def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
     """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads import first_order  # imports torch, which planning goes without
+    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    return first_order.train(
+    return gradient_steps.train(
         options, rows, releases, partial(Momentum, beta=options.beta), record=record
     )

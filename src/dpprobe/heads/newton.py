@@ -1,6 +1,6 @@
 """DP-Newton: full-batch steps with a noisy Hessian and a noisy gradient each.
 
-Rows x have norm at most S (see `second_order_options.RowOptions`). Released in each of `steps`
+Rows x have norm at most S (see `clipped_row_options.RowOptions`). Released in each of `steps`
 steps, at weights that depend on earlier releases alone:
 
 "hessians". With p a row's probabilities,
@@ -36,12 +36,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.preconditioned_descent_options import (
+from dpprobe.heads.preconditioned_descent import (
     MOST_FULL_STEPS,
     PreconditionedDescentOptions,
 )
-from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
     SMALLEST_SENSITIVITY,

@@ -29,6 +29,8 @@ CHANNEL_DEVIATIONS = "channel_deviations"
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
 # Far above where the root of a variance would be 0 in float32.
 SMALLEST_FLOOR = 1e-12
+# Describes the option of heads whose rows are centred by default.
+CENTRED_BY_DEFAULT = "As everywhere; centred by default, from a share of the head's budget."
 
 
 class Normalisation(Options):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions
-from dpprobe.heads.fitted import Fitted, Record, finite_weights
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Optimiser
@@ -41,14 +41,14 @@ _NO_CLIP = 1e30
 
 
 def train(
-    options: FirstOrderOptions,
+    options: GradientOptions,
     rows: Rows,
     releases: Releases,
     optimiser: Optimiser,
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains like `first_order.train`: same batches, same initial weights, Opacus's noise.
+    """Trains like `gradient_steps.train`: same batches, same initial weights, Opacus's noise.
 
     Opacus's noise on the CPU takes 32 bits of the seed and stops at 5.77 standard deviations:
     one more reason why this is a reference and not the default.
@@ -95,7 +95,7 @@ class _Trainer:
 
     def __init__(
         self,
-        options: FirstOrderOptions,
+        options: GradientOptions,
         rows: Rows,
         releases: Releases,
         optimiser: Optimiser,

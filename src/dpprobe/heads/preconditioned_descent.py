@@ -1,37 +1,102 @@
-"""Few preconditioned full-batch steps: the mathematics that newton and feature_covariance share."""
+"""Few preconditioned full-batch steps: options and mathematics of newton and feature_covariance."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import torch
+from pydantic import Field
 
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.clipped_row_options import GRADIENTS, MaxRowNorm, Ridge, RowIntercept, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.history import History
-from dpprobe.heads.initial_weights import weights_from_file
-from dpprobe.heads.preconditioned_descent_options import (
-    FileInitOptions,
-    PreconditionedDescentOptions,
-)
-from dpprobe.heads.rows import Rows
-from dpprobe.heads.second_order import (
-    Design,
-    Factors,
-    Loss,
-    Spectrum,
-    descend,
-    gradient,
-    ridge_of,
-    step_rate,
-)
-from dpprobe.heads.second_order_options import GRADIENTS
-from dpprobe.options import resolve_path
-from dpprobe.privacy.releases import Releases
+from dpprobe.options import AtMost
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpprobe.heads.rows import Rows
+    from dpprobe.heads.second_order import Factors, Spectrum
+    from dpprobe.privacy.releases import Releases
 
 # From a step, the weights before it, the released gradients there and the distance from the start:
 # the direction, and the noise gain of what the gradients were multiplied with.
-Precondition = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, float]]
+Precondition: TypeAlias = (
+    "Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, float]]"
+)
+
+MOST_FULL_STEPS = AtMost(
+    100_000, "each is a pass over all rows, and a head of this kind needs a few"
+)
+# The least curvature that steps are scaled by: that of a sigmoid at a probability of 0.001.
+_LEAST_CURVATURE = 1e-3
+
+
+class PreconditionedDescentOptions(RowOptions, BalanceOptions):
+    """Steps W <- W - rate P (g + lambda h (W - W_0)), P the inverse of what was released.
+
+    h is the loss's curvature at the start, per unit of the second moment.
+    """
+
+    class_weights: ClassWeights = None
+    class_priors: ClassPriors = None
+    prior_share: PriorShare = None
+    max_row_norm: MaxRowNorm = 1.0
+    intercept: RowIntercept = 0.2
+    ridge: Ridge = None
+    loss: Literal["softmax", "sigmoid"] = Field(
+        "softmax",
+        description="Cross-entropy of the softmax, for one label a row; or the sum over classes of "
+        "sigmoid cross-entropies, for one label a row or several.",
+    )
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The steps' length. Where absent it is `step` times a Newton step's at the "
+        "start (K for a softmax), and shorter where noise would drive probabilities to 0 and 1.",
+    )
+    step: float = Field(
+        0.6, gt=0, le=2, allow_inf_nan=False, description="The part of a Newton step taken."
+    )
+    penalised: bool = Field(
+        True,
+        description="Whether lambda stays in the loss, as a penalty on the distance from the "
+        "start; without, many steps forget it.",
+    )
+    average: Literal["last", "mean", "linear"] = Field(
+        "linear",
+        description="What is returned: the last weights, the mean of all steps' weights, or the "
+        "mean in which step t counts t times.",
+    )
+    init_bias: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="What all biases start from, and keep where intercept is 0. Where absent 0; "
+        "for a sigmoid the log-odds of a probability of 1 / K.",
+    )
+
+    @property
+    def multi_label(self) -> bool:
+        return self.loss == "sigmoid"
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return self.loss
+
+    def start_bias(self, classes: int) -> float:
+        """Returns the bias that all classes start from."""
+        if self.init_bias is not None:
+            return self.init_bias
+        return -math.log(max(classes - 1, 1)) if self.loss == "sigmoid" else 0.0
+
+    def curvature(self, classes: int) -> float:
+        """Returns h, the curvature of a row's loss at equal logits, per unit of x x^T."""
+        if self.loss == "softmax":
+            return 1 / classes
+        odds = math.exp(-abs(self.start_bias(classes)))
+        return max(odds / (1 + odds) ** 2, _LEAST_CURVATURE)
 
 
 class Descent:
@@ -51,13 +116,22 @@ class Descent:
         clip: float,
         *,
         scale: float = 1.0,
+        start: torch.Tensor | None = None,
         record: Record | None,
     ) -> None:
+        """
+        Args:
+          clip: each row's gradient is clipped to this norm.
+          scale: sums of gradients are divided by it before their release.
+          start: weights; zeros with the options' bias where absent.
+        """
+        from dpprobe.heads.second_order import Design, Loss  # imports torch, as below
+
         self.options, self.rows = options, rows
         self.design = Design(options, rows, private=releases.plan.private)
         self.curvature = options.curvature(rows.num_classes)
         self.loss = Loss(sigmoid=options.loss == "sigmoid", clip=clip)
-        self.start = start_weights(options, rows)
+        self.start = default_start(options, rows) if start is None else start
         self._steps = releases.plan.mechanism(GRADIENTS).count
         self._scale = scale
         self._record = record
@@ -89,6 +163,8 @@ class Descent:
           matrix: A.
           matrix_noise: A's noise multiplier.
         """
+        from dpprobe.heads.second_order import ridge_of  # imports torch
+
         noise = releases.plan.mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
         longest = self.options.longest
         ridge = ridge_of(self.design, self.options.ridge, longest, matrix_noise, noise, matrix)
@@ -104,6 +180,10 @@ class Descent:
 
     def run(self, releases: Releases, precondition: Precondition) -> torch.Tensor:
         """Takes one seed's steps; returns its weights [K, d + 1] on normalised rows."""
+        import torch  # heavy: planning imports this module
+
+        from dpprobe.heads.second_order import descend, gradient, step_rate
+
         options, rows = self.options, self.rows
         deviation = releases.deviation(GRADIENTS) * self._scale
         longest = options.step / self.curvature
@@ -126,22 +206,20 @@ class Descent:
 
     def fitted(self, weights: torch.Tensor) -> Fitted:
         """Returns all seeds' heads, and their history."""
+        import torch  # as above
+
+        from dpprobe.heads.history import History
+
         history = History(self.rows, 1.0, self._record, sigmoid=self.loss.sigmoid)
         for step, snapshots in enumerate(zip(*self._snapshots, strict=True)):
             history.add(step, torch.stack(snapshots))
         return Fitted(weights=weights.cpu().numpy(), steps=self._steps, history=history.records)
 
 
-def start_weights(options: PreconditionedDescentOptions, rows: Rows) -> torch.Tensor:
-    """Returns the weights of every seed's start, float32 [K, d + 1] on normalised rows."""
+def default_start(options: PreconditionedDescentOptions, rows: Rows) -> torch.Tensor:
+    """Returns weights 0 and the options' bias, float32 [K, d + 1] on normalised rows."""
+    import torch  # as above
+
     start = torch.zeros((rows.num_classes, rows.dimension + 1), device=rows.device)
-    if isinstance(options, FileInitOptions) and options.init_file is not None:
-        scale = 1.0 if options.init_scale is None else options.init_scale
-        public = weights_from_file(
-            str(resolve_path(options.init_file)), rows.num_classes, rows.dimension
-        )
-        start.copy_(torch.from_numpy(public * scale))
-        if options.init_bias is None:
-            return start
     start[:, -1] = options.start_bias(rows.num_classes)
     return start

@@ -1,7 +1,7 @@
 """One noisy sum of rows a class, and the class whose direction is nearest.
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
-`second_order_options.RowOptions`) with t the labels as zeros and ones, clipped to norm
+`clipped_row_options.RowOptions`) with t the labels as zeros and ones, clipped to norm
 sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels), a null row nothing;
 with one label a row it adds to one class alone, at most S.
 
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from dpprobe.heads.clipped_row_options import MaxLabels, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.second_order_options import LabelSumOptions
 from dpprobe.privacy.plan import Mechanism, full_batch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CLASS_SUMS = "class_sums"
 
 
-class Options(LabelSumOptions):
+class Options(RowOptions):
     """Prototypes: nothing to tune, a strong floor where noise is large."""
 
     head: Literal["prototypes"] = "prototypes"
@@ -42,6 +42,15 @@ class Options(LabelSumOptions):
         description="The constant appended to each row, as a part of max_row_norm: what classes "
         "are counted by. It adds its square to the squared sensitivity; 0 counts none.",
     )
+    max_labels: MaxLabels = 1
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         sensitivity = self.longest * self.max_labels**0.5

@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions, step_noise
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, step_noise
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.releases import Releases
 
 DEFAULT_EMA_DECAY = 0.99
 
 
-def rate_of(options: FirstOrderOptions, rows: Rows, releases: Releases) -> float:
+def rate_of(options: GradientOptions, rows: Rows, releases: Releases) -> float:
     """Returns the learning rate of a fit, from public quantities alone."""
     return options.rate_on(
         releases.plan.mechanism(GRADIENTS),
@@ -27,7 +27,7 @@ def rate_of(options: FirstOrderOptions, rows: Rows, releases: Releases) -> float
 
 
 def learning_rates(
-    options: FirstOrderOptions, steps: int, rate: float | None = None
+    options: GradientOptions, steps: int, rate: float | None = None
 ) -> npt.NDArray[np.float64]:
     """Returns each step's learning rate, [steps].
 
@@ -52,7 +52,7 @@ def learning_rates(
     return highest * np.concatenate([rising, falling])
 
 
-def mixing_rates(options: FirstOrderOptions, steps: int) -> npt.NDArray[np.float64] | None:
+def mixing_rates(options: GradientOptions, steps: int) -> npt.NDArray[np.float64] | None:
     """Returns how far the average moves towards each step's weights, [steps]; None for the last.
 
     The mean of w_1 ... w_t moves by 1 / t. The moving average e_t = beta e_(t-1) + (1 - beta) w_t

@@ -1,6 +1,6 @@
 """Second moments of clipped rows, their estimates under noise, and steps that use them.
 
-Rows are those of `second_order_options.RowOptions`: x of norm at most S, a constant entry last.
+Rows are those of `clipped_row_options.RowOptions`: x of norm at most S, a constant entry last.
 
 A weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w x x^T when a null
 row takes the place of a row, of Frobenius norm w |x|^2 <= S^2. It gets isometric symmetric noise
@@ -81,7 +81,7 @@ class Piece(NamedTuple):
 
 
 class RowBounds(Protocol):
-    """The bounds of rows; see `second_order_options.RowOptions`."""
+    """The bounds of rows; see `clipped_row_options.RowOptions`."""
 
     @property
     def max_row_norm(self) -> float: ...

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.optimiser import Optimiser
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-class Options(FirstOrderOptions):
+class Options(GradientOptions):
     """DP-SGD; the defaults are the foundation-features paper's (docs/references.md)."""
 
     DEFAULT_EPOCHS: ClassVar[float] = 20
@@ -68,6 +68,6 @@ def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
     """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads import first_order  # imports torch, which planning goes without
+    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    return first_order.train(options, rows, releases, Sgd, record=record)
+    return gradient_steps.train(options, rows, releases, Sgd, record=record)

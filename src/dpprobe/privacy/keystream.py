@@ -24,7 +24,6 @@ from dpprobe.privacy.randomness import SEED_BITS
 Words = npt.NDArray[np.uint64]
 
 KEY_BYTES = 32
-_WORD_BYTES = 8
 # Encrypted at a time; with what it becomes it fits the second-level cache.
 _ZEROS = memoryview(bytes(1 << 16))
 

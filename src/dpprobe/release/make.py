@@ -51,7 +51,6 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import CLASS_PRIORS, Heads
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.unit_weights import Units
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
@@ -77,14 +76,9 @@ from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.deduplicated_datasets import left_out
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.study import Study
-from dpprobe.training.auto_methods import facts_of
-from dpprobe.training.job_features import (
-    JobFeatures,
-    check_patients,
-    read_job_features,
-    units_of,
-)
-from dpprobe.training.plan_file import check_price, plan_method
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.job_features import JobFeatures, read_job_features
+from dpprobe.training.plan_file import check_price
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import code_version
 
@@ -157,17 +151,7 @@ class _Task:
 
     @cached_property
     def facts(self) -> DataFacts:
-        return facts_of(
-            self.stores[0],
-            n=self.n,
-            epsilon=self.options.epsilon,
-            delta=self.delta,
-            unit=self.unit,
-        )
-
-    @property
-    def n(self) -> int:
-        return self.stores[0].rows if self.units is None else self.units.count
+        return self.inputs.read_facts(epsilon=self.options.epsilon, delta=self.delta)
 
     def _facts_by_backbone(self) -> dict[str, DataFacts]:
         """Returns the facts of each backbone whose features of the dataset are there."""
@@ -193,8 +177,9 @@ class _Task:
         return self.study.dataset_unit(self.options.dataset)
 
     @cached_property
-    def units(self) -> Units | None:
-        return units_of(self.stores[0], self.unit)
+    def inputs(self) -> FitInputs:
+        """The training rows, as every fit takes them."""
+        return FitInputs(self.stores[0], self.unit)
 
     @cached_property
     def delta(self) -> float:
@@ -212,14 +197,12 @@ class _Task:
     def plan(self) -> Plan:
         """The plan of the head, calibrated on the training units."""
         patients = self.study.dataset_patients(self.options.dataset)
-        plan = plan_method(
+        plan = self.inputs.plan_fit(
             self.method,
-            n=self.n,
             epsilon=self.options.epsilon,
             delta=self.delta,
             accountant=self.study.accountant,
             cache=self.cache,
-            unit=self.unit,
             patients=Patients(images=patients["images"]) if patients else None,
         )
         check_plan(self.method, plan)
@@ -476,11 +459,11 @@ class _Task:
             self._check_telling(self.test_plan)
         self._check_public()
         features = read_job_features(
-            self.stores,
+            self.inputs,
+            self.stores[1],
             device="cpu",
             memory_mb=self.study.features.memory_mb,
             headline=self.metric if self.options.evaluate else "accuracy",
-            units=self.units,
         )
         backbone = self._backbone()
         check_published(
@@ -546,7 +529,7 @@ class _Task:
         if fault := self.study.release_delta_fault(self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
-            check_patients(self.stores[0], self.plan.patients.images)
+            self.inputs.check_patients(self.plan.patients.images)
 
     def _warn_of_copies(self) -> None:
         """Warns of pictures that stand under several units: the bundle must not count them."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import delta_above
 from dpprobe.results.bootstrap import CONFIDENCE
@@ -85,7 +85,7 @@ class CellResult:
     def visited_rows(self) -> float | None:
         """Rows that the steps of all seeds took in expectation; None where they train no head."""
         options = method_options(self.options).trained
-        if not isinstance(options, FirstOrderOptions) or options.tunes_network:
+        if not isinstance(options, GradientOptions) or options.tunes_network:
             return None
         units = len(self.values) * options.step_count(self.n) * options.batch(self.n)
         return float(units) * (self.train_rows / self.n)

@@ -10,26 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.training.plan_file import Plans, make_plans
 
 logger = logging.getLogger("dpprobe")
-
-
-def facts_of(store: FeatureStore, *, n: int, epsilon: float, delta: float, unit: str) -> DataFacts:
-    """Returns the facts that decide a method on these training features, for n units."""
-    return DataFacts(
-        n=n,
-        dimension=store.dimension,
-        classes=store.num_classes,
-        multi_label=store.multi_label,
-        epsilon=epsilon,
-        delta=delta,
-        unit=unit,
-    )
 
 
 def facts_of_plan(plan: Plan, *, dimension: int, classes: int, multi_label: bool) -> DataFacts:

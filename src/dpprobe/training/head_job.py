@@ -76,11 +76,11 @@ def train_job(
             "processor %s; machine code %s", processor(), ", ".join(sorted(MachineCode.ready))
         )
         features = read_job_features(
-            opened.stores,
+            opened.inputs,
+            opened.stores[1],
             device=resolve_device(device),
             memory_mb=job.memory_mb,
             headline=stale[0].headline,
-            units=opened.units,
         )
         errors = _train_all(stale, features)
     if opened.failures or errors:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +14,10 @@ from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, chunks
-from dpprobe.heads.unit_weights import Units
 from dpprobe.results.halves import Halves, split_rows
 from dpprobe.results.metrics import ranked_labels
 from dpprobe.results.unit_counts import unit_codes
+from dpprobe.training.fit_inputs import FitInputs, read_labels, read_vectors
 
 logger = logging.getLogger("dpprobe")
 
@@ -67,36 +66,36 @@ class JobFeatures:
 
 
 def read_job_features(
-    stores: tuple[FeatureStore, FeatureStore],
+    inputs: FitInputs,
+    test: FeatureStore,
     *,
     device: str,
     memory_mb: int,
     headline: str,
-    units: Units | None,
 ) -> JobFeatures:
     """Reads the features of the train and the test split.
 
     Args:
-      stores: of the train and the test split.
+      inputs: of the fit, with the train split.
+      test: the features of the test split.
       device: "cpu" or "cuda".
       memory_mb: features that take more than this as float32 are streamed from disk; 0 where only
         labels and names are read.
       headline: the metric that the cells are shown by.
-      units: of privacy, of the training rows, by `units_of`.
 
     Raises:
       DataError: when the splits differ in classes or dimension, or when AUC is to be shown and no
         label has one.
     """
-    train, test = stores
+    train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:
         raise DataError(
             f"{test.path}: classes or dimension differ from {train.path}; delete both, run again"
         )
     features = JobFeatures(
-        train=read_training_set(train, device=device, memory_mb=memory_mb, units=units),
-        test=_read_rows(test, device, memory_mb),
-        test_labels=_read_labels(test),
+        train=inputs.read_rows(device=device, memory_mb=memory_mb),
+        test=read_vectors(test, device, memory_mb),
+        test_labels=read_labels(test),
         test_ids=test.ids,
         test_groups=test.groups,
         test_accepted=test.accepted,
@@ -105,68 +104,6 @@ def read_job_features(
     )
     _check_ranked(features, test, headline)
     return features
-
-
-def read_training_set(
-    store: FeatureStore, *, device: str, memory_mb: int, units: Units | None
-) -> TrainingSet:
-    """Reads the training split alone; arguments as of `read_job_features`."""
-    return TrainingSet(
-        _read_rows(store, device, memory_mb),
-        torch.from_numpy(_read_labels(store)),
-        num_classes=len(store.class_names),
-        units=units,
-        device=device,
-    )
-
-
-def _read_rows(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor | FeatureStore:
-    """Returns the features in memory, or the store where they would take too much of it."""
-    if 4 * store.rows * store.dimension <= memory_mb * 10**6:
-        return torch.from_numpy(store.read()).to(device)
-    if memory_mb:
-        logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
-    return store
-
-
-def _read_labels(store: FeatureStore) -> np.ndarray:
-    return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
-
-
-def units_of(store: FeatureStore, unit: str) -> Units | None:
-    """Returns the units of a split's rows; None where each row is one.
-
-    Raises:
-      DataError: for patients that the features do not name.
-    """
-    if unit == "image":
-        return None
-    if store.units is None:
-        raise DataError(
-            f"{store.path}: unit: patient, and its rows name no patients; delete it and run again"
-        )
-    return Units.of(store.units)
-
-
-def check_patients(train: FeatureStore, images: int | None) -> None:
-    """Checks that no patient has more training images than the price to one is for.
-
-    Raises:
-      DataError: for one who has, and for features that name no patients.
-    """
-    if images is None:
-        return
-    if train.units is None:
-        raise DataError(
-            f"{train.path}: max_images_per_patient: {images}, and its rows name no patients; "
-            "delete it and run again"
-        )
-    most = max(Counter(train.units).values())
-    if most > images:
-        raise DataError(
-            f"{train.path}: max_images_per_patient: {images}, and a patient has {most} training "
-            "images; delete the split tables and run again"
-        )
 
 
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:

@@ -135,7 +135,7 @@ def tune_network(
     )
     options = with_choice(task, chosen)
     material = Material(
-        options=options, files=files, stores=opened.stores, units=opened.units,
+        options=options, files=files, stores=opened.stores, inputs=opened.inputs,
         memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
     )  # fmt: skip
     started = time.monotonic()

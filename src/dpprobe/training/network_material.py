@@ -23,7 +23,7 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.unit_weights import Units
-from dpprobe.training.job_features import read_training_set
+from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.network_cell import NetworkFiles
 
 # Rows of the example that per-example gradients are checked on.
@@ -37,7 +37,7 @@ class Material:
     Attributes:
       options: with which networks are trained.
       stores: features of the two splits.
-      units: of privacy, of the training rows.
+      inputs: of a fit, with the features of the train split.
       memory_mb: rows that take more are read for each batch.
       device: "cpu" or "cuda".
     """
@@ -45,7 +45,7 @@ class Material:
     options: Options | tuned.Options
     files: NetworkFiles
     stores: tuple[FeatureStore, FeatureStore]
-    units: Units | None
+    inputs: FitInputs
     memory_mb: int
     device: str
     threads: int
@@ -78,14 +78,12 @@ class Material:
 
     def train(self, seed: int) -> Inputs:
         """Returns the training rows; a seed has views of its own."""
-        return self._inputs(0, self.units, seed)
+        return self._inputs(0, self.inputs.units, seed)
 
     @cached_property
     def features(self) -> TrainingSet:
         """The training rows' features, for a probe."""
-        return read_training_set(
-            self.stores[0], device=self.device, memory_mb=self.memory_mb, units=self.units
-        )
+        return self.inputs.read_rows(device=self.device, memory_mb=self.memory_mb)
 
     @cached_property
     def test(self) -> Inputs:

@@ -102,7 +102,7 @@ def search_job(
         folder=output.with_name(f".{output.stem}.checkpoint"),
         limits=limits,
         material=Material(
-            options=options, files=files, stores=opened.stores, units=opened.units,
+            options=options, files=files, stores=opened.stores, inputs=opened.inputs,
             memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
         ),
     )  # fmt: skip

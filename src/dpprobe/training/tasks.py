@@ -17,15 +17,14 @@ from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.results.cell_record import CellName
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
-from dpprobe.training.auto_methods import decide, facts_of
+from dpprobe.training.auto_methods import decide
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.job_features import check_patients, units_of
+from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import Plans, check_prices, read_plans
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import VERSIONS
@@ -83,7 +82,7 @@ class OpenedJob:
       stores: features of the train and the test split.
       cells: the folder of all cells.
       near_duplicates: the counts of the check against public data, or "not run".
-      units: of privacy, of the training rows.
+      inputs: of every fit, with the train split.
     """
 
     job: Job
@@ -92,7 +91,7 @@ class OpenedJob:
     stores: tuple[FeatureStore, FeatureStore]
     cells: Path
     near_duplicates: Mapping[str, Any] | str
-    units: Units | None
+    inputs: FitInputs
     private: PrivateData
 
     @property
@@ -140,12 +139,11 @@ def open_job(
     Raises:
       PrivacyError: for a plan that is not its method's, and a private file declared public.
     """
-    calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, *stores) if overlap else "not run"
-    units = units_of(stores[0], job.unit)
+    inputs = FitInputs(stores[0], job.unit)
     if job.patients is not None:
-        check_patients(stores[0], job.patients["images"])
+        inputs.check_patients(job.patients["images"])
     private = PrivateData(
         dataset=job.dataset,
         backbone=job.backbone,
@@ -154,8 +152,7 @@ def open_job(
         results=cells.parent,
         tables=tables,
     )
-    n = stores[0].rows if units is None else units.count
-    job, calibrated = decided_job(job, plans, calibrated, stores[0], n)
+    job, calibrated = read_job_plans(job, plans, inputs)
     opened = OpenedJob(
         job=job,
         path=plans,
@@ -163,37 +160,47 @@ def open_job(
         stores=stores,
         cells=cells,
         near_duplicates=check,
-        units=units,
+        inputs=inputs,
         private=private,
     )
-    for name in opened.planned:
-        check_planned(plans, job, name, calibrated, n)
     for name in opened.planned:
         with _named(name):
             private.check(located(job, name))
     return opened
 
 
-def decided_job(
-    job: Job, path: Path, calibrated: Plans, train: FeatureStore, n: int
-) -> tuple[Job, Plans]:
-    """Returns the job with its methods that facts of the features decide, and the plans of all.
+def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
+    """Reads the plans of a job, and checks that each is one for its method on these rows.
+
+    Methods that facts of the features decide are decided, and calibrated here.
 
     Args:
       path: of the file of the other methods' plans, in the folder of all calibrations.
-      train: the training features, of n units.
+      inputs: of every fit.
+
+    Returns:
+      The job with all methods decided, and the plans of all.
+
+    Raises:
+      DataError: if a method has no plan, or one for another job.
+      PrivacyError: if the file is damaged, or a plan is not its method's.
     """
+    calibrated = read_plans(path)
     methods, plans = decide(
         job.methods,
         calibrated,
-        facts_of(train, n=n, epsilon=epsilon_value(job.epsilon), delta=job.delta, unit=job.unit),
+        inputs.read_facts(epsilon=epsilon_value(job.epsilon), delta=job.delta),
         accountant=job.accountant,
         # <calibration>/<dataset>/eps-<epsilon>.json
         cache=path.parent.parent,
         seeds=job.seeds,
         patients=None if job.patients is None else Patients(images=job.patients["images"]),
     )
-    return replace(job, methods=methods), plans
+    job = replace(job, methods=methods)
+    for name in job.methods:
+        if name not in plans.failures:
+            check_planned(path, job, name, plans, inputs.n)
+    return job, plans
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def gather_networks(
     if not task.is_current():
         opened.check_stale(task)
         features = read_job_features(
-            opened.stores, device="cpu", memory_mb=0, headline=task.headline, units=opened.units
+            opened.inputs, opened.stores[1], device="cpu", memory_mb=0, headline=task.headline
         )
         task.stage(_contents(folders, records), features)
     task.publish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from dpprobe.exhibits import published, style
@@ -52,7 +53,7 @@ def test_a_band_leaves_out_means_without_an_interval() -> None:
     values = [style.in_percent(0.5, 0.4, 0.7), style.in_percent(0.6, None, None)]
     style.draw_banded(axes, [1.0, 2.0], values, ("#000000", ("-", "o")), alpha=0.3)
     (line,), (band,) = axes.lines, axes.collections
-    assert list(line.get_ydata()) == [50.0, 60.0]
-    places = {tuple(point) for point in band.get_paths()[0].vertices.round(9)}
+    assert np.asarray(line.get_ydata()).tolist() == [50.0, 60.0]
+    places = {tuple(point) for point in np.round(np.asarray(band.get_paths()[0].vertices), 9)}
     assert places == {(1.0, 40.0), (1.0, 70.0)}
     assert band.get_alpha() == 0.3

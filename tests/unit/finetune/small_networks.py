@@ -12,8 +12,8 @@ import timm
 import torch
 from torch import nn
 
-from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.gradients import ClippedSums
+from dpprobe.finetune.lora_and_film import ChannelAffine
 
 
 def every(name: str) -> bool:

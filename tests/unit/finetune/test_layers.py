@@ -13,9 +13,9 @@ from timm.layers.std_conv import ScaledStdConv2d
 from torch import nn
 
 from dpprobe.finetune import ghost
-from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.layer_rules import rule_of
 from dpprobe.finetune.layers import ModuleRule, lengths, squared_norms
+from dpprobe.finetune.lora_and_film import ChannelAffine
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
 ROWS = 5

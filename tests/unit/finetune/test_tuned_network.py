@@ -19,14 +19,14 @@ from dpprobe.backbones.loading import load
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.cut_shards import cut_backbone
+from dpprobe.finetune.lora_and_film import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.standard_form import SelfAttention, standard_form
 from dpprobe.finetune.tuned_network import (
+    Network,
     TunedNetwork,
     build_network,
-    features_of,
     load_tuned_state,
     tuned_state,
     whole_network,
@@ -81,6 +81,12 @@ def trained(network: TunedNetwork) -> list[str]:
     return names[:-2]
 
 
+def features_of(network: TunedNetwork, inputs: torch.Tensor) -> torch.Tensor:
+    """The features [m, d] that enter the head."""
+    assert isinstance(network.module, Network)
+    return network.module.features(inputs)
+
+
 def disturb(network: TunedNetwork, scale: float = 0.02) -> None:
     """Moves all trained parameters, as training does."""
     generator = torch.Generator().manual_seed(3)
@@ -101,7 +107,7 @@ def test_a_network_starts_from_the_backbones_own_features(kind: str, tune: Any) 
         inputs = stored.unflatten(1, network.shape).clone()
     assert inputs.shape[1:] == network.shape
     expected = nn.functional.normalize(backbone.forward(pictures).clone())
-    features = features_of(network)(inputs)
+    features = features_of(network, inputs)
     torch.testing.assert_close(features.detach(), expected, **CLOSE)
     head = network.trained["head.weight"], network.trained["head.bias"]
     torch.testing.assert_close(network.module(inputs), features @ head[0].T + head[1])
@@ -396,7 +402,7 @@ def test_random_crops_and_mirrored_views_are_refused_with_a_cut() -> None:
     build(crops, tune="head")  # of the stored features, whatever they are of
     network = build(flips, tune="all", init="lecun_normal")
     expected = nn.functional.normalize(flips.forward(images(flips)).clone())
-    features = features_of(network)(images(flips)).detach()
+    features = features_of(network, images(flips)).detach()
     torch.testing.assert_close(features, expected, **CLOSE)
 
 

@@ -11,8 +11,7 @@ import torch
 
 from dpprobe.analyses.audit.white_box import audited_shape
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import fit_balanced, weighted
-from dpprobe.heads.balance_options import BalanceOptions
+from dpprobe.heads.balance import BalanceOptions, fit_balanced, weighted
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions

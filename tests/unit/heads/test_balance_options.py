@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads.balance import count_classes
-from dpprobe.heads.balance_options import (
+from dpprobe.heads.balance import (
     CLASS_COUNTS,
     DEFAULT_PRIOR_SHARE,
     BalanceOptions,
+    count_classes,
     log_shifts,
     released_priors,
 )

@@ -13,12 +13,12 @@ from safetensors.numpy import save_file
 from sklearn.linear_model import LogisticRegression
 
 from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.feature_covariance import COVARIANCE, Options
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.scoring import score_rows
-from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from dpprobe.heads import second_order
+from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.newton import HESSIANS, Options
 from dpprobe.heads.preconditioned_descent import Descent
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.second_order import Design, Spectrum, gradient, second_moment, spectrum
-from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.options import options_class
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import Stream, classes_of, fit, plan_of, rows_of, with_unusable

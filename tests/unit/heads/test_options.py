@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from dpprobe.errors import ConfigError
+from dpprobe.heads.registry import METHODS
+from dpprobe.options import options_class
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
@@ -21,3 +25,12 @@ def test_a_priced_normalisation_takes_its_share_of_the_budget() -> None:
         load_study(changed("methods.ceiling", ceiling))
     free = load_study(changed("methods.sgd.normalize", "l2")).methods["sgd"]
     assert [item.name for item in free.mechanisms(1000)] == ["gradients"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_options_of_a_head_stand_in_its_file_and_one_shared_class(name: str) -> None:
+    cls = options_class(METHODS, name)
+    assert cls.__module__ == METHODS[name]
+    shared = cls.__mro__[1]
+    listed = {*inspect.get_annotations(cls), *inspect.get_annotations(shared)}
+    assert set(cls.model_fields) - {"head", "normalize"} <= listed

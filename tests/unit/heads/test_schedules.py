@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.heads.sgd import Options
 
@@ -40,7 +40,7 @@ def test_every_step_has_a_positive_learning_rate(schedule: Any, warmup: float, s
     assert actual.max() == pytest.approx(2.0)
 
 
-def averaged(options: FirstOrderOptions, values: np.ndarray) -> list[float]:
+def averaged(options: GradientOptions, values: np.ndarray) -> list[float]:
     mixing = mixing_rates(options, len(values))
     assert mixing is not None
     average, seen = 123.0, []

@@ -20,8 +20,8 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.results.cell_record import recorded_facts
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.training.auto_methods import decide, facts_of
-from dpprobe.training.job_features import read_training_set
+from dpprobe.training.auto_methods import decide
+from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import read_plans, write_plans
 from dpprobe.training.tasks import Job, open_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, Run, write_features
@@ -85,7 +85,7 @@ def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
     assert task.fingerprint == values["fingerprint"]
     seeds = [cell_seed(task.identity, index) for index in range(2)]
     store = FeatureStore(run.folder / "train/manifest.json")
-    data = read_training_set(store, device="cpu", memory_mb=100, units=None)
+    data = FitInputs(store, "image").read_rows(device="cpu", memory_mb=100)
     alone = fit_heads(chosen, data, task.plan, seeds)
     weights = load_file(run.cell("auto") / "heads.safetensors")["weights"]
     np.testing.assert_array_equal(weights, alone.weights)
@@ -146,7 +146,7 @@ def test_the_facts_of_a_record_are_those_that_decided(run: Run) -> None:
     run.train()
     assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
     store = FeatureStore(run.folder / "train/manifest.json")
-    assert facts_of(store, n=300, epsilon=4.0, delta=1e-4, unit="image") == FACTS
+    assert FitInputs(store, "image").read_facts(epsilon=4.0, delta=1e-4) == FACTS
 
 
 def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(

@@ -13,7 +13,6 @@ import pytest
 
 from dpprobe.artifacts import fingerprint
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
-from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
@@ -22,7 +21,6 @@ from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Mechanism, Patients
 from dpprobe.training.head_job import train_job
-from dpprobe.training.job_features import units_of
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 
@@ -225,12 +223,6 @@ def test_an_edited_price_for_patients_is_refused(run: Run) -> None:
         PrivacyError, match="says epsilon 5 at .* to a patient of 20 images, but it is"
     ):
         run.train(**image)
-
-
-def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
-    write_features(tmp_path, named=False)
-    with pytest.raises(DataError, match="its rows name no patients"):
-        units_of(FeatureStore(tmp_path / "train/manifest.json"), "patient")
 
 
 def test_a_reference_engine_is_refused_in_the_job_too(run: Run) -> None:

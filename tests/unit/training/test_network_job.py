@@ -21,7 +21,7 @@ from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.finetune.options import Options
-from dpprobe.heads.first_order_options import GRADIENTS
+from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.private_mark import check_unmarked

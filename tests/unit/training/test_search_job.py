@@ -29,7 +29,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.search_record import SearchRecord, read_searched_values
 from dpprobe.training import search_job as module
-from dpprobe.training.job_features import read_training_set
+from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.network_cell import NetworkFiles
 from dpprobe.training.network_job import Limits
 from dpprobe.training.plan_file import write_plans
@@ -357,7 +357,7 @@ def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> No
     write_features(tmp_path)
     store = FeatureStore(tmp_path / "train/manifest.json")
     held = held_out_rows(store, 0.25, seed=0)
-    whole = read_training_set(store, device="cpu", memory_mb=memory_mb, units=None)
+    whole = FitInputs(store, "image").read_rows(device="cpu", memory_mb=memory_mb)
     assert (whole.features is None) == (memory_mb == 0)
     part = without_rows(whole, store, held)
     assert part.n == ROWS

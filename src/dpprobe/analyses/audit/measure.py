@@ -43,9 +43,9 @@ from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.study.options import AuditOptions
-from dpprobe.training.job_features import read_training_set, units_of
-from dpprobe.training.plan_file import check_prices, read_plans
-from dpprobe.training.tasks import Job, check_planned, decided_job, plan_identity
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.plan_file import check_prices
+from dpprobe.training.tasks import Job, plan_identity, read_job_plans
 from dpprobe.versions import VERSIONS, code_version
 
 logger = logging.getLogger("dpprobe")
@@ -77,16 +77,13 @@ def audit_job(
         what its file says.
       DpprobeError: naming each method that failed, after the others have been audited.
     """
-    calibrated = read_plans(plans)
     store = FeatureStore(train)
-    units = units_of(store, job.unit)
-    n = store.rows if units is None else units.count
-    job, calibrated = decided_job(job, plans, calibrated, store, n)
+    inputs = FitInputs(store, job.unit)
+    job, calibrated = read_job_plans(job, plans, inputs)
     tasks = []
     for name in job.methods:
         if name in calibrated.failures:
             continue
-        check_planned(plans, job, name, calibrated, n)
         tasks.append(
             _Task(
                 job=job,
@@ -105,9 +102,7 @@ def audit_job(
         check_prices(plans, task.method, calibrated, job.seeds)
     rows = None
     if stale and audit.membership:
-        rows = read_training_set(
-            store, device=resolve_device(device), memory_mb=job.memory_mb, units=units
-        )
+        rows = inputs.read_rows(device=resolve_device(device), memory_mb=job.memory_mb)
     errors: dict[str, DpprobeError] = {}
     for task in stale:
         try:

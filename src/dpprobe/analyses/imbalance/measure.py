@@ -32,9 +32,9 @@ from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.balance_options import log_shifts
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.balance import log_shifts
 from dpprobe.heads.fitted import CLASS_PRIORS, Heads
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.privacy.limits import INFINITE
@@ -307,7 +307,7 @@ def _gradients(
     """
     options = method_options(record.options).trained
     # a network's gradients are not those of its head
-    if not isinstance(options, FirstOrderOptions) or options.tunes_network:
+    if not isinstance(options, GradientOptions) or options.tunes_network:
         return {}
     heads, sigmoid = read_heads(folder, options), options.loss == "sigmoid"
     return {
@@ -316,7 +316,7 @@ def _gradients(
     }
 
 
-def read_heads(folder: Path, options: FirstOrderOptions) -> Heads:
+def read_heads(folder: Path, options: GradientOptions) -> Heads:
     """Reads the heads of all seeds of a cell, as they were before priors were taken off."""
     tensors = load_file(folder / WEIGHTS_FILE)
     weights = tensors.pop("weights")

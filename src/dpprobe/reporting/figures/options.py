@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.errors import DataError
-from dpprobe.heads.first_order_options import INIT_DEVIATION
+from dpprobe.heads.gradient_options import INIT_DEVIATION
 from dpprobe.reporting.figures.option_panels import Panel, draw_panels
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results

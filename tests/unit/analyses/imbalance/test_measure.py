@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 from scipy.special import softmax
 
 from dpprobe.analyses.imbalance.measure import one_against_rest, read_heads
-from dpprobe.heads.balance_options import log_shifts
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.balance import log_shifts
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.results.cell_record import WEIGHTS_FILE
 
@@ -43,7 +43,7 @@ def test_gradients_are_taken_where_training_ended(tmp_path: Path) -> None:
     """Priors are taken off the released head, which never saw a gradient there."""
     values = {"head": "sgd", "steps": 3, "class_priors": [0.9, 0.1]}
     options = method_options(values)
-    assert isinstance(options, FirstOrderOptions)
+    assert isinstance(options, GradientOptions)
     trained = np.random.default_rng(0).normal(size=(2, 2, 4)).astype(np.float32)
     released = trained.copy()
     released[..., -1] += np.asarray(options.bias_shifts(), dtype=np.float32)
@@ -53,7 +53,7 @@ def test_gradients_are_taken_where_training_ended(tmp_path: Path) -> None:
 
 def test_released_priors_are_put_back_on_their_seed_s_head(tmp_path: Path) -> None:
     options = method_options({"head": "sgd", "steps": 3, "class_priors": "released"})
-    assert isinstance(options, FirstOrderOptions)
+    assert isinstance(options, GradientOptions)
     trained = np.random.default_rng(0).normal(size=(2, 2, 4)).astype(np.float32)
     priors = np.array([[0.9, 0.1], [0.6, 0.4]], dtype=np.float32)
     released = trained.copy()

@@ -1,6 +1,6 @@
 """Noisy gradient steps on linear heads: the training loop of sgd, momentum, adam and lamb.
 
-`first_order_options` says what is released and with which sensitivity, `clipping` how the sums are
+`gradient_options` says what is released and with which sensitivity, `clipping` how the sums are
 made, `privacy.releases` has the noise, each head's module its optimiser.
 """
 
@@ -24,8 +24,13 @@ from dpprobe.heads.clipping import (
     NativePoissonSum,
     PoissonBatchSum,
 )
-from dpprobe.heads.first_order_options import GRADIENTS, REFERENCE_ENGINES, FirstOrderOptions
-from dpprobe.heads.fitted import Fitted, Record, finite_weights
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import (
+    GRADIENTS,
+    REFERENCE_ENGINES,
+    GradientOptions,
+    finite_weights,
+)
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step
@@ -45,7 +50,7 @@ _BLOCK_ROWS = 2**14
 
 
 def train(
-    options: FirstOrderOptions,
+    options: GradientOptions,
     rows: Rows,
     releases: Releases,
     optimiser: MakeOptimiser,
@@ -126,7 +131,7 @@ class Training:
 
     def __init__(
         self,
-        options: FirstOrderOptions,
+        options: GradientOptions,
         gradients: ClippedGradients,
         releases: Releases,
         seeds: Sequence[int],

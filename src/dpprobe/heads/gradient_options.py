@@ -1,4 +1,4 @@
-"""Options and release of the heads of noisy gradient steps: sgd, momentum, adam, lamb.
+"""Options and release that sgd, momentum, adam and lamb share: heads of noisy gradient steps.
 
 They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
 sample, or over all rows, of each row's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian
@@ -7,6 +7,13 @@ row in its place nothing, so its sensitivity is `max_grad_norm`. Where the unit 
 several rows, the sample is one of units, and a unit adds the mean of its rows' clipped gradients:
 n counts units, and the sensitivity is the same. Optimisers, schedules and averages see the noisy
 sums alone: post-processing, which costs nothing. Initial weights are public.
+
+Each head's own module has the options that only it has, and its defaults. Those of momentum, adam
+and lamb were chosen on public features (bench/results/first_order_defaults.md). Their rows are
+centred unit rows, from a share of the budget. A small constant is appended to them, for biases: the
+usual 1 is as long as a unit row, so that biases take half of the squared length of a clipped
+gradient. Their learning rates follow rules, which are functions of public quantities alone: n, d,
+the number of classes, and the noise, which the plan knows.
 """
 
 from __future__ import annotations
@@ -17,21 +24,26 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance_options import BalanceOptions
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.normalisation import L2, AroundCentre
 from dpprobe.heads.options import MOST_STEPS
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
     from dpprobe.privacy.releases import Releases
 
 GRADIENTS = "gradients"
-# The modules that stand in for `first_order`, by `engine`: each has a `train` and says its LIMITS.
+# The modules that stand in for `gradient_steps`, by `engine`: each has `train` and its LIMITS.
 REFERENCE_ENGINES = {
     "exact": "dpprobe.heads.exact_engine",
     "opacus": "dpprobe.heads.opacus_engine",
 }
-# For the privacy statement of every cell that `first_order` itself trains.
+# For the privacy statement of every cell that `gradient_steps` itself trains.
 LIMITS = (
     "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
     "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
@@ -41,19 +53,56 @@ MOST_EPOCHS = AtMost(100_000, "each is a pass over all rows, and noise grows wit
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01
 
+# What momentum, adam and lamb have beside the shared options, or with a default of their own.
+RateByRule = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="The length of a step. Where absent it is set from the dimension, the number "
+        "of classes, the steps and the noise, all public, for rows of norm 1.",
+    ),
+]
+UnitRowNorm = Annotated[
+    float,
+    Field(
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="Each row's gradient is clipped to this L2 norm. On unit rows it is 0.97 at "
+        "the start with 10 classes.",
+    ),
+]
+Intercept = Annotated[
+    float,
+    Field(
+        ge=0.01,
+        le=10,
+        allow_inf_nan=False,
+        description="The constant appended to each row: what biases are learned from. A row's "
+        "gradient is as long as its residuals times sqrt(norm^2 + intercept^2). 1 is the usual "
+        "layer's.",
+    ),
+]
 
-class FirstOrderOptions(BalanceOptions):
-    """Options of a head trained by noisy gradient steps.
+
+class GradientOptions(BalanceOptions):
+    """All options that heads of noisy gradient steps share, beside `head` and `normalize`.
 
     Class attributes:
       DEFAULT_EPOCHS: passes over the data where neither epochs nor steps are given.
       OPACUS: True if Opacus can run the head's optimiser, as the reference.
+      UNIT_ROWS: False if the rule for the learning rate holds for rows of any length.
     """
 
     DEFAULT_EPOCHS: ClassVar[float]
     OPACUS: ClassVar[bool] = True
+    UNIT_ROWS: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ("init_file",)
 
+    class_weights: ClassWeights = None
+    class_priors: ClassPriors = None
+    prior_share: PriorShare = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
         description="Cross-entropy of the softmax, for one label a row; or the sum over classes of "
@@ -153,7 +202,7 @@ class FirstOrderOptions(BalanceOptions):
         return value
 
     @model_validator(mode="after")
-    def _check_gradient_options(self) -> FirstOrderOptions:
+    def _check_gradient_options(self) -> GradientOptions:
         if self.epochs is not None and self.steps is not None:
             raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: write one of them")
         if (self.init == "file") != (self.init_file is not None):
@@ -184,6 +233,25 @@ class FirstOrderOptions(BalanceOptions):
         if self.engine == "opacus" and not self.OPACUS:
             raise ValueError(
                 f"engine opacus has no optimiser for head {self.head}; write engine: closed_form"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> GradientOptions:
+        unit = isinstance(self.normalize, L2 | AroundCentre)
+        if self.UNIT_ROWS and self.learning_rate is None and not unit:
+            raise ValueError(
+                f"normalize: {self.normalize.kind} without a learning_rate, whose rule is for rows "
+                "of norm 1; write a learning_rate, or normalize: l2, centred or whitened"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_reference(self) -> GradientOptions:
+        if self.engine == "opacus" and self.constant != 1:
+            raise ValueError(
+                f"intercept {self.constant:g} with engine opacus, whose layers have biases as "
+                "they are; write intercept: 1, or engine: closed_form"
             )
         return self
 
@@ -220,22 +288,20 @@ class FirstOrderOptions(BalanceOptions):
         """The constant appended to each row: a row's gradient is r [x, constant]."""
         return 1.0
 
-    def rate_on(
-        self,
-        gradients: Mechanism,  # noqa: ARG002
-        *,
-        noise: float,  # noqa: ARG002
-        classes: int,  # noqa: ARG002
-        dimension: int,  # noqa: ARG002
-    ) -> float:
+    def rate_on(self, gradients: Mechanism, *, noise: float, classes: int, dimension: int) -> float:
         """Returns the learning rate of a fit; all it may depend on is public.
 
         Args:
           gradients: the mechanism as it was calibrated.
           noise: the standard deviation of each number of a step's noisy mean gradient.
         """
-        assert self.learning_rate is not None, self.head
-        return self.learning_rate
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return self.rule(gradients.count, noise=noise, classes=classes, dimension=dimension)
+
+    def rule(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
+        """Returns the learning rate where none is given."""
+        raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def batch(self, n: int) -> int:
         """Returns the expected batch size on n rows.
@@ -276,3 +342,21 @@ def step_noise(releases: Releases) -> float:
     """Returns the standard deviation of the noise on each number of a step's mean gradient."""
     sample_rate = releases.plan.mechanism(GRADIENTS).sample_rate
     return releases.deviation(GRADIENTS) / (sample_rate * releases.plan.n)
+
+
+def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:
+    """Returns the weights as NumPy's.
+
+    Raises:
+      ConfigError: when training diverged.
+    """
+    import numpy as np  # heavy: planning imports this module
+
+    array: npt.NDArray[np.float32] = weights.cpu().numpy()
+    if not np.isfinite(array).all():
+        rate = options.learning_rate
+        raise ConfigError(
+            f"head {options.head}: training diverged at learning_rate "
+            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller one"
+        )
+    return array

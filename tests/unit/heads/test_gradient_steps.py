@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.heads import first_order
+from dpprobe.heads import gradient_steps
 from dpprobe.heads.clipping import NativePoissonSum
-from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.scoring import score_rows
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- without privacy ----------------------------------------------------------------------------
 
 
-def pytorch_optimiser(options: FirstOrderOptions, linear: torch.nn.Linear) -> torch.optim.Optimizer:
+def pytorch_optimiser(options: GradientOptions, linear: torch.nn.Linear) -> torch.optim.Optimizer:
     if isinstance(options, Momentum):
         return torch.optim.SGD(linear.parameters(), lr=1, momentum=options.beta)
     if isinstance(options, Adam):
@@ -57,7 +57,7 @@ def pytorch_optimiser(options: FirstOrderOptions, linear: torch.nn.Linear) -> to
 
 
 def plain_training(
-    options: FirstOrderOptions, data: TrainingSet, seed: int
+    options: GradientOptions, data: TrainingSet, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """PyTorch's own gradients and optimisers on the same batches: last weights, their mean."""
     (mechanism,) = options.mechanisms(data.rows)
@@ -259,7 +259,7 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
         return original(self, steps, deviation)
 
     monkeypatch.setattr(GaussianNoise, "draw", draw)
-    monkeypatch.setattr(first_order, "_NOISE_BYTES", 4 * 40 * 7)
+    monkeypatch.setattr(gradient_steps, "_NOISE_BYTES", 4 * 40 * 7)
     options = Adam(batch_size=batch_size, steps=200)
     fit_heads(options, dead_rows(50, 9, 4), plan_for(options, 50), list(range(1, seeds + 1)))
     each = seeds if batch_size == 5 else 1  # seeds draw their batches, and noise, one by one
@@ -269,11 +269,14 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
 def test_blocks_are_bounded_in_rows() -> None:
     """Tiny heads and large batches: the noise is small, the rows drawn at a time are not."""
     (mechanism,) = Options(batch_size=4096, steps=50_000).mechanisms(1_300_000)
-    assert first_order.block_steps(34, mechanism, 1_300_000) * 4096 <= first_order._BLOCK_ROWS
+    assert gradient_steps.block_steps(34, mechanism, 1_300_000) * 4096 <= gradient_steps._BLOCK_ROWS
     (mechanism,) = Options(batch_size=100_000, steps=5).mechanisms(1_300_000)
-    assert first_order.block_steps(34, mechanism, 1_300_000) == 1
+    assert gradient_steps.block_steps(34, mechanism, 1_300_000) == 1
     (mechanism,) = Options(batch_size="full", steps=5).mechanisms(1_300_000)
-    assert first_order.block_steps(34, mechanism, 1_300_000) * 4 * 34 > first_order._NOISE_BYTES / 2
+    assert (
+        gradient_steps.block_steps(34, mechanism, 1_300_000) * 4 * 34
+        > gradient_steps._NOISE_BYTES / 2
+    )
 
 
 # --- seeds, threads, streams -------------------------------------------------------------------
@@ -320,7 +323,7 @@ def test_pytorch_s_sums_train_the_same_heads(
     )  # fmt: skip
     plan = plan_for(options, data.rows)
     wanted = fit_heads(options, data, plan, SEEDS)
-    monkeypatch.setattr(first_order, "is_native", lambda _: False)
+    monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
     actual = fit_heads(options, data, plan, SEEDS)
     np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=1e-5)
 
@@ -399,7 +402,7 @@ def test_steps_taken_are_the_steps_priced(
     options = head(batch_size=batch_size, steps=50)
     plan = plan_for(options, data.rows)
     assert fit_heads(options, data, plan, SEEDS).steps == plan.steps == 50
-    monkeypatch.setattr(first_order, "record_steps", lambda _: [25, 49])
+    monkeypatch.setattr(gradient_steps, "record_steps", lambda _: [25, 49])
     with pytest.raises(PrivacyError, match="49 noisy releases were taken, 50 were priced"):
         fit_heads(options, data, plan, SEEDS)
 
@@ -449,7 +452,7 @@ def test_divergence_is_an_error_that_says_so() -> None:
         Momentum(loss="sigmoid", schedule="warmup_cosine", warmup=0.1, average="ema"),
     ],
 )
-def test_private_training_learns(options: FirstOrderOptions) -> None:
+def test_private_training_learns(options: GradientOptions) -> None:
     generator = torch.Generator().manual_seed(1)
     labels = torch.randint(0, 3, (900,), generator=generator)
     centres = torch.randn(3, 10, generator=generator) * 2

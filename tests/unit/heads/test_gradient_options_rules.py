@@ -10,11 +10,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from dpprobe.heads import adam, first_order, lamb, momentum, sgd
+from dpprobe.heads import adam, gradient_steps, lamb, momentum, sgd
 from dpprobe.heads.exact_engine import ExactSums
-from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.ruled_options import RuledOptions
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
 from dpprobe.heads.schedules import rate_of
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed, stream
@@ -36,7 +35,7 @@ RULED: list[Any] = [momentum.Options, adam.Options, lamb.Options]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def rate(options: FirstOrderOptions, *, n: int = 1000, noise: float, **sizes: int) -> float:
+def rate(options: GradientOptions, *, n: int = 1000, noise: float, **sizes: int) -> float:
     """The rate of a fit on n rows of these sizes, with this noise multiplier."""
     epsilon = 1.0 if noise else math.inf
     plan = plan_for(options, n, noise, epsilon)
@@ -110,11 +109,11 @@ def test_a_rule_for_unit_rows_is_refused_on_others(cls: Any, normalize: str) -> 
 
 
 def descent(
-    options: RuledOptions, data: TrainingSet, seed: int, clip: float = math.inf
+    options: GradientOptions, data: TrainingSet, seed: int, clip: float = math.inf
 ) -> np.ndarray:
     """Heavy-ball steps of sums in float64, on rows with the constant: weights and biases."""
     (mechanism,) = options.mechanisms(data.rows)
-    rows = appended(data, options.intercept)
+    rows = appended(data, options.constant)
     labels = np.eye(data.num_classes)[data.labels.numpy()]
     weights = np.zeros((data.num_classes, rows.shape[1]))
     velocity = np.zeros_like(weights)
@@ -147,7 +146,7 @@ def test_steps_are_those_on_rows_with_the_constant(
         max_grad_norm=0.8, engine="exact" if path == "exact" else "closed_form",
     )  # fmt: skip
     if path == "pytorch":
-        monkeypatch.setattr(first_order, "is_native", lambda _: False)
+        monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
     plan = no_privacy(options, data.rows)
     actual = fit_heads(options, data, plan, SEEDS).weights
     for weights, seed in zip(actual, SEEDS, strict=True):

@@ -11,7 +11,7 @@ from timm.layers.norm_act import BatchNormAct2d, GroupNormAct
 from torch import nn
 
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.adapters import (
+from dpprobe.finetune.lora_and_film import (
     ChannelAffine,
     Film,
     LoraLinear,

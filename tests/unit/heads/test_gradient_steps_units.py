@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
-from dpprobe.heads import first_order
+from dpprobe.heads import gradient_steps
 from dpprobe.heads.clipping import drawn_rows
-from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
@@ -184,7 +184,7 @@ def test_heads_train_on_units(
     finally:
         torch.set_num_threads(before)
     np.testing.assert_array_equal(alone, threaded)
-    monkeypatch.setattr(first_order, "is_native", lambda _: False)
+    monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
     np.testing.assert_allclose(
         fit_heads(options, data, plan, SEEDS).weights, alone, rtol=2e-4, atol=2e-5
     )
@@ -231,7 +231,7 @@ def test_units_of_one_row_are_rows() -> None:
 
 def test_opacus_takes_no_units() -> None:
     data = with_units()
-    options: FirstOrderOptions = Options(batch_size=12, steps=3, engine="opacus")
+    options: GradientOptions = Options(batch_size=12, steps=3, engine="opacus")
     assert not options.takes_units
     assert Options().takes_units
     with pytest.raises(PrivacyError, match="engine opacus takes each row as a unit of privacy"):

@@ -1,0 +1,70 @@
+"""Options of the heads that clip rows and release sums over all of them: clipping, lambda."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
+from dpprobe.heads.options import MethodOptions
+
+GRADIENTS = "gradients"
+SMALLEST_ROW_NORM, LARGEST_ROW_NORM = 1e-4, 1e4
+MaxRowNorm = Annotated[
+    float,
+    Field(
+        ge=SMALLEST_ROW_NORM,
+        le=LARGEST_ROW_NORM,
+        allow_inf_nan=False,
+        description="Each row is clipped to this L2 norm, C; 1 is what centred and l2 rows have.",
+    ),
+]
+RowIntercept = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="The constant appended to each row, as a part of max_row_norm: what biases "
+        "are learned from. It adds its square to the squared sensitivity; 0 learns none.",
+    ),
+]
+# Of heads that solve with a released second moment.
+Ridge = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="lambda, added to the released matrix before it is inverted. Where absent it "
+        "is set from the noise, the dimension and the number of classes, all public; without noise "
+        "from the dimension and the rows' mean square. 0 is none but for rounding.",
+    ),
+]
+# Of heads that release sums of rows by their labels, one or several a row.
+MaxLabels = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="Of rows with several labels: so many count in full, more are scaled down "
+        "together. It scales the sensitivity of sums by label by its square root.",
+    ),
+]
+
+
+class RowOptions(MethodOptions):
+    """A head that clips feature rows and appends a constant to them.
+
+    A row x, after the normalisation, becomes [x min(1, C / |x|), b C] with C = `max_row_norm` and
+    b = `intercept`: of norm at most S = C sqrt(1 + b^2). Rows with NaN, infinity or huge values
+    become 0, the constant as well.
+    """
+
+    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
+    max_row_norm: MaxRowNorm = 1.0
+    intercept: RowIntercept = 0.2
+
+    @property
+    def longest(self) -> float:
+        """S, the largest norm of a row with its constant."""
+        return float(self.max_row_norm * (1 + self.intercept**2) ** 0.5)

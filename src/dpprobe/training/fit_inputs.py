@@ -1,0 +1,150 @@
+"""The way from stored features to a fit, shared by training jobs, audits and releases.
+
+`FitInputs` reads the private rows, groups them by unit of privacy, and says from which public facts
+a method is decided and its plan calibrated. Training jobs, audits and releases then all call
+`dpprobe.heads.fit.fit_heads`, which checks the plan against the method and the rows before it draws
+anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpprobe.errors import DataError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.unit_weights import Units
+from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.training.plan_file import plan_method
+
+logger = logging.getLogger("dpprobe")
+
+
+@dataclass(frozen=True)
+class FitInputs:
+    """The private rows of a fit, with their units of privacy.
+
+    Attributes:
+      store: the features of the training split.
+      unit: of privacy, "image" or "patient".
+    """
+
+    store: FeatureStore
+    unit: str
+
+    @cached_property
+    def units(self) -> Units | None:
+        """The units of the rows; None where each row is one.
+
+        Raises:
+          DataError: if the unit is a patient and the features name none.
+        """
+        if self.unit == "image":
+            return None
+        if self.store.units is None:
+            raise DataError(
+                f"{self.store.path}: unit: patient, and its rows name no patients; delete it and "
+                "run again"
+            )
+        return Units.of(self.store.units)
+
+    @property
+    def n(self) -> int:
+        """The number of units."""
+        return self.store.rows if self.units is None else self.units.count
+
+    def check_patients(self, images: int | None) -> None:
+        """Checks that no patient has more training images than the price to one is for.
+
+        Raises:
+          DataError: if one has, or the features name no patients.
+        """
+        if images is None:
+            return
+        if self.store.units is None:
+            raise DataError(
+                f"{self.store.path}: max_images_per_patient: {images}, and its rows name no "
+                "patients; delete it and run again"
+            )
+        most = max(Counter(self.store.units).values())
+        if most > images:
+            raise DataError(
+                f"{self.store.path}: max_images_per_patient: {images}, and a patient has {most} "
+                "training images; delete the split tables and run again"
+            )
+
+    def read_facts(self, *, epsilon: float, delta: float) -> DataFacts:
+        """Returns the public facts that decide a method on these rows."""
+        return DataFacts(
+            n=self.n,
+            dimension=self.store.dimension,
+            classes=self.store.num_classes,
+            multi_label=self.store.multi_label,
+            epsilon=epsilon,
+            delta=delta,
+            unit=self.unit,
+        )
+
+    def plan_fit(
+        self,
+        method: MethodOptions,
+        *,
+        epsilon: float,
+        delta: float,
+        accountant: str,
+        cache: Path,
+        patients: Patients | None,
+    ) -> Plan:
+        """Calibrates the plan of one method on these units; see `plan_method`."""
+        return plan_method(
+            method,
+            n=self.n,
+            epsilon=epsilon,
+            delta=delta,
+            accountant=accountant,
+            cache=cache,
+            unit=self.unit,
+            patients=patients,
+        )
+
+    def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
+        """Reads the rows, or leaves them to be streamed where they would take too much memory.
+
+        Args:
+          device: "cpu" or "cuda".
+          memory_mb: as of `read_vectors`.
+        """
+        return TrainingSet(
+            read_vectors(self.store, device, memory_mb),
+            torch.from_numpy(read_labels(self.store)),
+            num_classes=len(self.store.class_names),
+            units=self.units,
+            device=device,
+        )
+
+
+def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor | FeatureStore:
+    """Returns the features in memory, or the store if they would take more than `memory_mb`.
+
+    Args:
+      memory_mb: megabytes of float32; 0 where only labels and names are read.
+    """
+    if 4 * store.rows * store.dimension <= memory_mb * 10**6:
+        return torch.from_numpy(store.read()).to(device)
+    if memory_mb:
+        logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
+    return store
+
+
+def read_labels(store: FeatureStore) -> np.ndarray:
+    """Returns a split's labels, [rows] int64 or [rows, classes] uint8."""
+    return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)

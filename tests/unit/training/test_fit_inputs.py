@@ -1,0 +1,72 @@
+"""What every fit starts from: rows, their units of privacy, public facts and the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpprobe.errors import DataError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.plan import Patients
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.plan_file import plan_method
+from tests.unit.training.test_head_job_patients import CLASSES, DIMENSION, IMAGES, write_features
+
+ROWS, PATIENTS = sum(IMAGES["train"]), len(IMAGES["train"])
+
+
+def inputs(folder: Path, unit: str, *, named: bool = True) -> FitInputs:
+    write_features(folder, named=named)
+    return FitInputs(FeatureStore(folder / "train/manifest.json"), unit)
+
+
+@pytest.mark.parametrize(("unit", "n"), [("image", ROWS), ("patient", PATIENTS)])
+def test_facts_and_plan_are_of_as_many_units_as_there_are(
+    tmp_path: Path, unit: str, n: int
+) -> None:
+    of_unit = inputs(tmp_path, unit)
+    assert of_unit.read_facts(epsilon=2.0, delta=1e-4) == DataFacts(
+        n=n, dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=2.0, delta=1e-4,
+        unit=unit,
+    )  # fmt: skip
+    method = method_options({"head": "sgd", "batch_size": "full", "steps": 2})
+    target = {"epsilon": 2.0, "delta": 1e-4, "accountant": "pld", "cache": tmp_path / "cache"}
+    plan = of_unit.plan_fit(method, **target, patients=None)  # type: ignore[arg-type]
+    assert plan == plan_method(method, n=n, **target, unit=unit, patients=None)  # type: ignore[arg-type]
+
+
+def test_rows_of_a_patient_weigh_as_one_in_memory_and_streamed(tmp_path: Path) -> None:
+    of_patients = inputs(tmp_path, "patient")
+    held = of_patients.read_rows(device="cpu", memory_mb=100)
+    streamed = of_patients.read_rows(device="cpu", memory_mb=0)
+    assert held.n == streamed.n == PATIENTS
+    for rows in (held, streamed):
+        assert rows.units is of_patients.units
+        assert torch.equal(rows.labels, held.labels)
+    assert len(held.labels) == ROWS
+
+
+def test_images_stand_alone(tmp_path: Path) -> None:
+    alone = inputs(tmp_path, "image")
+    assert alone.units is None
+    assert alone.read_rows(device="cpu", memory_mb=100).units is None
+
+
+def test_a_patient_with_more_images_than_are_priced_is_refused(tmp_path: Path) -> None:
+    of_images = inputs(tmp_path, "image")
+    of_images.check_patients(None)
+    of_images.check_patients(max(IMAGES["train"]))
+    with pytest.raises(DataError, match=f"a patient has {max(IMAGES['train'])} training"):
+        of_images.check_patients(max(IMAGES["train"]) - 1)
+
+
+def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
+    unnamed = inputs(tmp_path, "patient", named=False)
+    with pytest.raises(DataError, match="its rows name no patients"):
+        _ = unnamed.units
+    with pytest.raises(DataError, match="its rows name no patients"):
+        unnamed.check_patients(Patients(images=20).images)
