@@ -40,12 +40,10 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/cuts.smk"
 include: "workflow/rules/fine_tuning.smk"
 include: "workflow/rules/search.smk"
-include: "workflow/rules/zero_shot.smk"
 include: "workflow/rules/audit.smk"
-include: "workflow/rules/fairness.smk"
 include: "workflow/rules/imbalance.smk"
-include: "workflow/rules/analysis.smk"
-include: "workflow/rules/long_tail.smk"
+include: "workflow/rules/overlap.smk"
+include: "workflow/rules/analyses.smk"
 include: "workflow/rules/representation_law.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/exhibits.smk"
@@ -63,15 +61,13 @@ rule all:
         rules.overlaps.input,
         rules.heads.input,
         rules.audits.input,
-        rules.long_tail.input,
+        lambda wildcards: [
+            path for analysis in MEASURED for path in analysis_outputs(analysis)
+        ],
         rules.representation_law.input,
-        rules.fairness.input,
         rules.imbalance.input,
-        rules.embeddings.input,
         rules.figures.input,
         rules.tables.input,
-        rules.zero_shot.input,
-        rules.few_shot.input,
         lambda wildcards: shown_paper_tables(),
         rules.tracking.input,
         rules.html_report.input,

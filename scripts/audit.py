@@ -8,8 +8,8 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.analyses.audit.measure import audit_job
+        from dpprobe.analyses.audit.options import AuditOptions
         from dpprobe.devices import limit_threads
-        from dpprobe.study.options import AuditOptions
         from dpprobe.training.tasks import Job
 
         limit_threads(snakemake.threads)

@@ -6,6 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        from dpprobe.analysis_registry import load_analyses
         from dpprobe.reporting.paper_tables.common import Run
         from dpprobe.reporting.report.shown_tables import study_tables
         from dpprobe.reporting.report.sources import Origin, Sources
@@ -48,7 +49,11 @@ if __name__ == "__main__":
                 tables=study_tables(paths("tables"), paths("summaries"), run),
                 figures=paths("figures"),
                 audits=paths("audits"),
-                long_tails=paths("long_tails"),
+                records={
+                    analysis.name: paths(analysis.section.files)
+                    for analysis in load_analyses()
+                    if analysis.section is not None
+                },
                 laws=paths("laws"),
                 fairness=paths("fairness"),
                 costly_images=paths("costly_images"),

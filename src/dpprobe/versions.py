@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dpprobe import analysis_registry
 from dpprobe.artifacts import git_commit
 from dpprobe.errors import ConfigError
 from dpprobe.records import Difference, first_difference
@@ -32,10 +33,7 @@ VERSIONS = {
     "calibration": 4,
     "training": 3,
     "statement": 4,  # statements and metrics: cells are written anew with their heads as they are
-    "embedding": 1,
     "summary": 9,
-    "zero_shot": 3,
-    "few_shot": 4,
     "figures": 8,
     "tables": 5,
     "papers": 7,
@@ -44,15 +42,10 @@ VERSIONS = {
     "costly_images": 1,
     "tsne_page": 2,
     "release": 1,
-    "audit": 1,
-    "long_tail": 1,
-    "fairness": 2,
-    "imbalance": 1,
     "fine_tuning": 1,
     "cuts": 1,
     "search": 1,
-    "representation_law": 1,
-}
+} | analysis_registry.VERSIONS
 
 # The variable in which a job's script finds the versions that its run began with, as JSON.
 RUN_VERSIONS = "DPPROBE_VERSIONS"

@@ -17,6 +17,7 @@ from dpprobe.analyses.fairness.fairness_record import FAIRNESS
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL
 from dpprobe.analyses.representation_law.law_record import LAYERS
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import downloads, table
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT
 from dpprobe.privacy import calibration
@@ -234,6 +235,7 @@ def test_all_that_rules_write_is_known(repository: Path, monkeypatch: pytest.Mon
     text = "".join(path.read_text() for path in (repository / "workflow/rules").glob("*.smk"))
     named = set(re.findall(r"<results>/([a-z_]+(?:\.html)?)\b", text)) - {"releases"}
     constants = {AUDITS, FAIRNESS, IMBALANCE, LAYERS, LONG_TAIL, NETWORKS_FOLDER, SEARCHES}
+    named |= {analysis.folder for analysis in load_analyses() if analysis.measurement}
     assert len(named) > 15
     assert named | constants <= WRITTEN
     assert set(clean.DATASETS) <= set(

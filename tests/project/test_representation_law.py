@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from dpprobe.analyses.representation_law.measured_networks import (
+    law_backbones,
+    law_faults,
+    law_networks,
+    tuning,
+)
 from dpprobe.finetune.options import Options
-from dpprobe.study.representation_law import law_backbones, law_faults, law_networks, tuning
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 

@@ -1,4 +1,4 @@
-"""A head, a table and a figure in one file and one registry line each, by docs/extending.md."""
+"""A head, a table, a figure and an analysis with one registry line each, by docs/extending.md."""
 
 from __future__ import annotations
 
@@ -57,6 +57,12 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         room, name = Path(place).parent, Path(place).stem
         imported = f"from dpprobe.{'.'.join(room.parts)} import {name}\n"
         insert(registry, "from dpprobe.exhibits.exhibit import Exhibit\n", imported)
+    *modules, line = read_code(page, "Add an analysis")
+    places = re.findall(r"^`src/dpprobe/(analyses/lengths/\w+\.py)`:$", page, flags=re.MULTILINE)
+    for place, module in zip(places, modules, strict=True):
+        (package / place).parent.mkdir(exist_ok=True)
+        (package / place).write_text(module)
+    insert(package / "analysis_registry.py", "ANALYSES: dict[str, Registered] = {\n", line)
     return folder
 
 
@@ -151,3 +157,31 @@ for dimension in (1, 2, 3, 16):
     assert float(sums[-1].norm(dim=1).max()) <= plan.mechanisms[0].sensitivity, dimension
 """
     run(extended, "-c", check)
+
+
+def test_the_page_s_analysis_goes_through_the_whole_workflow(
+    extended: Path, small: dict[str, Any], template: Template
+) -> None:
+    folder = extended / "measured"
+    folder.mkdir()
+    template(Workspace(repository=extended, directory=folder), small, *PREPARED)
+    study = folder / "study.yaml"
+    command = (
+        "-m", "snakemake", "--profile", "none", "--cores", "2", "--directory", str(folder),
+        "--configfile", str(study),
+    )  # fmt: skip
+    study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 500}}))
+    assert "lengths of digits, pixels" in run(extended, *command, "--", "lengths_digits")
+    record = json.loads((folder / "results/lengths/digits/pixels.json").read_text())
+    assert len(record["means"]) == 10
+    assert all(mean > 0 for mean in record["means"].values())
+    table = (folder / "results/tables/digits_lengths.csv").read_text().splitlines()
+    assert table[0] == "backbone,class,mean length"
+    assert len(table) == 11
+
+    study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 400}}))
+    for target in ("lengths", "all"):  # another option measures again, also as a part of `all`
+        planned = run(extended, *command, "--dry-run", "--", target)
+        assert "lengths of digits, pixels" in planned
+    study.write_text(yaml.safe_dump(small))
+    assert "lengths of digits" not in run(extended, *command, "--dry-run", "--", "all")

@@ -15,8 +15,6 @@ from dpprobe.analyses.representation_law.law_record import (
     LAYERS,
     law_path,
 )
-from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
-from dpprobe.analyses.long_tail.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
 from dpprobe.artifacts import fingerprint
 from dpprobe.analyses.audit.audit_record import (
     AUDIT_SUFFIXES,
@@ -26,7 +24,6 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
-from dpprobe.analyses.fairness.fairness_record import FAIRNESS, TABLE_SUFFIX
 from dpprobe.analyses.imbalance.imbalance_record import (
     IMBALANCE,
     IMBALANCE_SUFFIXES,
@@ -57,13 +54,11 @@ from dpprobe.results.network_record import (
     network_folder,
 )
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.study.audits import audit_cells
+from dpprobe.analyses.audit.audited_cells import audit_cells
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.dimension_checks import check_dimensions
-from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.study_file import check_yaml, load_study
-from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.network_methods import (
     head_methods,
     network_methods,
@@ -71,7 +66,11 @@ from dpprobe.study.network_methods import (
     searched_methods,
 )
 from dpprobe.study.study import Cell
-from dpprobe.study.representation_law import law_backbones, law_datasets, law_networks
+from dpprobe.analyses.representation_law.measured_networks import (
+    law_backbones,
+    law_datasets,
+    law_networks,
+)
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
@@ -101,7 +100,6 @@ WHOLE = STUDY.wholes()
 # of each dataset whose near-duplicates are removed, the name under which all its rows stand
 ALL_ROWS = STUDY.before_removal()
 TEXT_BACKBONES = STUDY.text_backbones()
-LONG_TAIL_DATASETS = long_tail_datasets(STUDY)
 
 
 # Folders that rules' paths begin with: <data>, <results>, <logs> and <benchmarks>.
@@ -145,76 +143,6 @@ def privacy_params(wildcards):
 def wildcards_cell(wildcards):
     """The cell that wildcards name."""
     return Cell(*(getattr(wildcards, field) for field in Cell._fields))
-
-
-def long_tail_paths(dataset, suffixes=LONG_TAIL_SUFFIXES):
-    """The measurements of the long tail of one dataset, where the study asks for them."""
-    return expand(
-        "<results>/{folder}/{dataset}/{backbone}{suffix}",
-        folder=LONG_TAIL,
-        dataset=[dataset] if dataset in LONG_TAIL_DATASETS else [],
-        backbone=STUDY.backbones,
-        suffix=suffixes,
-    )
-
-
-def long_tail_records(*datasets):
-    """The records of long tails: of some datasets, or of all."""
-    return [
-        path
-        for dataset in datasets or LONG_TAIL_DATASETS
-        for path in long_tail_paths(dataset, [".json"])
-    ]
-
-
-def long_tail_summaries():
-    """The summaries of the datasets whose long tails are measured."""
-    return expand("<results>/summary/{dataset}.parquet", dataset=LONG_TAIL_DATASETS)
-
-
-def long_tail_figures(dataset):
-    """The figures of the long tail of one dataset."""
-    return expand(
-        "<results>/figures/{dataset}/long_tail.{extension}",
-        dataset=[dataset] if dataset in LONG_TAIL_DATASETS else [],
-        extension=["svg", "png"],
-    )
-
-
-def long_tail_files(dataset):
-    """All that is made of the long tail of one dataset."""
-    return [*long_tail_paths(dataset), *long_tail_figures(dataset)]
-
-
-def long_tail_study_files():
-    """The tables of long tails, and the figure beside the price of privacy where there is one."""
-    tables = expand(
-        "<results>/tables/{name}.{extension}",
-        name=LONG_TAIL_TABLES if LONG_TAIL_DATASETS else [],
-        extension=["csv", "md"],
-    )
-    return [*tables, *long_tail_gap_figure()]
-
-
-def long_tail_gap_figure():
-    """The figure of long tails beside the price of privacy: needs private and non-private cells, and points."""
-    cells = [
-        cell for cell in FILES.list_study_cells() if cell.dataset in LONG_TAIL_DATASETS
-    ]
-    promised = [
-        cell
-        for cell in cells
-        if cell.epsilon != INFINITE and STUDY.methods[cell.method].private
-    ]
-    ceilings = [
-        cell for cell in cells if STUDY.methods[cell.method].head == CEILING_HEAD
-    ]
-    points = len(LONG_TAIL_DATASETS) * len(STUDY.backbones)
-    shown = promised and ceilings and points > 1 and STUDY.long_tail.memorisation
-    return expand(
-        "<results>/figures/long_tail_gap.{extension}",
-        extension=["svg", "png"] if shown else [],
-    )
 
 
 def of_all_datasets(paths, *arguments):

@@ -11,7 +11,11 @@ TRACKED_FIGURES = (
     "plot_fairness",
 )
 # The tables that a target of their own makes: of the papers, or of an analysis.
-APART = ("write_paper_tables", "write_imbalance_tables")
+APART = (
+    "write_paper_tables",
+    "write_imbalance_tables",
+    *(each.name for analysis in MEASURED for each in analysis.exhibits),
+)
 # The tables that the report can show.
 REPORTED_TABLES = (
     "write_tables",
@@ -47,12 +51,11 @@ def figure_paths(dataset):
     """Every figure of one dataset, and those that show what was removed from it."""
     # a dataset of which nothing is removed has no second name
     every_row = ALL_ROWS.get(dataset, "")
-    of_exhibits = [
+    return [
         path
         for name in (dataset, every_row)
         for path in exhibit_paths(name, kind="figure")
     ]
-    return [*of_exhibits, *long_tail_figures(dataset)]
 
 
 def page_paths(dataset):
@@ -64,7 +67,6 @@ def study_figures():
     """Every figure, interactive pages too."""
     return [
         *exhibit_paths(None, kind="figure"),
-        *long_tail_gap_figure(),
         *of_all_datasets(figure_paths),
         *of_all_datasets(page_paths),
     ]

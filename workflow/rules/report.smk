@@ -1,6 +1,7 @@
 # One page for people, made of what other stages wrote.
 rule write_report:
     input:
+        **section_inputs(),
         summaries=rules.summaries.input,
         # the statements of all cells, which the marks stand for
         marks=lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
@@ -21,7 +22,6 @@ rule write_report:
         zero_shot=later(of_all_datasets, FILES.list_zero_shot),
         audits=later(of_all_datasets, partial(list_audit_records, FILES)),
         audit_marks=later(of_all_datasets, partial(list_audit_marks, FILES)),
-        long_tails=later(long_tail_records),
         laws=later(of_all_datasets, partial(list_law_records, FILES)),
         law_marks=later(of_all_datasets, partial(list_law_marks, FILES)),
         fairness=later(

@@ -3,13 +3,12 @@
 from functools import cache
 
 from dpprobe.artifacts import read_json
+from dpprobe.training.training_cost import estimate_memory_mb
 
 # Where only a download tells how many rows a dataset has: ImageNet's.
 UNKNOWN_ROWS = (1_281_167, 50_000)
 # MB a row while tables are written: places in tars, names and hashes, by bench/scale.py.
 PREPARED_ROW_MB = 0.001
-# Names and labels in memory over the size of shards of 768 features, which have 1,600 bytes a row: likewise.
-NAMES = 0.13
 
 
 def size_mb(paths):
@@ -50,18 +49,8 @@ def network_threads(wildcards):
 
 
 def training_memory(wildcards, input, attempt):
-    """MB for training: features of float16 on disk are float32 in memory, unless they are streamed.
-
-    Whitened rows are a copy of them; `auto` may choose that.
-    """
-    copies = 1 + any(
-        method.head == "auto" or method.normalize.kind == "whitened"
-        for method in STUDY.methods.values()
-    )
-    features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
-    # of all rows, also where features are streamed
-    names = NAMES * size_mb(input)
-    return int((2000 + copies * features + names) * attempt)
+    """MB for training."""
+    return int(estimate_memory_mb(STUDY, size_mb(input)) * attempt)
 
 
 @cache
@@ -116,20 +105,6 @@ def audit_minutes(wildcards, input, attempt):
     )
 
 
-def fairness_memory(wildcards, input, attempt):
-    """MB for the groups: 2,000 resamples of the test units at a byte each, labels and scores, and a cell's results."""
-    _, test = table_rows(wildcards)
-    counts = test * STUDY.fairness.resamples / 1e6
-    largest = max([size_mb([path]) for path in input.predictions], default=0)
-    return int((3000 + counts + 8 * largest) * attempt)
-
-
-def fairness_minutes(wildcards, input, attempt):
-    """Minutes for the groups: a minute a head and million scores, five times what was measured."""
-    heads = len(compared_cells(wildcards)) * STUDY.seeds
-    return int((30 + heads * (0.5 + 0.5 * table_rows(wildcards)[1] / 25_000)) * attempt)
-
-
 def imbalance_memory(wildcards, input, attempt):
     """MB to compare rare classes: rows of one training set are in memory, at most a thousand of a class."""
     copies = len(input.infos)
@@ -146,31 +121,6 @@ def training_minutes(wildcards, input, attempt):
     """Minutes for training: 6 a GB, method and seed, three times what was measured."""
     heads = len(head_methods(STUDY, wildcards.epsilon)) * STUDY.seeds
     return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
-
-
-def long_tail_sizes(wildcards, input):
-    """Rows clustered, rows scored, heads, and MB of features in float64 of each."""
-    options, (train, test) = STUDY.long_tail, table_rows(wildcards)
-    scored = options.memorisation.rows if options.memorisation else 0
-    heads = options.memorisation.heads if options.memorisation else 0
-    clustered = min(train, options.rows)
-    # features are float16 on disk
-    row_mb = 4 * size_mb(input.shards) / (train + test)
-    return clustered, min(clustered, scored), heads, row_mb * clustered, row_mb * test
-
-
-def long_tail_memory(wildcards, input, attempt):
-    """MB for a long tail: some copies of its features, and three tables of rows by rows at most."""
-    _, scored, _, clustered_mb, test_mb = long_tail_sizes(wildcards, input)
-    return int((2000 + 4 * clustered_mb + 2 * test_mb + 24 * scored**2 / 1e6) * attempt)
-
-
-def long_tail_minutes(wildcards, input, attempt):
-    """Minutes for a long tail, three times what was measured: clusterings by rows, heads by products of the rows."""
-    clustered, scored, heads, clustered_mb, _ = long_tail_sizes(wildcards, input)
-    columns = clustered_mb * 1e6 / 8 / clustered
-    operations = heads * min(scored * columns**2, scored**2 * columns, scored**3)
-    return int((20 + clustered / 2000 + operations / 1e10 / 60) * attempt)
 
 
 def tuning_memory(wildcards, input, attempt):

@@ -45,11 +45,6 @@ rule networks:
         lambda wildcards: FILES.list_network_marks(FILES.list_study_cells()),
 
 
-rule embeddings:
-    input:
-        later(of_all_datasets, FILES.list_embeddings),
-
-
 rule summaries:
     input:
         FILES.list_summaries(),
@@ -58,16 +53,6 @@ rule summaries:
 rule tables:
     input:
         later(study_tables),
-
-
-rule zero_shot:
-    input:
-        later(of_all_datasets, FILES.list_zero_shot),
-
-
-rule few_shot:
-    input:
-        later(of_all_datasets, FILES.list_few_shot),
 
 
 rule paper_tables:
@@ -111,13 +96,13 @@ for dataset in STUDY.datasets:
                 FILES.list_study_cells(dataset)
             ),
             later(audit_files, dataset),
-            later(long_tail_paths, dataset),
+            lambda wildcards, dataset=dataset: [
+                path
+                for analysis in MEASURED
+                for path in dataset_outputs(analysis, dataset)
+            ],
             later(law_files, dataset),
-            later(list_fairness_files, FILES, dataset),
             later(imbalance_outputs, dataset),
-            later(FILES.list_zero_shot, dataset),
-            later(FILES.list_few_shot, dataset),
-            later(FILES.list_embeddings, dataset),
             f"<results>/summary/{dataset}.parquet",
             later(table_paths, dataset),
             later(figure_paths, dataset),

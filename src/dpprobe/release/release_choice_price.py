@@ -27,6 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.errors import DpprobeError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
@@ -36,9 +39,6 @@ from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.progress import Progress
 from dpprobe.results.summary import rounded_up
-from dpprobe.study.audits import audit_cells
-from dpprobe.study.long_tails import long_tail_datasets
-from dpprobe.study.representation_law import law_backbones, law_datasets
 from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
@@ -166,16 +166,20 @@ def _not_private(study: Study, dataset: str) -> list[str]:
         or method.private_choices
     )
     probes = (f"{backbone}/few-shot probes" for backbone in study.few_shot_backbones())
-    measured = study.backbones if dataset in long_tail_datasets(study) else ()
-    tails = (f"{backbone}/long tail" for backbone in measured)
+    measured = (
+        f"{backbone}/{analysis.unpriced}"
+        for analysis in load_analyses()
+        if analysis.unpriced and dataset in analysis.datasets(study)
+        for backbone in analysis.backbones(study)
+    )
     lawful = law_backbones(study) if dataset in law_datasets(study) else ()
     laws = (f"{backbone}/representation law" for backbone in lawful)
     attacks = (
         f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}, attacks on membership"
         for cell in audit_cells(study, dataset)
-        if study.audit and study.audit.membership
+        if study.block("audit") and study.block("audit").membership
     )
-    return [*cells, *probes, *tails, *laws, *attacks]
+    return [*cells, *probes, *measured, *laws, *attacks]
 
 
 def _fits(

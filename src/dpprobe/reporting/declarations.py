@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_path
+from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.fairness.compared_cells import fairness_cells
 from dpprobe.analyses.fairness.fairness_record import FAIRNESS, FAIRNESS_SUFFIXES, fairness_path
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE, imbalance_path
 from dpprobe.analyses.representation_law.law_record import (
@@ -19,13 +21,17 @@ from dpprobe.analyses.representation_law.law_record import (
     MEASURE_FIGURES,
     law_path,
 )
+from dpprobe.analyses.representation_law.measured_networks import (
+    law_backbones,
+    law_datasets,
+    law_networks,
+)
 from dpprobe.exhibits.exhibit import Exhibit, Files, Place, many, one, waits
 from dpprobe.exhibits.published import PAPER_TABLES, published_datasets, published_digest
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import VARIED, varied
-from dpprobe.study.audits import audit_cells
 from dpprobe.study.comparisons import (
     DATASET_COMPARISONS,
     compared_datasets,
@@ -33,8 +39,6 @@ from dpprobe.study.comparisons import (
     delta_groups,
     study_comparisons,
 )
-from dpprobe.study.fairness import fairness_cells
-from dpprobe.study.representation_law import law_backbones, law_datasets, law_networks
 from dpprobe.study.study import Cell, Study
 from dpprobe.versions import VERSIONS
 
@@ -404,7 +408,7 @@ def _promised_audits(study: Study) -> list[Cell]:
 
 
 def _membership_places(study: Study) -> list[Place]:
-    attacked = study.audit and study.audit.membership
+    attacked = study.block("audit") and study.block("audit").membership
     return [cell._asdict() for cell in _promised_audits(study)] if attacked else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.reporting import declarations
 
@@ -15,6 +16,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
     declarations.COMPARISON,
     declarations.AUDIT,
     declarations.MEMBERSHIP,
+    *(exhibit for analysis in load_analyses() for exhibit in analysis.exhibits),
     declarations.LAW_FIGURES,
     declarations.FAIRNESS_FIGURES,
     declarations.IMBALANCE_FIGURES,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from dpprobe.finetune.options import Options, blocks_fault
 from dpprobe.heads import tuned
 from dpprobe.heads.options import MethodOptions
-from dpprobe.study.study import Cell, Study
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Cell, Study
 
 
 def head_methods(study: Study, epsilon: str) -> tuple[str, ...]:

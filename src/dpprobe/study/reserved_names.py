@@ -5,17 +5,18 @@ Nothing but the standard library is imported: `make clean` reads them where the 
 
 from __future__ import annotations
 
+from dpprobe.analysis_registry import FOLDERS
+
 RELEASES = "releases"
 DOWNLOADS = "downloads"  # in data_dir
 
 # All but the releases; MLflow's files among them.
 WRITTEN = frozenset(
     {
-        "audit", "backbones.json", "benchmarks", "calibration", "cells", "costly_images", "cuts",
-        "embeddings", "fairness", "features", "few_shot", "figures", "imbalance", "layers", "logs",
-        "long_tail", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal", "mlflow.lock",
-        "networks", "overlap", "report.html", "searches", "summary", "tables", "tracking",
-        "zero_shot",
+        *FOLDERS, "backbones.json", "benchmarks", "calibration", "cells", "costly_images", "cuts",
+        "features", "figures", "logs", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal",
+        "mlflow.lock", "networks", "overlap", "report.html", "searches", "summary", "tables",
+        "tracking",
     }
 )  # fmt: skip
 # Folders of other studies that are called so would lie among what the default study writes.

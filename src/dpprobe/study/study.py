@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import canonical_json
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
@@ -32,19 +33,15 @@ from dpprobe.study import catalog
 from dpprobe.study.deduplicated_datasets import before_removal, removal_faults
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
-    AuditOptions,
-    FairnessOptions,
     FeatureOptions,
     FewShotOptions,
     FineTuningOptions,
     ImbalanceOptions,
-    LongTailOptions,
     OverlapOptions,
     PaperOptions,
     PrivacyOptions,
     ReleaseOptions,
     ReportOptions,
-    RepresentationLawOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -97,8 +94,8 @@ def _read_epsilons(value: Any) -> Any:
     return tokens
 
 
-class Study(Options):
-    """One study: every (dataset, backbone, method, epsilon) of the lists, with all its seeds."""
+class _Beginning(Options):
+    """The keys of a study before the blocks of its analyses."""
 
     study: Name = Field("study", description="The study's name: a tag on every MLflow run.")
     datasets: dict[Name, AnyDataset] = Field(min_length=1)
@@ -154,26 +151,30 @@ class Study(Options):
         description="Make one class after another rare and compare what private heads learn of "
         "it; not done where absent.",
     )
-    audit: AuditOptions | None = Field(
-        None,
-        description="Test the promise of each cell by attacks on heads that are trained for it; "
-        "not done where absent.",
-    )
-    long_tail: LongTailOptions | None = Field(
-        None,
-        description="Sub-classes and memorisation of the features, not private; not done where "
-        "absent.",
-    )
-    representation_law: RepresentationLawOptions | None = Field(
-        None,
-        description="Laws of separability over the blocks of frozen and tuned networks, not "
-        "private; not done where absent.",
-    )
-    fairness: FairnessOptions | None = Field(
-        None,
-        description="Compare subgroups of the test rows, private heads beside non-private ones; "
-        "not done where absent.",
-    )
+
+
+def _with_analyses(beginning: type[Options]) -> type[Options]:
+    """Adds the blocks that analyses declare, each absent where a study does not ask for it."""
+    blocks: dict[str, Any] = {
+        analysis.name: (
+            analysis.options | None,
+            Field(None, description=analysis.describe),
+        )
+        for analysis in load_analyses()
+        if analysis.options is not None
+    }
+    return create_model("_Analysed", __base__=beginning, **blocks)
+
+
+if TYPE_CHECKING:
+    _Analysed = _Beginning
+else:
+    _Analysed = _with_analyses(_Beginning)
+
+
+class Study(_Analysed):
+    """One study: every (dataset, backbone, method, epsilon) of the lists, with all its seeds."""
+
     releases: dict[Name, ReleaseOptions] = Field(
         {},
         description="Heads to hand out, each made once by the target release_<name>, or all by "
@@ -332,6 +333,10 @@ class Study(Options):
             for name, options in datasets.items()
             if options.subsample and tables[name] in whole
         }
+
+    def block(self, analysis: str) -> Any:
+        """Returns the block of an analysis; None where the study does not ask for it."""
+        return getattr(self, analysis)
 
     def dataset_delta(self, dataset: str) -> float:
         """Returns the delta of a dataset: the study's where the dataset has none."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
@@ -16,14 +17,10 @@ from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
-from dpprobe.study.audits import audit_faults
 from dpprobe.study.empty_parts import empty_parts
-from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.folders import folder_faults
-from dpprobe.study.long_tails import long_tail_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
-from dpprobe.study.representation_law import law_faults
 from dpprobe.study.study import Study
 
 
@@ -45,10 +42,11 @@ def check_study(study: Study) -> list[str]:
         with report.part(f"releases.{name}"):
             report.errors += _check_release(study, name)
             report.warnings += _warn_of_unmeasured(study, name)
-    report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
-    report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
-    report.errors += [f"config: representation_law: {fault}" for fault in law_faults(study)]
-    report.errors += [f"config: fairness: {fault}" for fault in fairness_faults(study)]
+    report.errors += [
+        f"config: {analysis.name}: {fault}"
+        for analysis in load_analyses()
+        for fault in analysis.faults(study)
+    ]
     report.errors += [f"config: {fault}" for fault in network_faults(study)]
     public_files = PublicFiles(study)
     for name in study.methods:

@@ -33,6 +33,7 @@ from dpprobe.analyses.audit.audit_record import (
     audit_path,
     power_in_words,
 )
+from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.artifacts import fingerprint, sha256_file, write_table
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
@@ -42,7 +43,6 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.study.options import AuditOptions
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import check_prices
 from dpprobe.training.tasks import Job, plan_identity, read_job_plans

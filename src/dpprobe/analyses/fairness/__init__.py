@@ -1,1 +1,92 @@
-"""Subgroups of the test rows compared, not private."""
+"""Subgroups of the test rows compared in every cell, not private."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement
+from dpprobe.analyses.fairness.compared_cells import fairness_cells, fairness_faults, reference_of
+from dpprobe.analyses.fairness.fairness_record import FAIRNESS, RECORD_SUFFIX, TABLE_SUFFIX
+from dpprobe.analyses.fairness.options import FairnessOptions
+from dpprobe.exhibits.exhibit import Place, many, waits
+from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Cell, Study
+
+
+def list_datasets(study: Study) -> list[str]:
+    """Lists all datasets of a study that compares subgroups; else none."""
+    return list(study.datasets) if fairness_cells(study) else []
+
+
+def list_cells(study: Study, place: Place) -> list[Cell]:
+    """Lists the cells of a (dataset, backbone) whose groups are compared."""
+    cells = fairness_cells(study, place["dataset"])
+    return [cell for cell in cells if cell.backbone == place["backbone"]]
+
+
+def list_references(study: Study, place: Place) -> list[list[str]]:
+    """Lists [method, epsilon, its reference's method, epsilon] of the cells that have one."""
+    keys = [(cell.method, cell.epsilon) for cell in list_cells(study, place)]
+    return [[*key, *other] for key in keys if (other := reference_of(study, *key))]
+
+
+def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
+    """Estimates a job: resamples of the test units at a byte each, and the results of a cell.
+
+    A minute for each head and million scores is five times what was measured.
+    """
+    _, test = size.count_rows()
+    counts = test * study.block("fairness").resamples / 1e6
+    largest = max([size.measure_mb([path]) for path in size.inputs["predictions"]], default=0)
+    heads = len(list_cells(study, place)) * study.seeds
+    return Cost(
+        memory_mb=3000 + counts + 8 * largest,
+        minutes=30 + heads * (0.5 + 0.5 * test / 25_000),
+    )
+
+
+ANALYSIS = Analysis(
+    name="fairness",
+    describe=(
+        "Compare subgroups of the test rows, private heads beside non-private ones; not "
+        "done where absent."
+    ),
+    reads=(
+        "Results of subgroups",
+        "computed from labels and groups of test rows, without noise; those of a small "
+        "group tell of few people.",
+    ),
+    options=FairnessOptions,
+    faults=fairness_faults,
+    datasets=list_datasets,
+    # One job compares the groups of every cell: differences are paired, in the same resamples.
+    measurement=Measurement(
+        rule="compare_groups",
+        words="groups",
+        needs={
+            "metrics": many(
+                lambda files, place: files.list_cells(
+                    list_cells(files.study, place), [METRICS_FILE]
+                )
+            ),
+            "predictions": waits(
+                lambda files, place: files.list_cells(
+                    list_cells(files.study, place), [PREDICTIONS_FILE]
+                )
+            ),
+            "marks": waits(lambda files, place: files.list_marks(list_cells(files.study, place))),
+        },
+        outputs={
+            "record": f"{FAIRNESS}/{{dataset}}/{{backbone}}{RECORD_SUFFIX}",
+            "table": f"{FAIRNESS}/{{dataset}}/{{backbone}}{TABLE_SUFFIX}",
+        },
+        params={"references": list_references, "seed": lambda study, _place: study.seed},
+        job="dpprobe.analyses.fairness.measure:compare_groups",
+        cost=estimate_cost,
+        threads=2,
+    ),
+    named_datasets=lambda study: list(study.datasets),
+    target_shows=False,
+)

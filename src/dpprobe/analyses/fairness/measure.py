@@ -42,6 +42,7 @@ from dpprobe.analyses.fairness.fairness_record import (
 from dpprobe.analyses.fairness.gaps import Groups
 from dpprobe.analyses.fairness.group_metrics import Head, Layout, Resamples
 from dpprobe.analyses.fairness.groupings import Counts, Grouping, TestRows, groupings, label_counts
+from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.analyses.fairness.parity import named_thresholds, parity, parity_rows
 from dpprobe.artifacts import write_table
 from dpprobe.data.group_columns import GROUP_PREFIX
@@ -51,7 +52,6 @@ from dpprobe.progress import Progress
 from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, read_cell
 from dpprobe.results.metrics import ranked_labels
 from dpprobe.results.unit_counts import unit_codes
-from dpprobe.study.options import FairnessOptions
 
 _NUMBERS = ("value", "low", "high", "difference")
 _COUNTS = ("rows", "units", "positives")
@@ -65,6 +65,21 @@ TABLE = pa.schema(
 Key = tuple[str, str]  # method and epsilon token
 # The groups of each head of a cell, by attribute and metric.
 Heads = Mapping[tuple[str, str], tuple[Groups, ...]]
+
+
+def compare_groups(
+    metrics: Sequence[Path],
+    *,
+    options: FairnessOptions,
+    references: Sequence[Sequence[str]],
+    table: Path,
+    record: Path,
+    seed: int,
+    threads: int,
+) -> None:
+    """Runs `fairness_job` with references as the workflow names them."""
+    named = {(method, epsilon): (of, at) for method, epsilon, of, at in references}
+    fairness_job(metrics, options, named, table=table, record=record, seed=seed, threads=threads)
 
 
 def fairness_job(

@@ -19,7 +19,7 @@ import torch
 from dpprobe.analyses.few_shot.few_shot_record import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
 from dpprobe.artifacts import write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
-from dpprobe.devices import resolve_device
+from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import nonprivate
@@ -31,6 +31,7 @@ from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
 
@@ -87,6 +88,35 @@ class Task:
     study_seed: int
     memory_mb: int = 16000
     metric: Headline | None = None
+
+
+def probe_few_shot(
+    train: Path,
+    test: Path,
+    *,
+    rows: Path,
+    record: Path,
+    options: Mapping[str, Any],
+    metric: Headline | None,
+    seed: int,
+    memory_mb: int,
+    dataset: str,
+    backbone: str,
+    threads: int,
+    study: Study,
+) -> None:
+    """Runs `few_shot` with the options of a study, on its device."""
+    limit_threads(threads)
+    task = Task(
+        dataset=dataset,
+        backbone=backbone,
+        shots=options["shots"],
+        seeds=options["seeds"],
+        study_seed=seed,
+        memory_mb=memory_mb,
+        metric=metric,
+    )
+    few_shot(train, test, task=task, rows=rows, output=record, device=study.device)
 
 
 def few_shot(

@@ -1,1 +1,200 @@
-"""Sub-classes and memorisation of features, not private."""
+"""Long tails: sub-classes and memorisation of the features of each (dataset, backbone).
+
+Not private, and measured only where a study asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section
+from dpprobe.analyses.long_tail.long_tail_record import (
+    LONG_TAIL,
+    LONG_TAIL_TABLES,
+    RECORD_SUFFIX,
+    ROWS_SUFFIX,
+)
+from dpprobe.analyses.long_tail.options import LongTailOptions
+from dpprobe.errors import DpprobeError
+from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.results.cell_record import CEILING_HEAD
+from dpprobe.versions import VERSIONS
+
+if TYPE_CHECKING:
+    from dpprobe.results.study_files import StudyFiles
+    from dpprobe.study.study import Study
+
+PACKAGE = "dpprobe.analyses.long_tail"
+
+
+def read_block(study: Study) -> LongTailOptions | None:
+    """Returns the block of a study; None where it asks for no long tails."""
+    block: LongTailOptions | None = study.block("long_tail")
+    return block
+
+
+def list_datasets(study: Study) -> list[str]:
+    """Lists the datasets whose long tails a study measures; none without `long_tail`."""
+    options = read_block(study)
+    if options is None:
+        return []
+    if options.datasets is not None:
+        return [name for name in study.datasets if name in options.datasets]
+    return [name for name in study.datasets if not _multi_label(study, name)]
+
+
+def list_faults(study: Study) -> Iterator[str]:
+    """Yields what is wrong with the long tails of a study, a line each."""
+    options = read_block(study)
+    if options is None:
+        return
+    chosen = options.datasets or ()
+    for name in dict.fromkeys(chosen):
+        if name not in study.datasets:
+            known = ", ".join(study.datasets)
+            yield f"datasets: {name} is not in this study; write some of {known}"
+        elif chosen.count(name) > 1:
+            yield f"datasets: {name} stands twice; remove one"
+        elif _multi_label(study, name):
+            yield f"datasets: {name}: its rows have several labels, and sub-classes are of one"
+    if not chosen and not list_datasets(study):
+        yield "the rows of all datasets have several labels, and sub-classes are of one; remove it"
+
+
+def _multi_label(study: Study, dataset: str) -> bool:
+    """Returns True for rows of several labels; False also for a source with a fault of its own."""
+    with suppress(DpprobeError):
+        return study.datasets[dataset].multi_label()
+    return False
+
+
+def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
+    """Estimates a job: copies of its features, tables of rows by rows, thrice the measured time.
+
+    Clusterings take time by rows, heads by products of the rows.
+    """
+    options, (train, test) = read_block(study), size.count_rows()
+    assert options is not None
+    scored = options.memorisation.rows if options.memorisation else 0
+    heads = options.memorisation.heads if options.memorisation else 0
+    clustered = min(train, options.rows)
+    scored = min(clustered, scored)
+    # features are float16 on disk, and float64 here
+    row_mb = 4 * size.megabytes("shards") / (train + test)
+    clustered_mb, test_mb = row_mb * clustered, row_mb * test
+    columns = clustered_mb * 1e6 / 8 / clustered
+    operations = heads * min(scored * columns**2, scored**2 * columns, scored**3)
+    return Cost(
+        memory_mb=2000 + 4 * clustered_mb + 2 * test_mb + 24 * scored**2 / 1e6,
+        minutes=20 + clustered / 2000 + operations / 1e10 / 60,
+    )
+
+
+def list_records(files: StudyFiles, *datasets: str) -> list[str]:
+    """Lists the records of some datasets, or of all."""
+    return [
+        f"{files.results}/{LONG_TAIL}/{dataset}/{backbone}{RECORD_SUFFIX}"
+        for dataset in datasets or list_datasets(files.study)
+        for backbone in files.study.backbones
+    ]
+
+
+def _gap_places(study: Study) -> list[Place]:
+    """Lists the figure beside the price of privacy: it needs points, and both kinds of heads."""
+    options, datasets = read_block(study), list_datasets(study)
+    points = len(datasets) * len(study.backbones)
+    if options is None or not options.memorisation or points < 2:
+        return []
+    cells = study.cells(*datasets)
+    promised = any(
+        cell.epsilon != INFINITE and study.methods[cell.method].private for cell in cells
+    )
+    ceiling = any(study.methods[cell.method].head == CEILING_HEAD for cell in cells)
+    return [{}] if promised and ceiling else []
+
+
+ALL_RECORDS = many(lambda files, _place: list_records(files))
+ALL_SUMMARIES = many(
+    lambda files, _place: [files.locate_summary(name) for name in list_datasets(files.study)]
+)
+TABLES = Exhibit(
+    name="write_long_tail_tables",
+    kind="table",
+    files={"": tuple(f"tables/{name}" for name in LONG_TAIL_TABLES)},
+    formats=("csv", "md"),
+    needs={"records": ALL_RECORDS, "summaries": ALL_SUMMARIES},
+    make=f"{PACKAGE}.long_tail_tables:write_long_tail_tables",
+    words="tables of long tails",
+    category="Long tails",
+    caption="long_tail.rst",
+    params={"version": VERSIONS["tables"]},
+    places=lambda study: [{}] if list_datasets(study) else [],
+)
+FIGURE = Exhibit(
+    name="plot_long_tail",
+    kind="figure",
+    files={"": "figures/{dataset}/long_tail"},
+    formats=("svg", "png"),
+    per=("dataset",),
+    needs={"records": many(lambda files, place: list_records(files, place["dataset"]))},
+    make=f"{PACKAGE}.show:plot_long_tail",
+    words="long tail of {dataset}",
+    category="Long tails",
+    caption="long_tail.rst",
+    labels={"dataset": "{dataset}"},
+    params={"version": VERSIONS["figures"]},
+    places=lambda study: [{"dataset": name} for name in list_datasets(study)],
+)
+GAP_FIGURE = Exhibit(
+    name="plot_long_tail_gap",
+    kind="figure",
+    files={"": "figures/long_tail_gap"},
+    formats=("svg", "png"),
+    needs={"records": ALL_RECORDS, "summaries": ALL_SUMMARIES},
+    make=f"{PACKAGE}.show:plot_long_tail_gap",
+    words="long tails and the price of privacy",
+    category="Long tails",
+    caption="long_tail_gap.rst",
+    labels={"dataset": "all"},
+    params={"version": VERSIONS["figures"]},
+    places=_gap_places,
+)
+ANALYSIS = Analysis(
+    name="long_tail",
+    describe="Sub-classes and memorisation of the features, not private; not done where absent.",
+    reads=(
+        "Long tails",
+        "sub-classes and memorised rows come from features and labels, without noise.",
+    ),
+    unpriced="long tail",
+    options=LongTailOptions,
+    faults=list_faults,
+    datasets=list_datasets,
+    measurement=Measurement(
+        rule="measure_long_tail",
+        words="long tail",
+        needs={
+            "train": one(lambda f, p: f.locate_manifest(p["dataset"], p["backbone"], "train")),
+            "test": one(lambda f, p: f.locate_manifest(p["dataset"], p["backbone"], "test")),
+            "shards": waits(lambda f, p: f.list_shards(p["dataset"], p["backbone"])),
+        },
+        outputs={
+            "rows": f"{LONG_TAIL}/{{dataset}}/{{backbone}}{ROWS_SUFFIX}",
+            "record": f"{LONG_TAIL}/{{dataset}}/{{backbone}}{RECORD_SUFFIX}",
+        },
+        params={"seed": lambda study, _place: study.seed},
+        job=f"{PACKAGE}.measure:long_tail_job",
+        cost=estimate_cost,
+    ),
+    exhibits=(TABLES, FIGURE, GAP_FIGURE),
+    section=Section(
+        anchor="long-tail",
+        title="Long tails",
+        template="long_tail.html.j2",
+        make=f"{PACKAGE}.show:make_section",
+        files="long_tails",
+    ),
+)

@@ -33,6 +33,7 @@ from dpprobe.analyses.long_tail.memorisation import (
     Memorisation,
     Scaling,
 )
+from dpprobe.analyses.long_tail.options import LongTailOptions, MemorisationOptions
 from dpprobe.analyses.long_tail.sub_classes import Index, Sizes
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
@@ -41,7 +42,6 @@ from dpprobe.privacy.randomness import cell_seed, derived_seed, stream
 from dpprobe.progress import Progress
 from dpprobe.results.intervals import wilson
 from dpprobe.results.unit_counts import unit_codes
-from dpprobe.study.options import LongTailOptions, MemorisationOptions
 
 logger = logging.getLogger("dpprobe")
 

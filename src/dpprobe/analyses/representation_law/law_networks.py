@@ -23,6 +23,8 @@ from dpprobe.analyses.representation_law.law_record import (
     law_path,
 )
 from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job
+from dpprobe.analyses.representation_law.measured_networks import tuning
+from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.artifacts import fingerprint, sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -46,8 +48,6 @@ from dpprobe.results.network_record import (
     network_folder,
 )
 from dpprobe.study.network_methods import network_options
-from dpprobe.study.options import RepresentationLawOptions
-from dpprobe.study.representation_law import tuning
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")

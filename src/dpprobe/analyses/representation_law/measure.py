@@ -41,10 +41,10 @@ from dpprobe.analyses.representation_law.law_record import (
     Split,
     law_path,
 )
+from dpprobe.analyses.representation_law.measured_networks import Tuning
 from dpprobe.artifacts import sha256_file, write_table
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.progress import Progress
-from dpprobe.study.representation_law import Tuning
 
 Labels = npt.NDArray[np.int64]
 Values = dict[tuple[Split, Measure], float | None]

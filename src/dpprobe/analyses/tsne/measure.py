@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,21 @@ NO_TSNE = {
 }  # fmt: skip
 TSNE_ROWS = 10  # fewer rows are shown by their principal components
 PLANE_ROWS = 3  # fewer have no picture
+
+
+def embed_tsne(
+    manifest: Path, output: Path, *, options: Mapping[str, Any], seed: int, threads: int
+) -> None:
+    """Runs `tsne` with the options of a study."""
+    tsne(
+        manifest,
+        output,
+        points=options["points"],
+        perplexity=options["perplexity"],
+        components=options["components"],
+        seed=seed,
+        threads=threads,
+    )
 
 
 def tsne(

@@ -32,6 +32,24 @@ BLOCK_ROWS = 4096
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
 
 
+def classify_zero_shot(
+    test: Path,
+    text: Path,
+    *,
+    metrics: Path,
+    predictions: Path,
+    dataset: str,
+    backbone: str,
+    metric: Headline | None,
+    seed: int,
+) -> None:
+    """Runs `zero_shot` with the outputs of its rule."""
+    zero_shot(
+        test, text, output=metrics, predictions=predictions, dataset=dataset, backbone=backbone,
+        metric=metric, seed=seed,
+    )  # fmt: skip
+
+
 def zero_shot(
     test: Path,
     text: Path,

@@ -22,7 +22,7 @@ class Sources:
     figures: Sequence[Path] = ()  # figures/<dataset>/<name>.svg and .png, or figures/<name>
     zero_shot: Sequence[Path] = ()
     audits: Sequence[Path] = ()  # records of audited cells
-    long_tails: Sequence[Path] = ()  # records
+    records: Mapping[str, Sequence[Path]] = field(default_factory=dict)  # of analyses, by name
     laws: Sequence[Path] = ()  # records of representation laws
     fairness: Sequence[Path] = ()  # records of subgroups, their tables beside them
     costly_images: Sequence[Path] = ()  # <dataset>.json, where test images may be shown

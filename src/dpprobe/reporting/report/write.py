@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.measuring import find_function
+from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
@@ -25,14 +30,13 @@ from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_p
 from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
 from dpprobe.reporting.report.imbalance import read_imbalances
 from dpprobe.reporting.report.laws import law_parts
-from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
 from dpprobe.results.cautions import NEVER_REMEDY, cautions
 from dpprobe.results.cell_record import HEADLINES
-from dpprobe.results.summary import read_grid, read_summaries, rounded_up
+from dpprobe.results.summary import Grid, read_grid, read_summaries, rounded_up
 
 logger = logging.getLogger("dpprobe")
 
@@ -51,14 +55,7 @@ NOT_PRIVATE = (
     ),
     ("Zero-shot and few-shot baselines", "few-shot heads are trained on private rows without "
      "noise; zero-shot results are test results."),
-    ("Membership attacks", "they score real training rows, without noise; audits with synthetic "
-     "canaries use none."),
-    ("Long tails", "sub-classes and memorised rows come from features and labels, without noise."),
-    ("Representation laws", "scatter and regressions of training and test rows, without noise; "
-     "also of networks that were tuned with privacy."),
-    ("Results of subgroups", "computed from labels and groups of test rows, without noise; those "
-     "of a small group tell of few people."),
-    ("Results of rare classes", "test labels and gradients of training rows, without noise."),
+    *(analysis.reads for analysis in load_analyses() if analysis.reads is not None),
     ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
      "private data is not covered by any promise below; the headline says what publishing the best "
      "method and backbone costs."),
@@ -123,7 +120,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             {**part, "figures": exhibits.figures(part["dataset"], {}, section="audits")}
             for part in read_audits(sources.audits, order=list(grid.measures))
         ],
-        long_tail=long_tail_section(sources.long_tails, grid),
+        analyses=make_sections(sources.records, grid),
         fairness=[
             {**part, "figures": exhibits.figures(part["dataset"], {}, section="fairness")}
             for part in read_fairness_parts(
@@ -161,10 +158,25 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
 
 
+def make_sections(records: Mapping[str, Sequence[Path]], grid: Grid) -> list[dict[str, Any]]:
+    """Makes the sections of analyses that have something to show, in the order of the registry.
+
+    Args:
+      records: of each analysis, by its name.
+    """
+    sections = []
+    for analysis in load_analyses():
+        if analysis.section is not None and analysis.name in records:
+            make = find_function(analysis.section.make)
+            if content := make(records[analysis.name], grid):
+                sections.append({"declared": analysis.section, "content": content})
+    return sections
+
+
 def _environment(template: Path) -> Environment:
     """Makes the environment of the template, with its filters."""
     environment = Environment(
-        loader=FileSystemLoader(template),
+        loader=FileSystemLoader([template, *map(find_folder, load_analyses())]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -180,6 +192,11 @@ def _environment(template: Path) -> Environment:
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment
+
+
+def find_folder(analysis: Analysis) -> Path:
+    """Returns the folder of an analysis, which has its template."""
+    return Path(importlib.import_module(ANALYSES[analysis.name].package).__path__[0])
 
 
 def _coded(text: str) -> Markup:

@@ -20,6 +20,7 @@ from dpprobe.analyses.audit.audit_record import (
     audit_path,
 )
 from dpprobe.analyses.audit.measure import audit_job
+from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads import auto, auto_rule
@@ -28,7 +29,6 @@ from dpprobe.heads.fit import check_plan
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.study.options import AuditOptions, MembershipOptions
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX

@@ -11,9 +11,9 @@ import pytest
 
 from dpprobe.analyses.fairness.fairness_record import COLUMNS, FairnessRecord, Gap
 from dpprobe.analyses.fairness.measure import fairness_job
+from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
-from dpprobe.study.options import FairnessOptions
 from tests.support.fairness_cells import write_grouped_cell
 
 NAMES = ("cat", "dog", "owl")

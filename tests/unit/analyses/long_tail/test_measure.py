@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.measure import long_tail_job
+from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.errors import DataError
-from dpprobe.study.options import LongTailOptions
 from tests.unit.analyses.tsne.test_measure import write_store
 
 

@@ -15,6 +15,7 @@ from dpprobe.analyses.representation_law.law_networks import (
     trained_options,
 )
 from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
+from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.timm_models import Options as Timm
@@ -26,7 +27,6 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.results.network_record import RECORD_FILE, STATE_FILE, NetworkRecord
-from dpprobe.study.options import RepresentationLawOptions
 
 METHODS = {
     "one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),

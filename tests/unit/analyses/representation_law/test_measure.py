@@ -25,8 +25,8 @@ from dpprobe.analyses.representation_law.measure import (
     law_job,
     measure_layer,
 )
+from dpprobe.analyses.representation_law.measured_networks import Tuning
 from dpprobe.errors import ConfigError
-from dpprobe.study.representation_law import Tuning
 
 CLASSES, WIDTH, RHO = 3, 6, 0.5
 

@@ -1,41 +1,10 @@
-# Looks at the features themselves: t-SNE embeddings and near-duplicates of public images.
+# Near-duplicates of public images.
 
 
 def removed_counts(wildcards):
     """The description of a dataset that says what was removed from it, where that is done."""
     removed = wildcards.dataset in ALL_ROWS
     return f"<data>/{wildcards.dataset}/dataset.json" if removed else []
-
-
-rule embed_tsne:
-    input:
-        manifest=lambda wildcards: FILES.locate_manifest(
-            wildcards.dataset, wildcards.backbone, STUDY.tsne.split
-        ),
-        shards=lambda wildcards: FILES.list_shards(
-            wildcards.dataset, wildcards.backbone, STUDY.tsne.split
-        ),
-    output:
-        "<results>/embeddings/{dataset}/{backbone}/tsne.parquet",
-    log:
-        "<logs>/embed_tsne/{dataset}/{backbone}.log",
-    benchmark:
-        "<benchmarks>/embed_tsne/{dataset}/{backbone}.tsv"
-    conda:
-        "../../envs/dpprobe.yaml"
-    # The number of threads changes openTSNE's result, so it is fixed.
-    threads: 1
-    resources:
-        mem_mb=memory(2000, factor=4.0),
-        runtime=minutes(60),
-    params:
-        options=STUDY.tsne.embedding_params(),
-        seed=STUDY.seed,
-        version=VERSIONS["embedding"],
-    message:
-        "t-SNE of {wildcards.dataset}, {wildcards.backbone}"
-    script:
-        "../../scripts/embed_tsne.py"
 
 
 rule check_overlap:

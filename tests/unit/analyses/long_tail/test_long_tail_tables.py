@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL_TABLES, LongTailRecord
-from dpprobe.exhibits.tables import markdown
-from dpprobe.reporting.long_tail_tables import (
+from dpprobe.analyses.long_tail.long_tail_tables import (
     Gap,
     correlation_table,
     correlations,
     gap_table,
-    long_tail_tables,
+    list_tables,
     private_gaps,
     sub_class_table,
     write_long_tail_tables,
 )
+from dpprobe.exhibits.tables import markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
-from tests.support.long_tail_records import SCORES, long_tail_record
+from tests.support.long_tail_records import SCORES, long_tail_record, write_long_tail
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two backbones with a ceiling and private cells, and one without a ceiling."""
     root = tmp_path_factory.mktemp("cells")
     cells = [
@@ -35,7 +35,12 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
         if (backbone, method) != ("other", "nonprivate")
     ]
     summarise_cells(cells, root / "digits.parquet", study="study")
-    return read_grid([root / "digits.parquet"])
+    return root / "digits.parquet"
+
+
+@pytest.fixture(scope="module")
+def grid(summary: Path) -> Grid:
+    return read_grid([summary])
 
 
 def test_a_gap_is_from_the_ceiling_to_the_best_private_head(grid: Grid) -> None:
@@ -62,7 +67,7 @@ def test_sub_classes_stand_beside_their_reference() -> None:
 
 
 def test_every_table_says_that_it_is_not_private_and_none_prints_a_bound(grid: Grid) -> None:
-    tables = long_tail_tables([long_tail_record()], grid)
+    tables = list_tables([long_tail_record()], grid)
     assert tuple(tables) == LONG_TAIL_TABLES
     for name, table in tables.items():
         text = markdown(table)
@@ -116,12 +121,15 @@ def test_three_points_have_no_correlation() -> None:
     assert table.rows[0][2].text == "3"
 
 
-def test_files_for_programs_have_the_ends_of_intervals(tmp_path: Path, grid: Grid) -> None:
-    write_long_tail_tables([long_tail_record()], grid, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"{name}.{suffix}" for name in LONG_TAIL_TABLES for suffix in ("csv", "md")
+def test_files_for_programs_have_the_ends_of_intervals(tmp_path: Path, summary: Path) -> None:
+    folder = tmp_path / "tables"
+    files = {
+        name: [folder / f"{table}.{ending}" for table in LONG_TAIL_TABLES]
+        for name, ending in (("csv", "csv"), ("markdown", "md"))
     }
-    with (tmp_path / "long_tail.csv").open(encoding="utf-8") as stream:
+    write_long_tail_tables([write_long_tail(tmp_path)], [summary], **files)
+    assert {*folder.iterdir()} == {path for paths in files.values() for path in paths}
+    with (folder / "long_tail.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["clusters a class"] for row in rows] == ["5", "20"]
     assert (rows[1]["tail index low"], rows[1]["tail index high"]) == ("0.75", "0.9")

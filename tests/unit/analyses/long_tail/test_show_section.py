@@ -16,7 +16,7 @@ def test_long_tails_stand_in_a_section_that_says_they_are_not_private(made: Made
             notes=["no memorisation: 8 units; 20 are needed"],
         ),
     ]
-    page = made.page(long_tails=paths)
+    page = made.page(records={"long_tail": paths})
     assert "long-tail" in {part.get("id") for part in page.all("section")}
     for words in (
         "Not private",

@@ -14,6 +14,7 @@ from dpprobe.analyses.long_tail.long_tail_record import (
     LONG_TAIL_TABLES,
     Frequencies,
     LongTailRecord,
+    read_long_tails,
 )
 from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation, rank_correlation
 from dpprobe.analyses.long_tail.sub_classes import FEW
@@ -22,7 +23,7 @@ from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from dpprobe.results.best_private import best_result
-from dpprobe.results.summary import Entry, Grid
+from dpprobe.results.summary import Entry, Grid, read_grid
 
 NOT_PRIVATE = "Not private: from training rows, and test rows, without noise."
 NO_BOUND = (
@@ -54,15 +55,21 @@ class Gap:
     points: float
 
 
-def write_long_tail_tables(records: Sequence[LongTailRecord], grid: Grid, folder: Path) -> None:
+def write_long_tail_tables(
+    records: Sequence[Path],
+    summaries: Sequence[Path],
+    *,
+    csv: Sequence[Path],
+    markdown: Sequence[Path],
+) -> None:
     """Writes each table as <name>.csv and <name>.md."""
-    made = long_tail_tables(records, grid)
-    for name in LONG_TAIL_TABLES:
-        write_text(folder / f"{name}.csv", tables.comma_separated(made[name]))
-        write_text(folder / f"{name}.md", tables.markdown(made[name]))
+    made = list_tables(read_long_tails(records), read_grid(summaries))
+    for name, comma_separated, page in zip(LONG_TAIL_TABLES, csv, markdown, strict=True):
+        write_text(comma_separated, tables.comma_separated(made[name]))
+        write_text(page, tables.markdown(made[name]))
 
 
-def long_tail_tables(records: Sequence[LongTailRecord], grid: Grid) -> dict[str, Table]:
+def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> dict[str, Table]:
     """Makes the tables, by name."""
     gaps = private_gaps(grid)
     made = (sub_class_table(records), gap_table(records, gaps), correlation_table(records, gaps))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from dpprobe.analyses.fairness.compared_cells import fairness_cells, reference_of
 from dpprobe.errors import ConfigError
-from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dpprobe.data.group_columns import CLASSES, group_name
 from dpprobe.data.options import DatasetOptions
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.study.study import Cell, Study
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Cell, Study
 
 
 def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
@@ -15,9 +18,9 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
 
     None without `fairness`. The references of chosen cells are among them.
     """
-    if study.fairness is None:
+    if study.block("fairness") is None:
         return []
-    methods, epsilons = study.fairness.methods, study.fairness.epsilons
+    methods, epsilons = study.block("fairness").methods, study.block("fairness").epsilons
     chosen = {
         cell
         for cell in study.cells(*datasets)
@@ -38,7 +41,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
     None too for a cell that is itself the reference.
     """
     at_infinity = study.job_methods(INFINITE)
-    named = study.fairness.reference if study.fairness else None
+    named = study.block("fairness").reference if study.block("fairness") else None
     ceilings = [name for name in at_infinity if not study.methods[name].private]
     candidates = [named] if named else [*ceilings[:1], method]
     reference = next((name for name in candidates if name in at_infinity), None)
@@ -49,7 +52,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
 
 def fairness_faults(study: Study) -> Iterator[str]:
     """Yields what is wrong with a study's comparison of subgroups, a line each."""
-    fairness = study.fairness
+    fairness = study.block("fairness")
     if fairness is None:
         return
     at_infinity = study.job_methods(INFINITE)
@@ -87,8 +90,10 @@ def fairness_faults(study: Study) -> Iterator[str]:
 
 def _pair_faults(study: Study) -> Iterator[str]:
     """Yields the faults of pairs that would make no groups, or the same ones again."""
-    assert study.fairness is not None
-    pairs = [(group_name(first), group_name(second)) for first, second in study.fairness.pairs]
+    assert study.block("fairness") is not None
+    pairs = [
+        (group_name(first), group_name(second)) for first, second in study.block("fairness").pairs
+    ]
     seen: set[frozenset[str]] = set()
     for first, second in pairs:
         pair = f"pairs: [{first}, {second}]"
@@ -108,8 +113,8 @@ def _pair_faults(study: Study) -> Iterator[str]:
 
 def _group_faults(study: Study, name: str, dataset: DatasetOptions) -> Iterator[str]:
     """Yields the fault of a dataset that has none of the chosen groups."""
-    assert study.fairness is not None
-    chosen = study.fairness.groups
+    assert study.block("fairness") is not None
+    chosen = study.block("fairness").groups
     if (
         chosen
         and CLASSES not in chosen
@@ -123,9 +128,9 @@ def _group_faults(study: Study, name: str, dataset: DatasetOptions) -> Iterator[
 
 def _named(study: Study) -> list[str]:
     """Returns the names of all groups that a study chooses, each once."""
-    assert study.fairness is not None
-    pairs = (group for pair in study.fairness.pairs for group in pair)
-    return list(dict.fromkeys(map(group_name, [*(study.fairness.groups or ()), *pairs])))
+    assert study.block("fairness") is not None
+    pairs = (group for pair in study.block("fairness").pairs for group in pair)
+    return list(dict.fromkeys(map(group_name, [*(study.block("fairness").groups or ()), *pairs])))
 
 
 def _groups(dataset: DatasetOptions) -> list[str]:

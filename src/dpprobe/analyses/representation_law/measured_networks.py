@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpprobe.errors import DpprobeError
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
 from dpprobe.study.network_methods import network_options
-from dpprobe.study.study import Study
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +57,21 @@ def tuning(method: MethodOptions) -> Tuning | None:
 
 def law_datasets(study: Study) -> list[str]:
     """Returns the datasets of one label a row; none without `representation_law`."""
-    if study.representation_law is None:
+    if study.block("representation_law") is None:
         return []
     return [name for name in study.datasets if not _multi_label(study, name)]
 
 
 def law_backbones(study: Study) -> list[str]:
     """Returns the backbones that have blocks; none without `representation_law`."""
-    if study.representation_law is None:
+    if study.block("representation_law") is None:
         return []
     return [name for name, backbone in study.backbones.items() if backbone.network]
 
 
 def law_networks(study: Study) -> list[tuple[str, str]]:
     """Returns the (method, epsilon) of the tuned networks that are measured."""
-    options = study.representation_law
+    options = study.block("representation_law")
     if options is None:
         return []
     return [
@@ -85,7 +87,7 @@ def law_networks(study: Study) -> list[tuple[str, str]]:
 
 def law_faults(study: Study) -> Iterator[str]:
     """Yields what is wrong with the laws of a study, a line each."""
-    options = study.representation_law
+    options = study.block("representation_law")
     if options is None:
         return
     for name in options.methods or ():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.study.study import Cell, Study
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Cell, Study
 
 
 def audit_cells(study: Study, *datasets: str) -> list[Cell]:
@@ -14,13 +17,13 @@ def audit_cells(study: Study, *datasets: str) -> list[Cell]:
     A cell that promises nothing has no promise to test. It is attacked to compare with, where real
     rows are.
     """
-    if study.audit is None:
+    if study.block("audit") is None:
         return []
-    methods, epsilons = study.audit.methods, study.audit.epsilons
+    methods, epsilons = study.block("audit").methods, study.block("audit").epsilons
     return [
         cell
         for cell in study.cells(*datasets)
-        if (cell.epsilon != INFINITE or study.audit.membership)
+        if (cell.epsilon != INFINITE or study.block("audit").membership)
         and (methods is None or cell.method in methods)
         and (epsilons is None or cell.epsilon in epsilons)
     ]
@@ -28,7 +31,7 @@ def audit_cells(study: Study, *datasets: str) -> list[Cell]:
 
 def audit_faults(study: Study) -> Iterator[str]:
     """Yields what is wrong with the audit of a study, a line each."""
-    audit = study.audit
+    audit = study.block("audit")
     if audit is None:
         return
     known = {"methods": tuple(study.methods), "epsilons": study.job_epsilons()}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dpprobe.analyses.long_tail import list_datasets
 from dpprobe.errors import ConfigError
-from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -35,9 +35,9 @@ def _study(tmp_path: Path, long_tail: dict[str, Any] | None, *, only: str | None
 
 
 def test_all_datasets_of_one_label_are_measured(tmp_path: Path) -> None:
-    assert long_tail_datasets(_study(tmp_path, {})) == ["digits"]
-    assert long_tail_datasets(_study(tmp_path, {"datasets": ["digits"]})) == ["digits"]
-    assert long_tail_datasets(_study(tmp_path, None)) == []
+    assert list_datasets(_study(tmp_path, {})) == ["digits"]
+    assert list_datasets(_study(tmp_path, {"datasets": ["digits"]})) == ["digits"]
+    assert list_datasets(_study(tmp_path, None)) == []
 
 
 @pytest.mark.parametrize(

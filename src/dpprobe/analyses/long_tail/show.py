@@ -1,4 +1,4 @@
-"""Figures of long tails: sub-classes and memorised rows, and these beside the price of privacy."""
+"""Figures and report section of long tails: sub-classes, memorised rows, the price of privacy."""
 
 from __future__ import annotations
 
@@ -7,22 +7,48 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
+from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord, read_long_tails
+from dpprobe.analyses.long_tail.long_tail_tables import correlations, list_tables, private_gaps
 from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
+from dpprobe.exhibits.tables import html
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.long_tail_tables import correlations, private_gaps
-from dpprobe.results.summary import Grid
+from dpprobe.results.summary import Grid, read_grid
 from dpprobe.study.ablations import unique
 
 _MOST_PANELS = 6  # epsilons of the figure of gaps
 _FOOT = 0.01  # percent: smaller shares are not shown
+
+
+def plot_long_tail(records: Sequence[Path], *, svg: Path, png: Path) -> None:
+    """Draws the long tails of one dataset from their records."""
+    long_tail_figure(read_long_tails(records), svg=svg, png=png)
+
+
+def plot_long_tail_gap(
+    records: Sequence[Path], summaries: Sequence[Path], *, svg: Path, png: Path
+) -> None:
+    """Draws memorised rows beside the price of privacy, over all datasets and backbones."""
+    gap_figure(read_long_tails(records), read_grid(summaries), svg=svg, png=png)
+
+
+def make_section(paths: Sequence[Path], grid: Grid) -> dict[str, list[Markup] | list[str]] | None:
+    """Reads records, and makes the tables and the notes of the section; None without records."""
+    records = read_long_tails(paths)
+    if not records:
+        return None
+    made = list_tables(records, grid).values()
+    return {
+        "tables": [html(table, caption=table.title) for table in made],
+        "notes": [f"{r.dataset}, {r.backbone}: {note}" for r in records for note in r.notes],
+    }
 
 
 def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpprobe.analyses.long_tail.show import gap_figure, long_tail_figure
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures.long_tail import gap_figure, long_tail_figure
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.figures import drawn_figure

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError
-from dpprobe.heads.registry import method_options
-from dpprobe.study.representation_law import (
+from dpprobe.analyses.representation_law.measured_networks import (
     law_backbones,
     law_datasets,
     law_faults,
     law_networks,
     tuning,
 )
+from dpprobe.errors import ConfigError
+from dpprobe.heads.registry import method_options
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY

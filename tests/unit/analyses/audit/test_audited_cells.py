@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from dpprobe.analyses.audit.audited_cells import audit_cells
 from dpprobe.errors import ConfigError
-from dpprobe.study.audits import audit_cells
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY

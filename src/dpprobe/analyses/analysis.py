@@ -1,0 +1,169 @@
+"""The declaration of an analysis: its block of the study, its job, and the exhibits made of it.
+
+Each subpackage of `dpprobe.analyses` declares one as `ANALYSIS`, and one line of
+`dpprobe.analysis_registry` names the subpackage. The workflow creates the rules from it. Every
+start of Snakemake reads the declarations: they import neither torch nor NumPy, and name the
+function that computes as text. They import `dpprobe.study.study` for types alone, since the study
+takes its blocks from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dpprobe.analysis_registry import ANALYSES
+from dpprobe.exhibits.exhibit import Exhibit, Need, Place
+from dpprobe.options import Options
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Study
+
+
+class Cost(NamedTuple):
+    """Memory and time that a job asks for at its first attempt; each further one asks for more."""
+
+    memory_mb: float
+    minutes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSize:
+    """The size of a job's inputs.
+
+    Attributes:
+      inputs: the files of each need.
+      measure_mb: returns the megabytes of files; files that do not exist yet count as nothing.
+      count_rows: returns the training rows and the test rows of the job's dataset.
+    """
+
+    inputs: Mapping[str, Sequence[str]]
+    measure_mb: Callable[[Iterable[str]], float]
+    count_rows: Callable[[], tuple[int, int]]
+
+    def megabytes(self, *needs: str) -> float:
+        """Returns the megabytes of some needs, or of all."""
+        return self.measure_mb(path for need in needs or self.inputs for path in self.inputs[need])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """The job that measures one (dataset, backbone).
+
+    Attributes:
+      rule: the name of its rule.
+      words: the name of the job for a person, before "of <dataset>, <backbone>".
+      needs: the files that it reads, by name.
+      outputs: the files that it writes, below the results, by name; the record last, since it marks
+        that the job is done. A file with the name "" has none in the rule; the job gets it as
+        `output`.
+      params: all else that the results depend on, beside the block of the study and the version. A
+        function gets the study and the wildcards.
+      job: the function that computes, as "module:function". It gets keyword arguments: each need
+        that is read and each named output. If it asks for them by name, it also gets the params,
+        the wildcards, `threads`, `study`, and `folder`, which holds all records of the analysis.
+        `options` is the block of the study as its class.
+      cost: of a job. A function gets the study, the wildcards and the size of the inputs.
+      threads: of a job; a fixed number, since it may change the last bits of results.
+    """
+
+    rule: str
+    words: str
+    needs: Mapping[str, Need]
+    outputs: Mapping[str, str]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    job: str
+    cost: Callable[[Study, Place, JobSize], Cost]
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A section of the report, made from all records of the analysis.
+
+    Attributes:
+      anchor, title: of the link to it.
+      template: the file in the package; it shows `section`, what `make` returns.
+      make: the function that reads the records, as "module:function". It gets their paths and the
+        study's results, and returns None where the section has nothing to show.
+      files: the name of the records among the inputs of the report.
+    """
+
+    anchor: str
+    title: str
+    template: str
+    make: str
+    files: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """One study of features, cells or networks, not private unless `reads` says otherwise.
+
+    Attributes:
+      name: in the registry, of its target, and of its block in the study.
+      describe: what it does, for those who write a study.
+      reads: the private rows that it reads, for the report: a title and a sentence; None where
+        another analysis or the report itself says it.
+      unpriced: the name of what it measures on training rows, which no release pays for; a
+        release lists it. None where it measures nothing on them.
+      options: the class of its block; None where the study declares the block itself, or has none.
+      faults: yields what is wrong with the block, a line each.
+      datasets: lists the datasets that a study measures; none where it does not ask.
+      backbones: lists the backbones that a study measures.
+      measurement: its job; None where the rules are written by hand.
+      exhibits: its tables and figures.
+      section: its section of the report.
+      target: the name of its target, where that is not `name`.
+      named_datasets: lists the datasets that have a target of their own, `<name>_<dataset>`; by
+        default those that are measured.
+      target_shows: its targets make its tables and figures too.
+    """
+
+    name: str
+    describe: str
+    reads: tuple[str, str] | None
+    unpriced: str | None = None
+    options: type[Options] | None = None
+    faults: Callable[[Study], Iterable[str]] = lambda _study: ()
+    datasets: Callable[[Study], Sequence[str]] = lambda study: list(study.datasets)
+    backbones: Callable[[Study], Sequence[str]] = lambda study: list(study.backbones)
+    measurement: Measurement | None = None
+    exhibits: tuple[Exhibit, ...] = ()
+    section: Section | None = None
+    target: str | None = None
+    named_datasets: Callable[[Study], Sequence[str]] | None = None
+    target_shows: bool = True
+
+    @property
+    def folder(self) -> str:
+        """The folder of its records in the results."""
+        return ANALYSES[self.name].folder
+
+    @property
+    def version(self) -> int:
+        """The version of what it writes."""
+        return ANALYSES[self.name].version
+
+    def list_files(self, study: Study, results: str, *datasets: str, ending: str = "") -> list[str]:
+        """Lists what its jobs write for some datasets, or for all that a study measures.
+
+        Args:
+          results: the folder of results.
+          ending: of the files, such as ".json"; all files where empty.
+        """
+        assert self.measurement is not None
+        measured = self.datasets(study)
+        return [
+            f"{results}/{path.format(dataset=dataset, backbone=backbone)}"
+            for dataset in datasets or measured
+            if dataset in measured
+            for backbone in self.backbones(study)
+            for path in self.measurement.outputs.values()
+            if path.endswith(ending)
+        ]
+
+    def list_named_datasets(self, study: Study) -> list[str]:
+        """Lists the datasets that have a target of their own."""
+        return list((self.named_datasets or self.datasets)(study))

@@ -1,0 +1,85 @@
+"""The block `audit` of a study."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dpprobe.options import Name, Options
+from dpprobe.privacy.limits import to_tokens
+
+
+class MembershipOptions(Options):
+    """Attacks that ask of real training rows whether a head was trained on them."""
+
+    shadows: int = Field(
+        128, ge=8, le=10_000, description="Heads trained, each with half of the attacked units."
+    )
+    targets: int | None = Field(
+        None,
+        ge=1,
+        description="Of these heads, those that are attacked, by the others; all where absent.",
+    )
+    rows: int = Field(
+        2000, ge=2, description="Units attacked at most; every head is trained on the others."
+    )
+    mislabelled: float = Field(
+        0.02,
+        ge=0,
+        lt=1,
+        description="Share of the attacked units whose labels are changed: outliers, the easiest "
+        "to tell.",
+    )
+
+    @model_validator(mode="after")
+    def _check_targets(self) -> MembershipOptions:
+        if self.targets is not None and self.targets > self.shadows:
+            raise ValueError(
+                f"targets: {self.targets} of {self.shadows} shadows; write at most that"
+            )
+        return self
+
+
+class AuditOptions(Options):
+    """Tests of the promise of each cell, on heads that are trained for them alone."""
+
+    methods: tuple[Name, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Absent, all private ones, and with `membership` the others too.",
+    )
+    epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
+        Field(None, description="Some of the study's; all where absent.")
+    )
+    runs: int = Field(
+        200,
+        ge=10,
+        le=10_000_000,
+        description="Fits of the white-box test of a cell, about half of them with the canary.",
+    )
+    confidence: float = Field(
+        0.95, ge=0.5, lt=1, description="At which a lower bound on epsilon holds."
+    )
+    controls: bool = Field(
+        False,
+        description="Audit broken mechanisms too, each of which has to exceed the cell's claim.",
+    )
+    membership: MembershipOptions | None = Field(
+        None,
+        description="Attack real rows too: these results are private, as a cell's test scores are. "
+        "Not done where absent.",
+    )
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> AuditOptions:
+        # A test right in all runs shows at most this accuracy; a guess is right in half of them.
+        best = (1 - self.confidence) ** (1 / self.runs)
+        if best <= 0.5:
+            fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1
+            raise ValueError(
+                f"runs: {self.runs} show nothing at confidence {self.confidence:g}, even where a "
+                f"test is right in all; write {fewest} or more"
+            )
+        return self

@@ -1,0 +1,48 @@
+"""The block `long_tail` of a study."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from dpprobe.options import Name, Options
+
+
+class MemorisationOptions(Options):
+    """Scores of the rows that heads are right about only where they were trained on them."""
+
+    heads: int = Field(
+        200, ge=50, le=100_000, description="Heads trained, each on a random 70 % of the units."
+    )
+    rows: int = Field(
+        10_000, ge=20, description="Training rows used at most; of more, a seeded sample of units."
+    )
+
+
+class LongTailOptions(Options):
+    """Sub-classes of the features of each class, and memorisation: not private."""
+
+    datasets: tuple[Name, ...] | None = Field(
+        None, min_length=1, description="Absent, those whose rows have one label each."
+    )
+    clusters: tuple[Annotated[int, Field(ge=2, le=10_000)], ...] = Field(
+        (5, 20, 50),
+        min_length=1,
+        description="Sub-classes looked for in each class, one clustering each; fewer where a "
+        "class has under 5 rows for each.",
+    )
+    rows: int = Field(
+        50_000, ge=20, description="Training rows clustered at most; of more, a seeded sample."
+    )
+    memorisation: MemorisationOptions | None = Field(
+        MemorisationOptions(), description="Not done where null."
+    )
+
+    @field_validator("clusters")
+    @classmethod
+    def _check_clusters(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"{value} stands twice in the list; remove one")
+        return values

@@ -1,0 +1,85 @@
+"""Runs the job of an analysis with the files and params that the workflow gives it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.analyses.analysis import Analysis
+from dpprobe.analysis_registry import load_analyses
+from dpprobe.study.study import Study
+
+# What a job's function may ask for beside its inputs, outputs, params and wildcards.
+STUDY, FOLDER, THREADS, OPTIONS = "study", "folder", "threads", "options"
+OUTPUT = "output"  # the argument of a file without a name
+
+
+def find_function(words: str) -> Callable[..., Any]:
+    """Imports a function given as "module:function"."""
+    module, _, name = words.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def find_analysis(rule: str) -> Analysis:
+    """Returns the analysis whose job has this rule.
+
+    Raises:
+      KeyError: if no analysis has it.
+    """
+    measured: dict[str, Analysis] = {
+        analysis.measurement.rule: analysis
+        for analysis in load_analyses()
+        if analysis.measurement is not None
+    }
+    return measured[rule]
+
+
+def measure_analysis(
+    analysis: Analysis,
+    *,
+    inputs: Mapping[str, Sequence[str]],
+    outputs: Sequence[str],
+    params: Mapping[str, Any],
+    wildcards: Mapping[str, str],
+    threads: int,
+    read_study: Callable[[], Study],
+) -> None:
+    """Runs one job.
+
+    Args:
+      inputs: the paths of each need.
+      outputs: the paths, in the order of the declaration.
+      params: of the job.
+      wildcards: of the job.
+      threads: of the job.
+      read_study: returns the study; called if the job's function asks for it.
+    """
+    declared = analysis.measurement
+    assert declared is not None
+    job = find_function(declared.job)
+    asked = inspect.signature(job).parameters
+    first, pattern = Path(outputs[0]), next(iter(declared.outputs.values()))
+    # <folder>/<dataset>/...
+    offered = {
+        **params,
+        **wildcards,
+        THREADS: threads,
+        FOLDER: first.parents[pattern.count("/") - 1],
+    }
+    if STUDY in asked:
+        offered[STUDY] = read_study()
+    if OPTIONS in asked and analysis.options is not None:
+        offered[OPTIONS] = analysis.options.model_validate(params[OPTIONS])
+    offered |= {
+        name or OUTPUT: Path(path) for name, path in zip(declared.outputs, outputs, strict=True)
+    }
+    given = {name: value for name, value in offered.items() if name in asked}
+    for name, need in declared.needs.items():
+        if need.read:
+            files = [Path(path) for path in inputs[name]]
+            given[name] = files if need.many else next(iter(files), None)
+    job(**given)

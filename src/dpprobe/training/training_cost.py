@@ -1,0 +1,30 @@
+"""The memory that jobs which train linear heads ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Study
+
+# Names and labels in memory over the size of shards of 768 features, which have 1,600 bytes per
+# row: by bench/scale.py.
+NAMES = 0.13
+
+
+def estimate_memory_mb(study: Study, shards_mb: float) -> float:
+    """Estimates the MB that a job needs: features are float16 on disk and float32 in memory.
+
+    Those above `features.memory_mb` are streamed. Whitened rows are a copy of them; `auto` may
+    choose that.
+
+    Args:
+      shards_mb: the size of the job's inputs.
+    """
+    copies = 1 + any(
+        method.head == "auto" or method.normalize.kind == "whitened"
+        for method in study.methods.values()
+    )
+    features = min(2.2 * shards_mb, study.features.memory_mb)
+    # names of all rows, also where features are streamed
+    return 2000 + copies * features + NAMES * shards_mb

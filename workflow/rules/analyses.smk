@@ -1,0 +1,153 @@
+"""A rule for the job of each analysis that the package declares, and its targets."""
+
+from dpprobe.analyses.analysis import JobSize
+from dpprobe.analysis_registry import load_analyses
+
+ANALYSES = {analysis.name: analysis for analysis in load_analyses()}
+
+
+# Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.
+def measurement_inputs(analysis):
+    """Makes the input functions of an analysis's job."""
+
+    def named(need):
+        return lambda wildcards: need.paths(FILES, dict(wildcards.items()))
+
+    return {name: named(need) for name, need in analysis.measurement.needs.items()}
+
+
+def measurement_outputs(analysis):
+    """Lists the outputs of an analysis's job: those without a name, then the others."""
+    outputs = analysis.measurement.outputs
+    unnamed = [f"<results>/{path}" for name, path in outputs.items() if not name]
+    return unnamed, {
+        name: f"<results>/{path}" for name, path in outputs.items() if name
+    }
+
+
+def measurement_params(analysis):
+    """Makes the params of an analysis's job: its block of the study, what it declares, its version."""
+
+    def of_job(value):
+        return lambda wildcards: value(STUDY, dict(wildcards.items()))
+
+    params = {
+        name: of_job(value) if callable(value) else value
+        for name, value in analysis.measurement.params.items()
+    }
+    if analysis.options is not None:
+        block = STUDY.block(analysis.name)
+        params = {"options": dumped(block) if block else None, **params}
+    return {**params, "version": analysis.version}
+
+
+def measurement_resources(analysis):
+    """Makes the functions of a job's memory (MB) and time (minutes), more on each attempt."""
+
+    def cost(wildcards, input):
+        size = JobSize(
+            inputs={name: listed(paths) for name, paths in input.items()},
+            measure_mb=size_mb,
+            count_rows=lambda: table_rows(wildcards),
+        )
+        return analysis.measurement.cost(STUDY, dict(wildcards.items()), size)
+
+    return {
+        "mem_mb": lambda wildcards, input, attempt: int(
+            cost(wildcards, input).memory_mb * attempt
+        ),
+        "runtime": lambda wildcards, input, attempt: int(
+            cost(wildcards, input).minutes * attempt
+        ),
+    }
+
+
+def listed(paths):
+    """Returns the paths of an input, which Snakemake gives as a text where it is one."""
+    return [paths] if isinstance(paths, str) else list(paths)
+
+
+def shown_outputs(analysis, dataset):
+    """Lists the tables and figures of an analysis: of one dataset, or under None of all together."""
+    return [
+        path
+        for exhibit in (analysis.exhibits if analysis.target_shows else ())
+        for path in exhibits_by_dataset(exhibit).get(dataset, [])
+    ]
+
+
+def dataset_outputs(analysis, dataset):
+    """Lists all that an analysis makes of one dataset."""
+    files = analysis.list_files(STUDY, "<results>", dataset)
+    return [*files, *shown_outputs(analysis, dataset)]
+
+
+def analysis_outputs(analysis):
+    """Lists all that an analysis makes."""
+    return [
+        *shown_outputs(analysis, None),
+        *of_all_datasets(partial(dataset_outputs, analysis)),
+    ]
+
+
+def section_records(analysis):
+    """Makes the input function of the records that a section of the report is made from."""
+    return lambda wildcards: analysis.list_files(STUDY, "<results>", ending=".json")
+
+
+def section_inputs():
+    """Makes the input functions of the report's sections, by the name that each declares."""
+    return {
+        analysis.section.files: section_records(analysis)
+        for analysis in ANALYSES.values()
+        if analysis.section is not None
+    }
+
+
+MEASURED = [each for each in ANALYSES.values() if each.measurement is not None]
+
+for analysis in MEASURED:
+
+    rule:
+        name:
+            analysis.measurement.rule
+        input:
+            **measurement_inputs(analysis),
+        output:
+            *measurement_outputs(analysis)[0],
+            **measurement_outputs(analysis)[1],
+        log:
+            f"<logs>/{analysis.measurement.rule}/{{dataset}}/{{backbone}}.log",
+        benchmark:
+            f"<benchmarks>/{analysis.measurement.rule}/{{dataset}}/{{backbone}}.tsv"
+        wildcard_constraints:
+            dataset=names(analysis.datasets(STUDY)),
+            backbone=names(analysis.backbones(STUDY)),
+        conda:
+            "../../envs/dpprobe.yaml"
+        threads: analysis.measurement.threads
+        resources:
+            **measurement_resources(analysis),
+        params:
+            **measurement_params(analysis),
+        message:
+            f"{analysis.measurement.words} of {{wildcards.dataset}}, {{wildcards.backbone}}"
+        script:
+            "../../scripts/measure_analysis.py"
+
+
+for analysis in MEASURED:
+
+    rule:
+        name:
+            analysis.target or analysis.name
+        input:
+            later(analysis_outputs, analysis),
+
+    for dataset in analysis.list_named_datasets(STUDY):
+
+        rule:
+            name:
+                f"{analysis.name}_{dataset}"
+            input:
+                later(dataset_outputs, analysis, dataset),
