@@ -170,7 +170,7 @@ def let_runs_ask(path: str) -> None:
     """Has Snakemake ask the server for the scripts of its jobs, and for what networks are."""
     import subprocess
 
-    from snakemake.script import PythonScript  # type: ignore[import-untyped]
+    from snakemake.script import PythonScript
 
     def execute_script(script: Any, fname: str, edit: bool = False) -> None:
         del edit

@@ -25,7 +25,7 @@ STUDY, CALL = SimpleNamespace(results_dir="results"), []
 begin_run = lambda: None  # another rule file's part of a run, which scripts have no need of
 
 
-include: "{rules}/failures.smk"
+include: "{rules}/snakemake_fixes.smk"
 include: "{rules}/messages.smk"
 
 
@@ -53,7 +53,7 @@ with job_log(snakemake.log[0]):
 """
 PASSES = "open(snakemake.output[0], 'w').close()"
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-QUIET = ("--quiet", "progress", "rules", "host")
+QUIET = ("--quiet", "rules", "host")
 
 
 def begin(
@@ -68,7 +68,8 @@ def begin(
     return subprocess.Popen(
         [
             sys.executable, "-m", "snakemake", "--directory", str(folder), "--cores", "2",
-            "--snakefile", str(folder / "Snakefile"), "--profile", "none", *words,
+            "--snakefile", str(folder / "Snakefile"), "--profile", "none",
+            "--logger", "dpprobe", *words,
         ],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         # a shell has what it starts in the background ignore Ctrl-C

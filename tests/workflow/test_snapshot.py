@@ -215,9 +215,9 @@ def test_a_job_does_not_build_the_whole_study(
     assert inputs() == few
 
 
-@pytest.mark.parametrize("hook", ["onstart", "onsuccess", "onerror"])
-def test_a_hook_is_written_once(repository: Path, hook: str) -> None:
-    """Of several Snakemake runs the last that it reads, and says nothing of the others."""
+@pytest.mark.parametrize(("hook", "times"), [("onstart", 1), ("onsuccess", 1), ("onerror", 0)])
+def test_a_hook_is_written_once(repository: Path, hook: str, times: int) -> None:
+    """Of several Snakemake runs the last that it reads; the logger plugin tells of failures."""
     files = [repository / "Snakefile", *(repository / "workflow/rules").glob("*.smk")]
     lines = [line for file in files for line in file.read_text().splitlines()]
-    assert lines.count(f"{hook}:") == 1
+    assert lines.count(f"{hook}:") == times

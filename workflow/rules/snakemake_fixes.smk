@@ -1,12 +1,12 @@
-# Works round Snakemake itself: each piece with what upstream says of it and the test that needs it.
+# Works around Snakemake itself: each piece with its upstream thread and its test.
 
 import shlex
+import time
 from pathlib import Path
 from subprocess import CalledProcessError
 
-from snakemake import exceptions
 from snakemake.exceptions import WorkflowError
-from snakemake.logging import logger
+from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
 from snakemake_executor_plugin_cluster_generic import Executor
 from snakemake.settings.types import RerunTrigger
@@ -14,8 +14,8 @@ from snakemake.spawn_jobs import SpawnedJobArgsFactory
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
-from dpprobe.artifacts import unwritable
 from dpprobe.study.run_command import NO_OBJECT_STORE
+from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
 
 
 def make_no_backup(persistence, path):
@@ -27,11 +27,6 @@ def is_there(persistence, path):
     return path.exists()
 
 
-def is_no_restoring(record):
-    """Leaves out a line for each cell's file that says what has not been done."""
-    return not str(record.msg).startswith("Restored previous version of")
-
-
 # A backup of every cell takes room and time and, on a full disk, ends the whole run; putting it back cuts a cell
 # short there. Where jobs run elsewhere the main process finds no backup after a failure, and would delete cells
 # that are finished.
@@ -41,29 +36,10 @@ def is_no_restoring(record):
 # tests/slurm/test_slurm.py::test_a_failed_job_leaves_finished_cells_alone
 PersistenceBase.backup_output = make_no_backup
 PersistenceBase.restore_output = is_there
-logger.addFilter(is_no_restoring)
 
 
 class StudyError(WorkflowError):
     """A study is wrong: its message has a line for each fault."""
-
-
-def one_line(format_exception):
-    """Tells of a wrong study, or a full or read-only disk, without the functions that ran into it."""
-
-    def brief_exception(error, linemaps=None):
-        if isinstance(error, StudyError):
-            return f"dpprobe: {error}"
-        refused = unwritable(error) if isinstance(error, OSError) else None
-        return f"dpprobe: {refused}" if refused else format_exception(error, linemaps)
-
-    return brief_exception
-
-
-# Snakemake ends with a traceback where it cannot write what it keeps itself, such as the notes in .snakemake.
-# Upstream: no thread is known.
-# Test: tests/workflow/test_errors.py::test_a_disk_that_snakemake_cannot_write_is_told_in_one_line
-exceptions.format_exception_to_string = one_line(exceptions.format_exception_to_string)
 
 
 # Snakemake would delete a cell that is finished in an object store when its job fails, and would not fetch it before
@@ -73,6 +49,25 @@ if (
     or workflow.storage_settings.default_storage_prefix
 ):
     raise StudyError(f"--default-storage-provider: {NO_OBJECT_STORE}")
+
+
+STARTED = time.time()
+
+
+def unless_lasting(restart_times):
+    """Has a job, or its group, not tried again whose error would stay."""
+
+    def useful_restart_times(job):
+        return 0 if has_lasting_error(job, STARTED) else restart_times(job)
+
+    return useful_restart_times
+
+
+# A damaged shard or an impossible price would be tried `retries` times, with more memory and time at each.
+# Upstream: snakemake/snakemake#2441 asks for a decision by the job's log.
+# Tests: tests/workflow/test_errors.py::test_an_error_that_stays_is_not_tried_again,
+# tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone
+Job.restart_times = property(unless_lasting(Job.restart_times.fget))
 
 
 async def leave_to_main_process(persistence, job):

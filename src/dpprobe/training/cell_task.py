@@ -28,7 +28,7 @@ from dpprobe.artifacts import (
     write_json,
 )
 from dpprobe.data.options import Headline
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError, DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import CLASS_PRIORS
@@ -237,9 +237,18 @@ class CellTask:
             self._drop(self._partial)
 
     def publish(self) -> None:
-        """Moves a staged cell to its place, or marks the published one as seen by this run."""
+        """Moves a staged cell to its place, or marks the published one as seen by this run.
+
+        Raises:
+          DiskError: if the files of a cell that was staged read back differently.
+        """
         folder = self.finished()
-        assert folder is not None, f"{self.name.method}: published before it was trained"
+        if folder is None:
+            raise DiskError(
+                f"{self.staged}: its files read back other than they were written, as on a mounted "
+                "bucket that does not rename folders at once; write results to another file "
+                "system: docs/storage.md"
+            )
         files = (*PAYLOAD_FILES, METRICS_FILE)
         if folder == self.published:
             logger.info("%s: kept, nothing it depends on has changed", self.name.method)

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from dpprobe import artifacts
 from dpprobe.artifacts import fingerprint
-from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
+from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_embeddings
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
@@ -29,6 +29,7 @@ from dpprobe.privacy import statement as statements
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
+from dpprobe.training.cell_task import CellTask
 from dpprobe.training.head_job import train_job
 from dpprobe.training.job_features import read_job_features
 from dpprobe.training.plan_file import write_plans
@@ -461,6 +462,22 @@ def test_a_staged_cell_outlives_a_full_disk(
     fits.clear()
     run.train(seeds=3)
     assert sorted(fits) == [("30", 1), ("full", 1)], "the staged seeds are used"
+
+
+def test_a_file_system_that_loses_what_was_written_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a mounted bucket, where a renamed folder may have its files' content of before."""
+    staged = CellTask.stage
+
+    def stage_and_lose(task: CellTask, *contents: Any) -> None:
+        staged(task, *contents)
+        (task.staged / "metrics.json").write_text("{")
+
+    monkeypatch.setattr(CellTask, "stage", stage_and_lose)
+    with pytest.raises(DiskError, match="read back other than they were written.*storage.md"):
+        run.train()
+    assert not run.cell("small").exists()
 
 
 def test_a_disk_that_fills_up_at_the_end_leaves_the_old_cell(

@@ -1,0 +1,237 @@
+"""Snakemake's messages as a run of dpprobe shows them: few while it works, then causes or results.
+
+A logger plugin: Snakemake finds it by its name, and `logger: dpprobe` in profiles/default selects
+it. Jobs that Snakemake starts elsewhere use no logger plugin.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from logging import LogRecord
+from typing import Any
+
+from snakemake.logging import (
+    ColorizingTextHandler,
+    DefaultFilter,
+    DefaultFormatter,
+    get_event,
+)
+from snakemake.settings.enums import Quietness
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from dpprobe.artifacts import unwritable
+from snakemake_logger_plugin_dpprobe.failures import Failures, read_status
+
+PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
+NOTHING_TO_DO = "Nothing to be done"
+# Lines that say nothing about the study, or what this plugin says better.
+HIDDEN = (
+    "Select jobs to execute...",
+    "Execute ",
+    "Using shell: ",
+    "Conda environments: ",
+    "Touching output file ",
+    "Complete log(s): ",
+    "Shutting down, ",
+    "Exiting because a job execution failed.",
+    "RuleException:\nCalledProcessError in file",
+    "WorkflowError:\nAt least one job did not complete successfully.",
+)
+# A line per cell that says what Snakemake has not done: see make_no_backup in snakemake_fixes.smk.
+RESTORED = "Restored previous version of"
+INTERRUPTED = "Terminating processes on user request"
+_FAULTS = re.compile(
+    r'StudyError(?: in file ".*", line \d+)?:\n(.*?)(?:\n  File ".*", line \d+, in .*)*', re.DOTALL
+)
+_OS_ERROR = re.compile(r"^\w+: \[Errno (\d+)\] (.+?)(?:: '(.*)')?$", re.MULTILINE)
+
+
+class Run:
+    """The run that rule files describe to the plugin; nothing where they do not.
+
+    Attributes:
+      workflow: Snakemake's, whose jobs failed or did not.
+      print_results: prints the last lines of a run that did what it was asked to.
+      succeeded: all jobs of the run succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.workflow: Any = None
+        self.print_results: Callable[[], None] = lambda: None
+        self.succeeded = False
+
+    def follow(self, workflow: Any, print_results: Callable[[], None]) -> None:
+        """Takes the workflow of a run, and the function that prints its results."""
+        self.workflow, self.print_results = workflow, print_results
+
+    def note_success(self) -> None:
+        """Notes that all jobs of the run succeeded."""
+        self.succeeded = True
+
+
+RUN = Run()
+
+
+class LogHandler(LogHandlerBase):
+    """Writes Snakemake's records to the terminal.
+
+    With `quiet: rules`, as in profiles/default, it writes one line per failed job and now and then
+    how far the run is; without, Snakemake's own lines. It ends a run with the cause of each
+    failure, or with the results.
+    """
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = True
+    has_formatter = True
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        settings: Any = self.common_settings
+        quiet = set(settings.quiet or ())
+        if settings.dryrun and not is_quiet_typed(sys.argv):
+            quiet = {Quietness.HOST}  # the profile's is meant for runs
+        self._silent = Quietness.ALL in quiet
+        self._brief = Quietness.RULES in quiet and not self._silent
+        if self._brief:
+            quiet.add(Quietness.PROGRESS)
+        self._filter = DefaultFilter(
+            quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds
+        )
+        self._formatter = DefaultFormatter(quiet, settings.show_failed_logs)
+        self._terminal = ColorizingTextHandler(
+            nocolor=settings.nocolor,
+            stream=sys.stdout if settings.stdout else sys.stderr,
+            formatter=self._formatter,
+        )
+        self._failures = Failures()
+        self._statuses: dict[int | None, int | None] = {}  # of failed processes, by thread
+        self._progress_time = 0.0
+        self._interrupted = self._nothing_to_do = self._ended = self._broken = False
+
+    def emit(self, record: LogRecord) -> None:
+        """Notes what a record says of jobs, and writes it if the run shows such records."""
+        try:
+            self._note(record)
+            if not self._broken and self._shows(record):
+                self._terminal.handle(self._shorten(record))
+        except BrokenPipeError:
+            self._broken = True
+        except Exception:
+            self.handleError(record)
+
+    def _note(self, record: Any) -> None:
+        event, failures = get_event(record), self._failures
+        if event == LogEvent.ERROR:
+            # the error that a job's process ended with; the job is named by the same thread's next
+            self._statuses[record.thread] = read_status(str(record.msg))
+        elif event == LogEvent.JOB_INFO:
+            failures.attempts[record.jobid] += 1
+        elif event == LogEvent.JOB_ERROR:
+            failures.statuses[record.jobid] = self._statuses.pop(record.thread, None)
+            failures.note_scheduler_id(record.__dict__)
+        elif event == LogEvent.GROUP_ERROR:
+            for job in record.job_error_info:
+                failures.note_scheduler_id(job)
+        elif event is None:
+            text = str(record.msg)
+            self._interrupted |= text.startswith(INTERRUPTED)
+            self._nothing_to_do |= text.startswith(NOTHING_TO_DO)
+
+    def _shows(self, record: Any) -> bool:
+        event, text = get_event(record), str(record.msg)
+        if event == LogEvent.JOB_INFO and not record.output:
+            return False  # a target, with hundreds of files that it names
+        if text.startswith(RESTORED):
+            return False
+        if not self._brief:
+            return bool(self._filter.filter(record))
+        if event == LogEvent.PROGRESS:
+            return self._is_progress_due()
+        if event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR):
+            return True
+        return bool(self._filter.filter(record)) and not text.startswith(HIDDEN)
+
+    def _is_progress_due(self) -> bool:
+        now = time.monotonic()
+        due = now - self._progress_time > PROGRESS_SECONDS
+        if due:
+            self._progress_time = now
+        return due
+
+    def _shorten(self, record: Any) -> LogRecord:
+        """Leaves out the files of failed jobs, often hundreds, and the traceback of some errors."""
+        event, short = get_event(record), copy.copy(record)
+        if event == LogEvent.ERROR:
+            short.msg = shorten_error(str(record.msg), getattr(record, "exception", None))
+        elif event == LogEvent.JOB_ERROR and self._brief:
+            line = self._failures.describe_at_once(RUN.workflow, record.__dict__)
+            short.event, short.msg = None, line
+        elif event == LogEvent.JOB_ERROR:
+            short.msg, short.input, short.output = record.rule_msg, [], []
+            # a job that ran here has written its log on the terminal as well
+            shown = self.common_settings.show_failed_logs and "external_jobid" in record.aux
+            self._formatter.show_failed_logs = shown
+        elif event == LogEvent.GROUP_ERROR and self._brief:
+            rules = ", ".join(sorted({job["rule_name"] for job in record.job_error_info}))
+            short.event, short.msg = None, f"a group of {rules}: failed"  # then one line per job
+        elif event == LogEvent.GROUP_ERROR:
+            self._formatter.show_failed_logs = self.common_settings.show_failed_logs
+        return short
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            self._terminal.flush()
+
+    def close(self) -> None:
+        """Ends a run: writes the causes of its failures, or its results."""
+        if not self._ended:
+            self._ended = True
+            try:
+                self._end()
+            except Exception:  # Snakemake drops what a handler raises when it closes
+                traceback.print_exc()
+        super().close()
+
+    def _end(self) -> None:
+        workflow = RUN.workflow
+        if workflow is None or not workflow.is_main_process or self.common_settings.dryrun:
+            return
+        if RUN.succeeded or self._nothing_to_do:
+            if not self._silent:
+                RUN.print_results()
+        elif scheduler := workflow.scheduler:
+            stopped = self._interrupted or scheduler._user_kill
+            causes = self._failures.describe_all(workflow, is_stopped=bool(stopped))
+            if stopped:
+                causes.append("dpprobe: stopped; run the same command again to go on")
+            print(*causes, sep="\n", end="\n" if causes else "", file=sys.stderr)
+
+
+def is_quiet_typed(words: Collection[str]) -> bool:
+    """Returns True if a person typed `-q` or `--quiet`."""
+    return any(word.startswith(("-q", "--quiet")) for word in words)
+
+
+def shorten_error(text: str, exception: str | None) -> str:
+    """Shortens the text of an error: a wrong study, or a file that cannot be written, is one line.
+
+    Args:
+      text: as Snakemake formats the error.
+      exception: the name of its class.
+    """
+    if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
+        return f"dpprobe: {faults[1]}"
+    raised = [*_OS_ERROR.finditer(text)]
+    if raised and text.startswith("Traceback ") and not text[raised[-1].end() :].strip():
+        number, words, path = raised[-1].groups()
+        if refused := unwritable(OSError(int(number), words, path)):
+            return f"dpprobe: {refused}"
+    return text

@@ -1,0 +1,175 @@
+"""Failed jobs: what a run says of each at once, and as its last lines."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpprobe.logs import is_lasting, last_error
+
+FAILED = "failed; why is told when this run ends"
+_STATUS = re.compile(
+    r"died with <Signals\.\w+: (?P<signal>\d+)>|died with unknown signal (?P<unknown>\d+)"
+    r"|returned non-zero exit status (?P<status>-?\d+)"
+)
+
+
+def read_status(text: str) -> int | None:
+    """Reads how a job's process ended from the text of its error: a signal is negative."""
+    found = [*_STATUS.finditer(text)]
+    if not found:
+        return None
+    number = found[-1]["signal"] or found[-1]["unknown"]
+    return -int(number) if number else int(found[-1]["status"])
+
+
+def list_written_logs(job: Any, since: float) -> list[Path]:
+    """Lists the logs of a job that were written since a time."""
+    return [log for log in map(Path, job.log) if log.is_file() and log.stat().st_mtime >= since]
+
+
+def has_lasting_error(job: Any, since: float) -> bool:
+    """Returns True if a job, or one of its group, ended since a time with an error that would stay.
+
+    Args:
+      job: Snakemake's.
+      since: seconds since the epoch; logs of earlier runs say nothing of this one.
+    """
+    group = job.dag.get_job_group(job)
+    logs = [
+        log for each in (group.jobs if group else [job]) for log in list_written_logs(each, since)
+    ]
+    return any(is_lasting(log.read_text(errors="replace")) for log in logs)
+
+
+class Failures:
+    """The failed jobs of a run, as far as Snakemake's records tell.
+
+    Attributes:
+      attempts: how often each job has started, by its number.
+      statuses: how the last attempt's process ended, of jobs that ran here.
+      scheduler_ids: the numbers of jobs that ran elsewhere, by their numbers here.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: Counter[int] = Counter()
+        self.statuses: dict[int, int | None] = {}
+        self.scheduler_ids: dict[int, str] = {}
+        self._started = time.time()
+
+    def note_scheduler_id(self, record: Mapping[str, Any]) -> None:
+        """Notes the number that a scheduler gave a failed job, if it ran elsewhere."""
+        if (number := record["aux"].get("external_jobid")) is not None:
+            self.scheduler_ids[record["jobid"]] = number
+
+    def describe_at_once(self, workflow: Any, record: Mapping[str, Any]) -> str:
+        """Returns the line that says at once that a job failed, with its log."""
+        logs = "".join(f"; log: {log}" for log in record["log"][:1])
+        jobs = workflow.dag.jobs if workflow is not None else ()
+        job = next((job for job in jobs if workflow.dag.jobid(job) == record["jobid"]), None)
+        if job is None:
+            return f"{record['rule_name']}: {FAILED}{logs}"
+        name = job.message or record["rule_name"]
+        if self._is_interrupted(job):
+            return f"{name}: {self._describe_signal(job)}{logs}"
+        if not self._is_tried_again(workflow, job):
+            return f"{name}: {FAILED}{logs}"
+        # the next attempt overwrites the log
+        cause = self._find_cause(job)[0] or self._describe_signal(job)
+        reason = f" ({cause.splitlines()[0]})" if cause else ""
+        return f"{name}: failed{reason}, tried again{logs}"
+
+    def describe_all(self, workflow: Any, *, is_stopped: bool) -> list[str]:
+        """Lists the causes of all failed jobs, for the end of a run.
+
+        Args:
+          workflow: Snakemake's.
+          is_stopped: a person stopped the run, which ends jobs that did not fail.
+        """
+        failed = {
+            job
+            for each in workflow.scheduler.failed
+            for job in (each.jobs if each.is_group() else [each])
+        }
+        # jobs that were to be retried when the run ended
+        untried = {
+            job for job in workflow.dag.jobs if job.attempt > 1 and not workflow.dag.finished(job)
+        } - failed
+        uncertain = untried | (failed if is_stopped else set())
+        told = (failed - uncertain) | {
+            job
+            for job in uncertain
+            if self._find_cause(job)[0] or self._ended_by(job, signal.SIGKILL)
+        }
+        told = {job for job in told if not self._is_blameless(job)}
+        return [self._describe(job) for job in sorted(told, key=workflow.dag.jobid)]
+
+    def _describe(self, job: Any) -> str:
+        error, log = self._find_cause(job)
+        if error:
+            return f"dpprobe: {job.message}: {error}\n  log: {log}"
+        logs = self._list_logs(job)
+        place = f"\n  log: {logs[-1]}" if logs else ""
+        status = self._find_status(job)
+        ended = "see above" if status is None else f"its process ended with status {status}"
+        cause = self._describe_signal(job) or f"failed without an error in its log, {ended}"
+        return f"dpprobe: {job.message}: {cause}{place}"
+
+    def _is_tried_again(self, workflow: Any, job: Any) -> bool:
+        """Returns True for a job with attempts left, in a run that starts further jobs."""
+        scheduler = workflow.scheduler
+        tried = job.dag.get_job_group(job) or job
+        ends = scheduler._user_kill or (scheduler._errors and not scheduler.keepgoing)
+        return not ends and bool(tried.restart_times > self.attempts[job.dag.jobid(job)] - 1)
+
+    def _list_logs(self, job: Any) -> list[Path]:
+        """Lists the logs of a failed job: its own, and Slurm's of its last attempt."""
+        number = self.scheduler_ids.get(job.dag.jobid(job))
+        group = job.dag.get_job_group(job)
+        folder = Path("logs/slurm", group.groupid if group else job.rule.name)
+        kept = folder.rglob(f"{number}.log") if number else []
+        return [*list_written_logs(job, self._started), *kept]
+
+    def _find_cause(self, job: Any) -> tuple[str | None, Path | None]:
+        """Returns the error that a failed job's logs end with, and the log that has it."""
+        if self._is_blameless(job):
+            return None, None
+        for log in self._list_logs(job):
+            if error := last_error(log.read_text(errors="replace")):
+                return error, log
+        return None, None
+
+    def _is_blameless(self, job: Any) -> bool:
+        """Returns True for a job without an error in a group that another job's error ended."""
+        group = job.dag.get_job_group(job)
+        return bool(group and not self._has_error(job) and any(map(self._has_error, group.jobs)))
+
+    def _has_error(self, job: Any) -> bool:
+        logs = list_written_logs(job, self._started)
+        return any(last_error(log.read_text(errors="replace")) for log in logs)
+
+    def _find_status(self, job: Any) -> int | None:
+        return self.statuses.get(job.dag.jobid(job))
+
+    def _describe_signal(self, job: Any) -> str | None:
+        """Returns words for a failed job whose process a signal ended; None for any other."""
+        status = self._find_status(job) or 0
+        # a shell whose command was ended by a signal has its number plus 128
+        number = -status if status < 0 else status - 128
+        if number <= 0:
+            return None
+        memory = ": perhaps too little memory" if number == signal.SIGKILL else ""
+        return f"killed by signal {number}{memory}"
+
+    def _ended_by(self, job: Any, *signals: int) -> bool:
+        return self._find_status(job) in [code for each in signals for code in (-each, 128 + each)]
+
+    def _is_interrupted(self, job: Any) -> bool:
+        """Returns True for a job without an error that Ctrl-C ended, or a signal to a whole run."""
+        ended = self._ended_by(job, signal.SIGINT, signal.SIGTERM)
+        return ended and not self._find_cause(job)[0]
