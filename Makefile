@@ -6,14 +6,12 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment s3 demo test slurm-test s3-test check format schema screenshots docs wheel lock clean clean-all
+.PHONY: help environment demo test slurm-test check format schema screenshots docs wheel lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
-	@echo "make s3       add what data and results on S3 need: docs/storage.md"
 	@echo "make test     run the tests"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
-	@echo "make s3-test  run the tests of a study on S3, with a server on this machine"
 	@echo "make check    lint, formatting, types, workflow lint"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"
@@ -50,11 +48,8 @@ $(READY): $(LOCKS) pyproject.toml
 	$(PACKAGES)
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python -c 'import dpprobe.fairness.kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.grid_rows, dpprobe.privacy.noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
+	$(BIN)/python -c 'import dpprobe.fairness.kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.grid_rows, dpprobe.privacy.gradient_noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
 	@touch $@
-
-s3: $(READY)
-	$(BIN)/uv pip install --quiet --require-hashes --no-deps --compile-bytecode --python $(BIN)/python -r requirements/s3.lock
 
 demo: $(READY)
 	@$(BIN)/snakemake --cores $(CORES)
@@ -66,9 +61,6 @@ test: $(READY)
 slurm-test: $(READY)
 	sh tests/install_system_packages.sh slurm
 	DPPROBE_REQUIRE_SLURM=1 $(BIN)/python -m pytest -v -n 2 tests/slurm
-
-s3-test: s3
-	DPPROBE_REQUIRE_S3=1 $(BIN)/python -m pytest -v tests/workflow/test_object_store.py
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -110,7 +102,6 @@ lock: $(READY)
 	$(LOCK) requirements/bootstrap.in -o requirements/bootstrap.lock
 	$(LOCK) requirements/environment.in -o requirements/environment.lock
 	$(LOCK) requirements/docs.in -o requirements/docs.lock
-	$(LOCK) --no-deps requirements/s3.in -o requirements/s3.lock
 	$(BIN)/python envs/from_lock.py
 
 # Images, results of other studies, releases and ledgers stay.

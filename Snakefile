@@ -30,7 +30,6 @@ if IMAGE.split() == [IMAGE] or (
 
 include: "workflow/rules/snakemake_fixes.smk"
 include: "workflow/rules/common.smk"
-include: "workflow/rules/object_store.smk"
 include: "workflow/rules/failures.smk"
 include: "workflow/rules/messages.smk"
 include: "workflow/rules/resources.smk"

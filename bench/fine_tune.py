@@ -32,8 +32,8 @@ from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.gradients import ClippedSums
-from dpprobe.finetune.network import TunedNetwork, build_network
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from memory import _status

@@ -35,7 +35,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.planner.curves import FILE, FORMAT, VERSION
+from dpprobe.planner.learning_curves import FILE, FORMAT, VERSION
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.versions import VERSIONS

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.isotonic import IsotonicRegression
 
-from dpprobe.privacy.gaussian import gaussian_mu
+from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 Array = npt.NDArray[np.float64]
 

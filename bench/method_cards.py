@@ -483,7 +483,7 @@ def draw_all(study: Study, measured: Measured) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from dpprobe.reporting.figures import style
+    from dpprobe.exhibits import style
 
     with mpl.rc_context(style.SETTINGS):
         for head in (*HEADS, "all"):
@@ -510,7 +510,7 @@ def save(figure: Any, path: Path) -> None:
 
 def draw_frame(axes: Any, study: Study, measured: Measured, *, bold: bool) -> None:
     """Axes of all pictures alike, so that cards can be laid side by side, and the ceiling."""
-    from dpprobe.reporting.figures.style import CEILING_STYLE, COLOURS
+    from dpprobe.exhibits.style import CEILING_STYLE, COLOURS
 
     axes.set_xscale("log")
     tokens = finite(study)
@@ -540,7 +540,7 @@ def finite(study: Study) -> list[str]:
 
 def draw_card(axes: Any, study: Study, measured: Measured, head: str) -> None:
     """One head against all others in grey."""
-    from dpprobe.reporting.figures.style import COLOURS
+    from dpprobe.exhibits.style import COLOURS
 
     for other in private_heads():
         if other != head:
@@ -564,7 +564,7 @@ def draw_card(axes: Any, study: Study, measured: Measured, head: str) -> None:
 
 def draw_heads(figure: Any, axes: Any, study: Study, measured: Measured) -> None:
     """Every private head, best at epsilon 1 first."""
-    from dpprobe.reporting.figures.style import COLOURS, LINE_STYLES
+    from dpprobe.exhibits.style import COLOURS, LINE_STYLES
 
     names = sorted(private_heads(), key=lambda name: -measured[name, "1"].mean)
     styles = [*LINE_STYLES, ((0, (2, 1)), "<"), ((0, (5, 1, 1, 1)), ">")]

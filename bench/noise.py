@@ -19,8 +19,8 @@ from scipy import stats
 
 from clock import Clock, Engine, Ratio, Work, number
 from dpprobe import artifacts
+from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.rounded_gaussian import BLOCK, RoundedGaussian
 from report import processor
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import matplotlib as mpl
 
 from dpprobe import artifacts
-from dpprobe.reporting.figures import style
-from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
+from dpprobe.exhibits import style
+from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from pairs import Pair
 from pairs_regret import Regret, regret
 from pairs_scores import Score

@@ -17,11 +17,11 @@ import yaml
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import ConfigError, DataError, DpprobeError
-from dpprobe.launch import run_command
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from dpprobe.resources import project_root
 from dpprobe.results.summary import read_summaries
 from dpprobe.study.load import load_study
+from dpprobe.study.run_command import run_command
 from reproduction import facts, record
 from reproduction.page import reproduction_page
 

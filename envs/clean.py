@@ -31,13 +31,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from dpprobe.study.written import (  # noqa: E402
-    DOWNLOADS,
-    RELEASES,
-    STORE_MARK,
-    STORE_MARK_FORMAT,
-    WRITTEN,
-)
+from dpprobe.study.written import DOWNLOADS, RELEASES, WRITTEN  # noqa: E402
 
 RESULTS, DATA, SNAKEMAKE = Path("results"), Path("data"), Path(".snakemake")
 SLURM_LOGS = Path("logs/slurm")
@@ -62,7 +56,6 @@ MARKS = {
     "features/*/*/*/manifest.json": "dpprobe-manifest",
     "calibration/*/eps-*.json": "dpprobe-plans",
     "calibration/*.json": "dpprobe-calibration",
-    STORE_MARK: STORE_MARK_FORMAT,
 }
 
 
@@ -86,8 +79,6 @@ def main() -> None:
         remove(place, paths)
     for tree in trees:
         remove_empty(tree)
-    for folder in [*(folders(RESULTS) if every else ()), RESULTS, DATA]:
-        remove_store_mark(folder)
     if every and SNAKEMAKE.is_dir() and has_no_link(SNAKEMAKE):
         shutil.rmtree(SNAKEMAKE)
         print(f"removed {SNAKEMAKE}")
@@ -283,14 +274,6 @@ def remove_empty(tree: Path) -> None:
     for folder, _, _ in os.walk(tree, topdown=False):
         if not any(Path(folder).iterdir()):
             Path(folder).rmdir()
-
-
-def remove_store_mark(folder: Path) -> None:
-    """Removes what says that a folder's files are copies from an object store, if it has none."""
-    mark = folder / STORE_MARK
-    alone = has_no_link(folder) and folder.is_dir() and [*folder.iterdir()] == [mark]
-    if alone and record(mark).get("format") == STORE_MARK_FORMAT:
-        remove(mark, [mark])
 
 
 def say_what_stayed(places: Iterable[Path]) -> None:

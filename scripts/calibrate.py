@@ -10,7 +10,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.data.table import read_info
         from dpprobe.privacy.plan import Patients
-        from dpprobe.training.plans import write_plans
+        from dpprobe.training.plan_file import write_plans
 
         privacy = snakemake.params.privacy
         output = Path(snakemake.output[0])

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting import published
+        from dpprobe.exhibits import published
         from dpprobe.reporting.figures.curves import epsilon_accuracy
 
         epsilon_accuracy(

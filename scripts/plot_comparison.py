@@ -7,8 +7,8 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        from dpprobe.exhibits import published
         from dpprobe.features.manifest import read_manifest
-        from dpprobe.reporting import published
         from dpprobe.reporting.figures import backbones, datasets
         from dpprobe.results.cell_record import record_paths
         from dpprobe.results.cell_results import read_cell_results

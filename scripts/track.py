@@ -7,9 +7,9 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.code_version import clone_commit
         from dpprobe.results.cell_record import record_paths
         from dpprobe.tracking.ingest import ingest
+        from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent

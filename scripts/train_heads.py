@@ -8,7 +8,7 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.devices import limit_threads
-        from dpprobe.training.job import train_job
+        from dpprobe.training.head_job import train_job
         from dpprobe.training.tasks import Job
 
         limit_threads(snakemake.threads)

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting import published
+        from dpprobe.exhibits import published
         from dpprobe.reporting.paper_tables.common import Run
         from dpprobe.reporting.paper_tables.write import write_paper_tables
         from dpprobe.study.snapshot import run_study

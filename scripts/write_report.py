@@ -6,14 +6,14 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.code_version import clone_commit
         from dpprobe.reporting.paper_tables.common import Run
+        from dpprobe.reporting.report.shown_tables import study_tables
         from dpprobe.reporting.report.sources import Origin, Sources
-        from dpprobe.reporting.report.tables import study_tables
         from dpprobe.reporting.report.write import write_report
         from dpprobe.resources import resource
         from dpprobe.results.cell_record import STATEMENT_FILE, record_paths
         from dpprobe.study.snapshot import run_study
+        from dpprobe.versions import clone_commit
 
         def paths(name):
             return [Path(path) for path in snakemake.input[name]]

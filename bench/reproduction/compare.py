@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from dpprobe.exhibits.published import Number, Published
 from dpprobe.reporting.paper_tables.common import TITLES
-from dpprobe.reporting.published import Number, Published
 from dpprobe.results.cell_results import difference
 from dpprobe.study import catalog
 from reproduction.facts import Entry, Facts, Ours, Weights, place

@@ -15,9 +15,9 @@ import yaml
 from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.messages import validated
+from dpprobe.exhibits.published import Key, Number, Published, Text
+from dpprobe.option_errors import validated
 from dpprobe.options import Options
-from dpprobe.reporting.published import Key, Number, Published, Text
 
 FILE = "reproduction.yaml"
 PATH = Path(__file__).with_name(FILE)

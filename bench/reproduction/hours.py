@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.reporting.published import Number, Published
+from dpprobe.exhibits.published import Number, Published
 from dpprobe.study import catalog
 from reproduction.compare import published_rows
 from reproduction.facts import FILE, Cost, Facts, Rate

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dpprobe.artifacts import canonical_json
-from dpprobe.launch import run_command
+from dpprobe.exhibits.published import Number, PrintedTable, Published
+from dpprobe.exhibits.tables import TableCell, make_row, markdown, mean_cell
 from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
-from dpprobe.reporting.published import Number, PrintedTable, Published
-from dpprobe.reporting.tables import TableCell, make_row, markdown, mean_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import unique
+from dpprobe.study.run_command import run_command
 from reproduction.compare import CHANGE, Comparison, compare_all, title
 from reproduction.facts import Entry, Facts, Weights
 from reproduction.hours import Estimate, estimate

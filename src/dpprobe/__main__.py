@@ -9,17 +9,17 @@ import os
 import sys
 from typing import NoReturn
 
-from dpprobe.code_version import code_version
 from dpprobe.draft.command import add_command as add_init
 from dpprobe.errors import DpprobeError
-from dpprobe.launch import add_command as add_run
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog
 from dpprobe.study.check_command import add_command as add_check
+from dpprobe.study.run_command import add_command as add_run
 from dpprobe.study.schema import study_schema
+from dpprobe.versions import code_version
 
 
 def main() -> None:

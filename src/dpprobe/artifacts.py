@@ -1,27 +1,38 @@
-"""Writes files whole or not at all; canonical JSON, content hashes, git commits."""
+"""Writes files whole or not at all; canonical JSON, content hashes, git commits; full disks."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import logging
 import os
 import secrets
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.disk import unwritable
-from dpprobe.errors import DataError
+from dpprobe.errors import DataError, DiskError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+logger = logging.getLogger("dpprobe")
+
 # A temporary file carries this suffix and a random token: it never matches a pattern of finished
 # files, and two processes never share one.
 PARTIAL_SUFFIX = ".partial"
+
+MEGABYTE = 1_000_000
+ROOM = "make room or have the quota raised, and run again"
+DISK_REMEDY = "make room, or choose a data_dir on another disk"
+WAIT = 3600  # seconds that finished work waits for room
+PAUSE = 60  # seconds between two tries
 
 
 @contextmanager
@@ -147,6 +158,97 @@ def read_table(path: Path) -> pa.Table:
     except (OSError, pa.ArrowInvalid) as error:
         line = str(error).splitlines()[0]
         raise DataError(f"{path}: cannot be read ({line}); delete it and run again") from error
+
+
+def is_full(error: OSError) -> bool:
+    """Returns True if the disk is full, or this user's share of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def megabytes(size: int) -> str:
+    """Returns a size for a person to read."""
+    return f"{size / MEGABYTE:.1f} MB" if size >= MEGABYTE / 10 else f"{size} bytes"
+
+
+def file_system(path: Path) -> Path:
+    """Returns the folder on which the file system of a path is mounted."""
+    folder = path.resolve()
+    while not folder.is_mount():
+        folder = folder.parent
+    return folder
+
+
+def unwritable(error: OSError) -> DiskError | None:
+    """Returns the one line for a file that could not be written; None for other errors."""
+    place = f"{error.filename or 'a file'}: cannot be written ({os.strerror(error.errno or 0)})"
+    if is_full(error):
+        return DiskError(f"{place}; {ROOM}")
+    if error.errno == errno.EROFS:
+        return DiskError(f"{place}; have it mounted for writing, and run again")
+    return None
+
+
+def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
+    """Writes, and while the disk is full tries again every minute, for an hour.
+
+    Args:
+      folder: the place of the files.
+      needed: roughly how many bytes they take.
+      write: the function that writes, and leaves nothing behind when it fails.
+
+    Raises:
+      DiskError: when there is no room after an hour, or the disk is read-only.
+    """
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            write()
+            return
+        except OSError as error:
+            if not is_full(error):
+                if refused := unwritable(error):
+                    raise refused from error
+                raise
+            lacking = (
+                f"{folder}: no room on {file_system(folder)} ({os.strerror(error.errno or 0)}): "
+                f"about {megabytes(needed)} are needed, "
+                f"{megabytes(shutil.disk_usage(folder).free)} are free"
+            )
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise DiskError(f"{lacking}; {ROOM}") from error
+        logger.warning("%s; what is computed is kept for %.0f minutes more", lacking, left / 60)
+        time.sleep(min(PAUSE, left))
+
+
+def require_room(folder: Path, needed: int) -> None:
+    """Raises the system's error of a full disk where fewer bytes are free.
+
+    Raises:
+      OSError: ENOSPC.
+    """
+    usage = shutil.disk_usage(folder)
+    if usage.total and usage.free < needed:  # some network file systems say 0 to both
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+@contextmanager
+def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
+    """Turns the error of a full disk into one line.
+
+    Args:
+      folder: the place of the files.
+      doing: the work, such as "the split tables were written".
+
+    Raises:
+      DataError: when the disk fills up inside.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise DataError(f"{folder}: the disk filled up while {doing}; {DISK_REMEDY}") from error
 
 
 def git_commit(folder: Path) -> str | None:

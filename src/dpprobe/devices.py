@@ -1,13 +1,43 @@
-"""The device, threads and Python that a process computes with."""
+"""The device, threads and Python that a process computes with, and all that differs by device.
+
+A GPU of its own for each process of a node that has several: a scheduler that gives a job one GPU
+shows it that one alone, and there is nothing to choose. Where a process sees several (several jobs
+side by side on one node without a scheduler, or a group of jobs as one Slurm job) all of them would
+take the first. Here each takes the one that the fewest have taken, by a lock that the operating
+system lets go when the process ends, however it ends.
+
+Devices differ in memory, order, precision, and whose code runs; everything else moves tensors with
+`.to(device)` and is the same on each. A GPU takes its work in order and lets the program go on:
+what is fetched from it may be read only after a mark that was set behind it has been waited for.
+`tests/support/stand_in_device.py` has a device that keeps this contract strictly on a processor, so
+that the way through a GPU is tested where there is none.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
+import re
 import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
-from dpprobe.device_slots import keep_one_device
 from dpprobe.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger("dpprobe")
+
+Mark = Any
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# More processes than this on one GPU would not fit into its memory.
+_LEVELS = 64
+# Of this process, for as long as it lives.
+_held: list[BinaryIO] = []
 
 
 def resolve_device(name: str) -> str:
@@ -52,3 +82,185 @@ def put_python_on_path() -> None:
     """Puts this process's Python first on PATH, so that commands it starts run under it."""
     folder = str(Path(sys.executable).parent)
     os.environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
+
+
+def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of the GPUs that a process sees, as `CUDA_VISIBLE_DEVICES` has them.
+
+    Args:
+      environment: of the process.
+      nodes: the names in /dev, which count where nothing is said in the environment.
+    """
+    written = environment.get(VISIBLE)
+    if written is None:
+        count = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in nodes)
+        return tuple(map(str, range(count)))
+    names: list[str] = []
+    for name in map(str.strip, written.split(",")):
+        if not name or name == "-1":  # CUDA takes nothing from here on
+            break
+        names.append(name)
+    return tuple(dict.fromkeys(names))
+
+
+def slot_names(devices: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Lists (file of a lock, device) in the order in which they are tried.
+
+    Each device once, then each a second time, and so on: the first free one is of a device that the
+    fewest hold. Two Slurm jobs may call different devices by one name, so theirs are apart.
+    """
+    job = environment.get("SLURM_JOB_ID", "")
+    return [
+        (re.sub(r"[^A-Za-z0-9.-]", "_", f"{job}.{device}.{level}"), device)
+        for level in range(_LEVELS)
+        for device in devices
+    ]
+
+
+def take_device(
+    environment: Mapping[str, str] | None = None,
+    *,
+    nodes: Iterable[str] | None = None,
+    folder: Path | None = None,
+) -> str | None:
+    """Takes a GPU for this process where it sees several, and keeps it until the process ends.
+
+    Args:
+      environment: of the process; its own where absent.
+      nodes: the names in /dev.
+      folder: of the locks, on the node's own disk and the same for all of a user's processes.
+
+    Returns:
+      The device, to be written to `CUDA_VISIBLE_DEVICES` before CUDA starts; None where there is
+      nothing to choose.
+    """
+    given = os.environ if environment is None else environment
+    devices = visible_devices(given, _device_nodes() if nodes is None else nodes)
+    if len(devices) < 2:
+        return None
+    place = folder or Path(tempfile.gettempdir(), f"dpprobe-gpus-{os.getuid()}")
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, device in slot_names(devices, given):
+        if (lock := _locked(place / name)) is not None:
+            _held.append(lock)
+            return device
+    return None
+
+
+def keep_one_device() -> None:
+    """Leaves this process one GPU of several; once, and before CUDA starts."""
+    if not _held and (device := take_device()) is not None:
+        os.environ[VISIBLE] = device
+        logger.info("GPU %s of several", device)
+
+
+def _locked(path: Path) -> BinaryIO | None:
+    """Returns a file that this process has locked; None where another one has."""
+    stream = path.open("ab")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        stream.close()
+        return None
+    return stream
+
+
+def _device_nodes() -> list[str]:
+    try:
+        return os.listdir("/dev")  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+
+
+class Accelerator(Protocol):
+    """A device beside the processor, as extraction uses it.
+
+    Attributes:
+      device: its name for torch.
+      loader_pins: True if a DataLoader moves batches into memory that the device copies from.
+    """
+
+    device: str
+    loader_pins: bool
+
+    def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Returns memory of the host, not set to anything, that the device copies from and to."""
+        ...
+
+    def send(self, values: torch.Tensor) -> torch.Tensor:
+        """Copies to the device; does not wait."""
+        ...
+
+    def fetch(self, values: torch.Tensor) -> torch.Tensor:
+        """Copies to the host; to be read after a later mark was waited for."""
+        ...
+
+    def mark(self) -> Mark:
+        """Sets a mark behind all work that was handed over so far."""
+        ...
+
+    def wait(self, mark: Mark) -> None:
+        """Waits until the work before a mark is done."""
+        ...
+
+    def seconds(self, first: Mark, second: Mark) -> float:
+        """Returns the device's time between two marks that it has passed."""
+        ...
+
+
+class Cuda:
+    """An NVIDIA GPU: the first one that this process sees."""
+
+    device = "cuda"
+    loader_pins = True
+
+    def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        import torch  # as above
+
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+
+    def send(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(self.device, non_blocking=True)
+
+    def fetch(self, values: torch.Tensor) -> torch.Tensor:
+        return self.host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
+
+    def mark(self) -> Mark:
+        import torch  # as above
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self, mark: Mark) -> None:
+        mark.synchronize()
+
+    def seconds(self, first: Mark, second: Mark) -> float:
+        return float(first.elapsed_time(second)) / 1000
+
+
+def accelerator(device: str) -> Accelerator | None:
+    """Returns the accelerator of a torch device's name; None for the processor."""
+    return Cuda() if is_gpu(device) else None
+
+
+def is_gpu(device: str) -> bool:
+    return device.startswith("cuda")
+
+
+def default_precision(device: str) -> Literal["float16", "float32"]:
+    """Returns the precision of a forward pass that `precision: auto` stands for."""
+    return "float16" if is_gpu(device) else "float32"
+
+
+def autocast(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
+    """Lets products run in a precision; None for that of the weights."""
+    import torch  # as above
+
+    kind = "cuda" if is_gpu(str(device)) else "cpu"
+    return torch.autocast(kind, dtype=precision, enabled=precision is not None)
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Returns True where our compiled loops run; elsewhere the same sums are torch's products."""
+    return device.type == "cpu"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpprobe.disk import unwritable
+from dpprobe.artifacts import unwritable
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.versions import check_versions
 

@@ -1,14 +1,17 @@
-"""Records: JSON files that name their format and version, as typed objects."""
+"""Records: JSON files that name their format and version, as typed objects; where two differ."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dpprobe.artifacts import read_record, write_json
 from dpprobe.errors import DataError
+
+ABSENT = "nothing"
 
 
 class Part(BaseModel):
@@ -40,3 +43,28 @@ class Record(Part):
             place = ".".join(map(str, first["loc"]))
             message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
             raise DataError(message) from None
+
+
+class Difference(NamedTuple):
+    """A place, as dotted keys, and the two values that stand there."""
+
+    place: str
+    first: Any
+    second: Any
+
+
+def first_difference(first: Any, second: Any, place: str = "") -> Difference | None:
+    """Returns the first place where two JSON-compatible values differ; None where they are equal.
+
+    A key that one side lacks has the value `ABSENT` there.
+    """
+    if first == second:
+        return None
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return Difference(place, first, second)
+    for key in dict.fromkeys([*first, *second]):
+        inner = f"{place}.{key}" if place else str(key)
+        pair = first.get(key, ABSENT), second.get(key, ABSENT)
+        if difference := first_difference(*pair, inner):
+            return difference
+    return Difference(place, first, second)  # one lacks a key where the other has "nothing"

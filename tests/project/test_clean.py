@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dpprobe.analysis.law_record import LAYERS
 from dpprobe.analysis.long_tail_record import LONG_TAIL
@@ -25,10 +24,8 @@ from dpprobe.release.ledger import LEDGER_FILE
 from dpprobe.results.cell_record import CELL_FORMAT
 from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
-from dpprobe.study.load import load_study
-from dpprobe.study.object_store import write_marks
-from dpprobe.study.written import STORE_MARK, STORE_MARK_FORMAT, WRITTEN
-from dpprobe.training import plans
+from dpprobe.study.written import WRITTEN
+from dpprobe.training import plan_file
 
 DATASET = '{"format": "dpprobe-dataset", "splits": {}}'
 CELL = f'{{"format": "{CELL_FORMAT}"}}'
@@ -194,19 +191,6 @@ def test_a_run_that_made_no_record_is_known_by_its_snapshot(
     assert not files_in(tmp_path)
 
 
-def test_copies_from_an_object_store_go_with_what_says_so(
-    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_marks(load_study(yaml.safe_load((repository / "config.yaml").read_text())), "s3://b/f")
-    fill(tmp_path, {"results/summary/digits.parquet": "x", "results/logs/a.log": "x"})
-    assert files_in(tmp_path) > {f"results/{STORE_MARK}", f"data/{STORE_MARK}"}
-    (tmp_path / "data/mine.csv").touch()
-    clean(tmp_path, repository)
-    # beside other files it stays, as those may be copies
-    assert files_in(tmp_path) == {f"data/{STORE_MARK}", "data/mine.csv"}
-
-
 def test_what_stayed_is_counted(tmp_path: Path, repository: Path) -> None:
     fill(tmp_path, OF_THE_DEFAULT_STUDY | KEPT)
     (tmp_path / "data/linked").symlink_to(tmp_path / "images")
@@ -263,6 +247,6 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
     monkeypatch.syspath_prepend(repository / "envs")
     clean = importlib.import_module("clean")
     assert set(clean.MARKS.values()) == {
-        CELL_FORMAT, MANIFEST_FORMAT, plans.FORMAT, calibration.FORMAT, STORE_MARK_FORMAT,
+        CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip
     assert (table.FORMAT, downloads.FORMAT) == ("dpprobe-dataset", "dpprobe-download")

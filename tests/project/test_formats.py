@@ -26,8 +26,8 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger import Ledger
 from dpprobe.results.cell_record import READ_VERSIONS, read_cell
-from dpprobe.training.cell import whole_cell
-from dpprobe.training.plans import read_plans
+from dpprobe.training.cell_task import whole_cell
+from dpprobe.training.plan_file import read_plans
 from tests.conftest import REPOSITORY
 
 STORED = REPOSITORY / "tests/stored"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.planner.curves import read_curves
-from dpprobe.privacy.gaussian import gaussian_mu
+from dpprobe.planner.learning_curves import read_curves
+from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 Load = Callable[[str], ModuleType]
 EXPONENTS = (1.0, 0.5, 0.75)

@@ -125,8 +125,8 @@ def test_the_installed_package_knows_its_version_and_its_files(
     wheel: Path, scripts: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import dpprobe, json; from dpprobe import code_version, resources;"
-        "print(json.dumps([dpprobe.__version__, code_version.clone_commit(),"
+        "import dpprobe, json; from dpprobe import resources, versions;"
+        "print(json.dumps([dpprobe.__version__, versions.clone_commit(),"
         "str(resources.project_root()), resources.resource('catalog').is_dir()]))"
     )
     version, commit, root, catalog = json.loads(call(scripts / "python", "-c", code, here=tmp_path))

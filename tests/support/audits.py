@@ -9,7 +9,7 @@ from typing import Any
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Plan
-from dpprobe.training.plans import plan_method
+from dpprobe.training.plan_file import plan_method
 
 
 def head(name: str, **options: Any) -> MethodOptions:

@@ -18,8 +18,8 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.results.halves import half_values
 from dpprobe.results.metrics import Link, constant_accuracy, evaluate, hits, ranked_labels
 from dpprobe.results.uncertainty import summarise
-from dpprobe.results.units import class_counts
-from dpprobe.training.contents import HISTORY
+from dpprobe.results.unit_counts import class_counts
+from dpprobe.training.cell_contents import HISTORY
 
 TEST_ROWS = 200
 TRAIN_ROWS = 1000

@@ -13,7 +13,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpprobe.artifacts import read_json, write_json, write_table
-from dpprobe.reporting.figures import curves, style
+from dpprobe.exhibits import style
+from dpprobe.reporting.figures import curves
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell, write_study

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpprobe.machine_code import MachineCode
+from dpprobe.privacy.machine_code import MachineCode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FLOAT_KERNELS = [
     "dpprobe.fairness.kernels",
     "dpprobe.heads.kernels.fused_step",
-    "dpprobe.privacy.noise",
+    "dpprobe.privacy.gradient_noise",
 ]
 EXACT_KERNELS = [
     "dpprobe.heads.kernels.exact_step",
@@ -52,7 +52,7 @@ def results() -> str:
     import torch
 
     from dpprobe.heads.kernels import fused_step
-    from dpprobe.privacy.noise import GaussianNoise
+    from dpprobe.privacy.gradient_noise import GaussianNoise
 
     digest = hashlib.sha256()
     rows, columns, classes, steps = 300, 70, 7, 10

@@ -23,9 +23,9 @@ import torch
 from dpprobe.artifacts import write_json
 from dpprobe.finetune import checkpoint as checkpoint_module
 from dpprobe.finetune.checkpoint import Checkpoints
-from dpprobe.finetune.network import TunedNetwork
 from dpprobe.finetune.steps import Training
 from dpprobe.finetune.train import train_network
+from dpprobe.finetune.tuned_network import TunedNetwork
 from tests.support.tiny_networks import (
     flat,
     mlp_inputs,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dpprobe.privacy.plan import Selection
-from dpprobe.privacy.selection import stopping_probability
+from dpprobe.privacy.random_run_count import stopping_probability
 
 KINDS = [(3, 1.0), (10, 1.0), (10, 0.0), (10, 4.0), (10, math.inf), (100, math.inf)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting import published, tables
+from dpprobe.exhibits import published, tables
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.write import paper_tables
 from dpprobe.results.cell_results import read_cell_results

@@ -10,8 +10,8 @@ from typing import Any
 
 from dpprobe.artifacts import write_text
 from dpprobe.reporting.accuracy_table import write_accuracy_table
+from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
-from dpprobe.reporting.report.tables import study_tables
 from dpprobe.reporting.report.write import write_report
 from dpprobe.results.summary import summarise_cells
 from dpprobe.study.study import Study

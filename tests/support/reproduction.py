@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from dpprobe.reporting import published
-from dpprobe.reporting.published import Published
+from dpprobe.exhibits import published
+from dpprobe.exhibits.published import Published
 from reproduction import facts
 from reproduction.compare import Comparison, compare_all
 from reproduction.facts import Facts

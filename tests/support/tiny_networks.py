@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from dpprobe.finetune.inputs import CutInputs
-from dpprobe.finetune.network import TunedNetwork
 from dpprobe.finetune.options import Options
-from dpprobe.heads.units import Units
+from dpprobe.finetune.tuned_network import TunedNetwork
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 

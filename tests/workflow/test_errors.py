@@ -27,6 +27,18 @@ def test_a_wrong_study_stops_at_once_with_one_line(
     assert not (workspace.directory / "data").exists()
 
 
+def test_an_object_store_is_refused_with_what_to_do_instead(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    result = workspace.run(small, "--default-storage-prefix", "s3://bucket/folder", check=False)
+    assert result.returncode != 0
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("Using")]
+    assert [line.partition(";")[0] for line in lines] == [
+        "dpprobe: --default-storage-provider: data and results must be on a file system"
+    ]
+    assert not (workspace.directory / "data").exists()
+
+
 def test_what_no_network_and_no_head_can_do_stops_before_any_job(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:

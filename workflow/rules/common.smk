@@ -36,7 +36,7 @@ from dpprobe.fairness.imbalance_record import (
     imbalance_path,
 )
 from dpprobe.privacy.limits import INFINITE, epsilon_token
-from dpprobe.reporting.published import (
+from dpprobe.exhibits.published import (
     PAPER_TABLES,
     published_datasets,
     published_digest,
@@ -45,12 +45,9 @@ from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
     CELL_FILES,
-    HISTORY_FILE,
     METRICS_FILE,
     NAMED_FILES,
     PREDICTIONS_FILE,
-    STATEMENT_FILE,
-    WEIGHTS_FILE,
     CellName,
     disagreement,
     recorded_facts,
@@ -90,7 +87,6 @@ from dpprobe.study.representation_law import (
     law_datasets,
     law_networks,
 )
-from dpprobe.study.object_store import store_words
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
@@ -134,11 +130,6 @@ SHARDS = [
     for index in range(STUDY.features.shards)
 ]
 
-
-# The files of a cell that Snakemake knows of. Its plan takes time and memory for each one; `cells_whole` looks for the
-# others. What lies in an object store comes and goes by name alone: there all are named.
-IN_STORE = workflow.storage_settings.default_storage_provider is not None
-CELL_OUTPUTS = CELL_FILES if IN_STORE else NAMED_FILES
 
 # Options in which some methods differ alone: results are drawn against them.
 METHOD_OPTIONS = {
@@ -509,11 +500,6 @@ def job_marks(cells):
     )
 
 
-def stored(paths):
-    """Makes an input function of files that a script finds beside its inputs: of an object store they must be named."""
-    return lambda wildcards: paths(wildcards) if IN_STORE else []
-
-
 def wildcards_cell(wildcards):
     """The cell that wildcards name."""
     return Cell(*(getattr(wildcards, field) for field in Cell._fields))
@@ -591,7 +577,6 @@ def network_files(wildcards):
 
 def disagreeing_seed(wildcards):
     """Names no file, and has a network made again whose record has other options than the study."""
-    fetch_once(f"{STUDY.results_dir}/{NETWORKS_FOLDER}/", NETWORK_FILES[0])
     cell = wildcards_cell(wildcards)
     folder = network_folder(
         f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
@@ -884,19 +869,9 @@ def snakemake_call():
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
     given = public_addresses(dict(workflow.config_settings.config))
     values = [f"{key}={option_text(value)}" for key, value in given.items()]
-    settings = workflow.storage_settings
-    provider = workflow.storage_registry.default_storage_provider
-    store = []
-    if provider is not None:
-        store = store_words(
-            settings.default_storage_provider,
-            settings.default_storage_prefix,
-            provider.settings,
-        )
     return [
         *([] if here else ["--snakefile", snakefile.as_posix()]),
         *(["--configfile", *files] if files else []),
-        *store,
         *(["--config", *values] if values else []),
     ]
 
@@ -960,8 +935,8 @@ def disagreeing_networks(wildcards):
 
 def cells_whole(mark, job):
     """Returns True if no file of a job's cells is missing, as far as the job is done; tells of the first that is."""
-    if IN_STORE or not os.path.exists(mark):
-        return True  # Snakemake itself asks the store for every file; without its mark a job runs
+    if not os.path.exists(mark):
+        return True  # without its mark a job runs
     dataset, backbone, epsilon, *methods = job
     for method in methods or head_methods(STUDY, epsilon):
         folder = (
@@ -985,7 +960,6 @@ def cells_whole(mark, job):
 
 def records_agree(dataset, backbone, epsilon, *methods):
     """Returns True if the records of a training job's cells agree with the study; tells of the first that does not."""
-    fetch_once(f"{STUDY.results_dir}/cells/", METRICS_FILE)
     for method in methods or head_methods(STUDY, epsilon):
         cell = CellName(
             dataset=dataset, backbone=backbone, method=method, epsilon=epsilon

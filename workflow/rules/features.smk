@@ -41,7 +41,6 @@ rule select_features:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
         whole=lambda wildcards: f"<data>/{whole_name(wildcards)}/{wildcards.split}.parquet",
-        beside=stored(lambda wildcards: f"<data>/{whole_name(wildcards)}/dataset.json"),
         manifest=lambda wildcards: manifest_path(
             whole_name(wildcards), wildcards.backbone, wildcards.split
         ),

@@ -84,11 +84,6 @@ use rule plot_methods as plot_gap with:
 
 rule plot_option:
     input:
-        metrics=stored(
-            lambda wildcards: cell_paths(
-                dataset_cells(wildcards.dataset), [METRICS_FILE]
-            )
-        ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
     output:
         svg="<results>/figures/{dataset}/by_{option}.svg",
@@ -121,11 +116,6 @@ rule plot_option:
 
 rule plot_comparison:
     input:
-        metrics=stored(
-            lambda wildcards: cell_paths(
-                dataset_cells(wildcards.dataset), [METRICS_FILE]
-            )
-        ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
         manifests=comparison_manifests,
     output:

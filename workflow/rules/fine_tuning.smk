@@ -8,7 +8,6 @@ rule tune_network:
         rows=tuned_rows,
         cuts=cut_paths,
         tables=tuned_tables,
-        beside=stored(lambda wildcards: f"<data>/{wildcards.dataset}/dataset.json"),
         weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         choice=searched_values,
@@ -74,7 +73,7 @@ rule gather_networks:
         cells=update(
             expand(
                 "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
-                file=CELL_OUTPUTS,
+                file=NAMED_FILES,
                 allow_missing=True,
             )
         ),

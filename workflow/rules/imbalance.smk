@@ -5,11 +5,6 @@ rule compare_rare_classes:
             rare_cells(wildcards.dataset, wildcards.backbone),
             [METRICS_FILE, PREDICTIONS_FILE],
         ),
-        weights=stored(
-            lambda wildcards: cell_paths(
-                rare_cells(wildcards.dataset, wildcards.backbone), [WEIGHTS_FILE]
-            )
-        ),
         marks=lambda wildcards: job_marks(
             rare_cells(wildcards.dataset, wildcards.backbone)
         ),

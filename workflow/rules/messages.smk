@@ -7,7 +7,7 @@ from snakemake.logging import DefaultFilter, LogEvent, get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake.workflow import NOTHING_TO_BE_DONE_MSG
 
-from dpprobe.launch import profile_words, run_words
+from dpprobe.study.run_command import profile_words, run_words
 from dpprobe.logs import BRIEF
 
 PROGRESS_SECONDS = 10  # at least, between two lines that say how many jobs are done
@@ -108,7 +108,6 @@ def last_lines(directory):
 def is_plain(record):
     """Has a run that finds nothing to do end as one that did it."""
     if record.msg == NOTHING_TO_BE_DONE_MSG and ends_with_results():
-        fetch_shown()
         atexit.register(last_lines, os.getcwd())
     return True
 
@@ -130,5 +129,4 @@ onstart:
 # Snakemake's last lines name its own log: the results come after them, when Python ends.
 onsuccess:
     if ends_with_results():
-        fetch_shown()
         atexit.register(last_lines, os.getcwd())

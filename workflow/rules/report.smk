@@ -3,7 +3,6 @@ rule write_report:
     input:
         summaries=rules.summaries.input,
         # the statements of all cells, which the marks stand for
-        statements=stored(lambda wildcards: cell_paths(study_cells(), [STATEMENT_FILE])),
         marks=lambda wildcards: job_marks(study_cells()),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
@@ -20,16 +19,6 @@ rule write_report:
             if not Path(path).name.startswith("overlap_")
         ],
         zero_shot=later(of_all_datasets, zero_shot_paths),
-        beside=stored(
-            lambda wildcards: (
-                [
-                    *cell_paths(study_cells(), [METRICS_FILE]),
-                    *of_all_datasets(few_shot_paths),
-                ]
-                if shown_paper_tables()
-                else []
-            )
-        ),
         audits=later(of_all_datasets, audit_paths),
         audit_marks=later(of_all_datasets, audit_marks),
         long_tails=later(long_tail_records),

@@ -6,7 +6,6 @@ rule measure_law:
         test="<data>/{dataset}/test.parquet",
         weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
         networks=lambda wildcards: law_networks_paths(wildcards),
-        beside=stored(lambda wildcards: f"<data>/{wildcards.dataset}/dataset.json"),
         marks=lambda wildcards: law_networks_marks(wildcards),
     output:
         # as in training: what is current is kept, and the mark is missing where the job failed

@@ -18,9 +18,9 @@ def size_mb(paths):
 
 
 def file_size(path):
-    """The bytes of a file, which may be in an object store alone."""
+    """The bytes of a file; none before it is made."""
     path = Path(path)
-    return path.stat().st_size if path.exists() else STORED_SIZES.get(str(path), 0)
+    return path.stat().st_size if path.exists() else 0
 
 
 def memory(base, factor=0.0):

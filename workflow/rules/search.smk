@@ -8,7 +8,6 @@ rule search_options:
         rows=tuned_rows,
         cuts=cut_paths,
         tables=tuned_tables,
-        beside=stored(lambda wildcards: f"<data>/{wildcards.dataset}/dataset.json"),
         weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=network_files,

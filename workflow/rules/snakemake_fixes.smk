@@ -14,7 +14,8 @@ from snakemake.spawn_jobs import SpawnedJobArgsFactory
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
-from dpprobe.disk import unwritable
+from dpprobe.artifacts import unwritable
+from dpprobe.study.run_command import NO_OBJECT_STORE
 
 
 def make_no_backup(persistence, path):
@@ -63,6 +64,15 @@ def one_line(format_exception):
 # Upstream: no thread is known.
 # Test: tests/workflow/test_errors.py::test_a_disk_that_snakemake_cannot_write_is_told_in_one_line
 exceptions.format_exception_to_string = one_line(exceptions.format_exception_to_string)
+
+
+# Snakemake would delete a cell that is finished in an object store when its job fails, and would not fetch it before
+# (docs/storage.md).
+if (
+    workflow.storage_settings.default_storage_provider
+    or workflow.storage_settings.default_storage_prefix
+):
+    raise StudyError(f"--default-storage-provider: {NO_OBJECT_STORE}")
 
 
 async def leave_to_main_process(persistence, job):

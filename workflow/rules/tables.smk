@@ -6,11 +6,6 @@ rule summarise:
         metrics=lambda wildcards: cell_paths(
             dataset_cells(wildcards.dataset), [METRICS_FILE]
         ),
-        beside=stored(
-            lambda wildcards: cell_paths(
-                dataset_cells(wildcards.dataset), [STATEMENT_FILE]
-            )
-        ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
     output:
         "<results>/summary/{dataset}.parquet",

@@ -33,7 +33,6 @@ rule heads:
         rules.calibrations.input,
         rules.cuts.input,
         rules.searches.input,
-        stored(lambda wildcards: cell_paths(study_cells())),
         lambda wildcards: job_marks(study_cells()),
         lambda wildcards: network_paths(study_cells()),
         lambda wildcards: network_marks(study_cells()),
@@ -98,9 +97,6 @@ for dataset in STUDY.datasets:
             later(text_paths, dataset),
             later(overlap_paths, dataset),
             later(calibration_paths, dataset),
-            stored(
-                lambda wildcards, dataset=dataset: cell_paths(dataset_cells(dataset))
-            ),
             lambda wildcards, dataset=dataset: job_marks(dataset_cells(dataset)),
             later(cut_files, dataset),
             lambda wildcards, dataset=dataset: search_paths(dataset_cells(dataset)),

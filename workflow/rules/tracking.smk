@@ -2,18 +2,6 @@
 rule track:
     input:
         # all files of cells, which the marks stand for
-        cells=stored(
-            lambda wildcards: cell_paths(
-                dataset_cells(wildcards.dataset),
-                [
-                    METRICS_FILE,
-                    STATEMENT_FILE,
-                    HISTORY_FILE,
-                    PREDICTIONS_FILE,
-                    *([WEIGHTS_FILE] if STUDY.tracking.register_heads else []),
-                ],
-            )
-        ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
         audits=lambda wildcards: audit_paths(wildcards.dataset),
         audit_marks=lambda wildcards: audit_marks(wildcards.dataset),

@@ -20,7 +20,7 @@ rule train_heads:
             expand(
                 "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
                 method=private_methods() or ["none"],
-                file=CELL_OUTPUTS,
+                file=NAMED_FILES,
                 allow_missing=True,
             )
         ),
@@ -62,7 +62,7 @@ use rule train_heads as train_heads_without_privacy with:
             expand(
                 "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
                 method=head_methods(STUDY, INFINITE) or ["none"],
-                file=CELL_OUTPUTS,
+                file=NAMED_FILES,
                 allow_missing=True,
             )
         ),

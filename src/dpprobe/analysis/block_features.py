@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.accelerators import is_gpu
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.networks import find_blocks
 from dpprobe.data.table import SplitTable, decode
+from dpprobe.devices import is_gpu
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.finetune.blocks import blocks_of
 

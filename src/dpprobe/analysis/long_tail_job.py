@@ -34,7 +34,7 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.privacy.randomness import cell_seed, derived_seed, stream
 from dpprobe.progress import Progress
 from dpprobe.results.intervals import wilson
-from dpprobe.results.units import unit_codes
+from dpprobe.results.unit_counts import unit_codes
 from dpprobe.study.options import LongTailOptions, MemorisationOptions
 
 logger = logging.getLogger("dpprobe")

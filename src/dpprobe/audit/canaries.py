@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.randomness import stream
 
 # Rows beside the canaries.

@@ -34,7 +34,6 @@ from dpprobe.audit.record import (
     audit_path,
     power_in_words,
 )
-from dpprobe.code_version import code_version
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.store import FeatureStore
@@ -44,10 +43,10 @@ from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.study.options import AuditOptions
-from dpprobe.training.features import read_training_set, units_of
-from dpprobe.training.plans import check_prices, read_plans
+from dpprobe.training.job_features import read_training_set, units_of
+from dpprobe.training.plan_file import check_prices, read_plans
 from dpprobe.training.tasks import Job, check_planned, decided_job, plan_identity
-from dpprobe.versions import VERSIONS
+from dpprobe.versions import VERSIONS, code_version
 
 logger = logging.getLogger("dpprobe")
 

@@ -29,7 +29,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import derived_seed, stream
 from dpprobe.progress import Progress

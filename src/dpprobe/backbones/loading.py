@@ -39,7 +39,7 @@ def resolve_runtime(runtime: Runtime) -> Runtime:
     device = resolve_device(runtime.device)
     precision = runtime.precision
     if precision == "auto":
-        from dpprobe.accelerators import default_precision  # heavy: torch, which planning lacks
+        from dpprobe.devices import default_precision  # heavy: torch, which planning lacks
 
         precision = default_precision(device)
     return replace(runtime, device=device, precision=precision)

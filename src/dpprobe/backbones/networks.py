@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dpprobe.accelerators import autocast, is_gpu
 from dpprobe.backbones.backbone import Runtime
+from dpprobe.devices import autocast, is_gpu
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:

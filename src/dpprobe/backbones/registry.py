@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.messages import read_options
+from dpprobe.option_errors import read_options
 
 FAMILIES: dict[str, str] = {
     "open_clip": "dpprobe.backbones.open_clip_models",

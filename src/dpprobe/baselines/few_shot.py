@@ -27,10 +27,10 @@ from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.results import metrics, uncertainty
-from dpprobe.results.units import class_counts, count_units, unit_codes
+from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
 

@@ -23,7 +23,7 @@ from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import read_text_embeddings
 from dpprobe.results import metrics, uncertainty
-from dpprobe.results.units import class_counts, count_units, unit_codes
+from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
 

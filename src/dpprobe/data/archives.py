@@ -22,7 +22,8 @@ from typing import IO
 
 from filelock import FileLock, Timeout
 
-from dpprobe import artifacts, disk
+from dpprobe import artifacts
+from dpprobe.artifacts import megabytes
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
 
@@ -182,10 +183,10 @@ def _explained(archive: Path, directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:  # gzip and bzip2 say so that their content is no such
             raise _damaged(archive, error) from error
-        if disk.is_full(error):
+        if artifacts.is_full(error):
             raise DataError(
                 f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
-                f"{disk.REMEDY}"
+                f"{artifacts.DISK_REMEDY}"
             ) from error
         raise DataError(
             f"{archive}: cannot be unpacked into {directory.parent} "
@@ -224,8 +225,8 @@ def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) 
     free = shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{archive}: unpacked it takes {disk.megabytes(size)}, and {disk.megabytes(free)} are "
-            f"free in {folder.parent}; {disk.REMEDY}"
+            f"{archive}: unpacked it takes {megabytes(size)}, and {megabytes(free)} are "
+            f"free in {folder.parent}; {artifacts.DISK_REMEDY}"
         )
 
 

@@ -31,10 +31,10 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from dpprobe import artifacts, disk
+from dpprobe import artifacts
+from dpprobe.artifacts import megabytes
 from dpprobe.data.addresses import public_url
 from dpprobe.data.download_receipt import Fetched
-from dpprobe.disk import megabytes
 from dpprobe.errors import DownloadError, WrongDownloadError
 from dpprobe.progress import Progress
 
@@ -181,7 +181,7 @@ class _Partial:
         try:
             self._file = self.path.open("ab", buffering=0)
         except OSError as error:
-            if disk.is_full(error):
+            if artifacts.is_full(error):
                 raise
             raise DownloadError(
                 f"{self.path}: cannot be written ({error.strerror}); correct the permissions"
@@ -391,7 +391,7 @@ def _receive(response: requests.Response, wanted: _Wanted, partial: _Partial) ->
                 partial.write(chunk)
                 progress.advance((partial.size - start) // MEGABYTE - progress.done)
     except OSError as error:
-        if disk.is_full(error):
+        if artifacts.is_full(error):
             free = shutil.disk_usage(wanted.path.parent).free
             left = None if needed is None else needed - (partial.size - start)
             raise DownloadError(_full(wanted, partial, left, free)) from error
@@ -429,7 +429,7 @@ def _full(wanted: _Wanted, partial: _Partial, needed: int | None, free: int) -> 
     amount = f"{megabytes(needed)} more are needed" if needed is not None else "more is needed"
     return (
         f"{wanted.where}: the disk is full: {amount} in {wanted.path.parent} and "
-        f"{megabytes(free)} are free; {partial.kept}{disk.REMEDY}"
+        f"{megabytes(free)} are free; {partial.kept}{artifacts.DISK_REMEDY}"
     )
 
 

@@ -10,7 +10,7 @@ import importlib
 import shutil
 from pathlib import Path
 
-from dpprobe import disk
+from dpprobe import artifacts
 from dpprobe.data import problems
 from dpprobe.data.download_receipt import write_receipt
 from dpprobe.data.options import DatasetOptions
@@ -28,7 +28,7 @@ def download(options: DatasetOptions, directory: Path) -> None:
       DownloadError: when the server does not give the right content.
     """
     module = importlib.import_module(SOURCES[options.source])
-    with disk.explained(directory, "files were fetched"):
+    with artifacts.explain_full_disk(directory, "files were fetched"):
         directory.mkdir(parents=True, exist_ok=True)
         fetched = module.download(options, directory)
         write_receipt(directory, fetched, params=options.download_params())
@@ -54,7 +54,7 @@ def prepare(
       ConfigError: when the source is not there.
       DataError: when its content cannot be a dataset.
     """
-    with disk.explained(directory, "the split tables were written"):
+    with artifacts.explain_full_disk(directory, "the split tables were written"):
         # A report of an earlier run would pass for one of this run.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
         if options.subsample is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from dpprobe.data.options import IMBALANCED, DatasetOptions, imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
-from dpprobe.messages import validated
+from dpprobe.option_errors import validated
 from dpprobe.options import options_class
 from dpprobe.study.written import TAKEN
 

@@ -18,7 +18,7 @@ import yaml
 
 from dpprobe.draft.seen import SPLIT, Line, Seen, name_of
 from dpprobe.draft.weights import Chosen
-from dpprobe.launch import run_command
+from dpprobe.study.run_command import run_command
 
 WIDTH = 110
 EPSILONS = (0.5, 1, 2, 4, 8)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dpprobe.draft.seen import Seen
 from dpprobe.draft.study_text import Draft
-from dpprobe.planner.plan import make_plan
-from dpprobe.planner.predict import Setting
-from dpprobe.planner.words import beaten_words, span, too_few_words
+from dpprobe.planner.accuracy_plan import make_plan
+from dpprobe.planner.plan_text import beaten_words, span, too_few_words
+from dpprobe.planner.predicted_accuracy import Setting
 
 MOST_SHOWN = 12
 EPSILON = 1.0

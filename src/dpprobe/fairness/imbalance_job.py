@@ -49,7 +49,7 @@ from dpprobe.results.cell_record import (
 )
 from dpprobe.results.cell_results import difference
 from dpprobe.results.metrics import Link
-from dpprobe.results.units import row_weights
+from dpprobe.results.unit_counts import row_weights
 
 logger = logging.getLogger("dpprobe")
 

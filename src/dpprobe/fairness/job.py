@@ -50,7 +50,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, read_cell
 from dpprobe.results.metrics import ranked_labels
-from dpprobe.results.units import unit_codes
+from dpprobe.results.unit_counts import unit_codes
 from dpprobe.study.options import FairnessOptions
 
 _NUMBERS = ("value", "low", "high", "difference")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.artifacts import atomic_path
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -138,7 +138,7 @@ def extract_shard(
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),
         workers=workers,
-        accelerator=accelerators.accelerator(runtime.device),
+        accelerator=devices.accelerator(runtime.device),
         clock=clock,
     )
     _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)

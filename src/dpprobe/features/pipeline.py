@@ -28,9 +28,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from dpprobe.accelerators import Accelerator, Mark
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.data.table import EncodedImage, SplitTable, decode
+from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
 
 # Rows that are decoded, handed on and, on a CPU, computed at once: as many small photographs as a

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
-from dpprobe.disk import require_room, when_there_is_room
+from dpprobe.artifacts import require_room, when_there_is_room
 from dpprobe.errors import StoreError
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.shard_file import RowColumns, layer_path

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from dpprobe.accelerators import autocast
+from dpprobe.devices import autocast
 from dpprobe.finetune.ghost import BatchGradients
 from dpprobe.finetune.losses import row_losses
 

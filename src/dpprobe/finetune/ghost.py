@@ -18,11 +18,11 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from dpprobe.accelerators import autocast
+from dpprobe.devices import autocast
 from dpprobe.errors import ConfigError
+from dpprobe.finetune.layer_rules import WHOLE, rule_of
 from dpprobe.finetune.layers import Call, Rule, forms_gradients, lengths, squared_norms
 from dpprobe.finetune.losses import row_losses
-from dpprobe.finetune.rules import WHOLE, rule_of
 
 
 @dataclass(frozen=True)

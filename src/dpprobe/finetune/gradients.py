@@ -31,7 +31,7 @@ ENGINES: dict[Engine, type[Ghost] | type[Functional]] = {"ghost": Ghost, "functi
 
 
 class Network(Protocol):
-    """A network of which some parameters are trained; `network.TunedNetwork` is one.
+    """A network of which some parameters are trained; `tuned_network.TunedNetwork` is one.
 
     Attributes:
       module: inputs to scores [m, K], in evaluation mode.

@@ -19,7 +19,7 @@ import torch
 
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.pipeline import Decoder
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress
 

@@ -19,7 +19,7 @@ from dpprobe.errors import ConfigError, StoreError
 from dpprobe.finetune.checkpoint import State
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.losses import row_losses
-from dpprobe.finetune.optimisers import OPTIMISERS
+from dpprobe.finetune.network_optimisers import OPTIMISERS
 from dpprobe.finetune.options import Options
 from dpprobe.heads.first_order_options import GRADIENTS
 from dpprobe.heads.schedules import learning_rates, mixing_rates
@@ -29,7 +29,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler, RowIndices
 
 if TYPE_CHECKING:
-    from dpprobe.finetune.network import TunedNetwork
+    from dpprobe.finetune.tuned_network import TunedNetwork
 
 Tensors = dict[str, torch.Tensor]
 

@@ -30,7 +30,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.progress import Progress
 
 if TYPE_CHECKING:
-    from dpprobe.finetune.network import TunedNetwork
+    from dpprobe.finetune.tuned_network import TunedNetwork
 
 logger = logging.getLogger("dpprobe")
 

@@ -33,9 +33,9 @@ from dpprobe.artifacts import fingerprint
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.checkpoint import Checkpoints, State
 from dpprobe.finetune.inputs import Inputs
-from dpprobe.finetune.network import TunedNetwork, load_tuned_state, tuned_state
 from dpprobe.finetune.options import Options as FineTuneOptions
 from dpprobe.finetune.train import Record, Trained, train_network
+from dpprobe.finetune.tuned_network import TunedNetwork, load_tuned_state, tuned_state
 from dpprobe.heads import tuned
 from dpprobe.heads.tuned import NOTHING_CHOSEN, SCORE, Trial, draw_trials, trial_plan
 from dpprobe.privacy.grid import Grid, GridSum

@@ -18,7 +18,7 @@ from typing import Any
 
 from dpprobe.heads.dimension_limits import MOST_FEATURES
 from dpprobe.heads.facts import DataFacts
-from dpprobe.privacy.gaussian import gaussian_mu
+from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 RULE = 1
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.errors import ConfigError
 from dpprobe.heads.clipping import drawn_rows
 from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions
@@ -72,7 +72,7 @@ def train(
       ConfigError: when training diverged, or on a GPU.
       DataError: for batches of rows that are not in memory.
     """
-    if not accelerators.has_kernels(rows.device):
+    if not devices.has_kernels(rows.device):
         raise ConfigError(
             f"head {options.head}: engine exact computes on the CPU, and the rows are on "
             f"{rows.device.type}; train on the CPU, or write engine: closed_form"

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.clipping import (
     ClippedGradients,
@@ -102,7 +102,7 @@ def train(
 
 def is_native(rows: Rows) -> bool:
     """True if the sums are `fused_step`'s, and not PyTorch's."""
-    return accelerators.has_kernels(rows.device)
+    return devices.has_kernels(rows.device)
 
 
 def _advance(trainings: Sequence[Training], steps: int, pool: Executor | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
@@ -53,7 +53,7 @@ def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
         factors *= 1 - _MARGIN
         if data.weights is not None:
             factors *= data.weights[start : start + len(block)]
-        if accelerators.has_kernels(data.device):
+        if devices.has_kernels(data.device):
             in_steps = factors.div_(grid.step).numpy()
             grid_rows.add(block.numpy(), in_steps, grid.whole, total.numpy())
         else:

@@ -26,7 +26,7 @@ frequent ones.
 **Whole numbers.** Rows and candidates are brought to length 2^12 and their entries rounded towards
 zero, so float32 adds the products exactly (at most 2^24); s is rounded down to 2^-16, weights to a
 public step, and scores are sums of integers below 2^52. So a row's part depends on that row alone,
-and the draws are exact (`privacy.choices`).
+and the draws are exact (`privacy.exponential_draws`).
 
 **Used**: the mean p of a class's candidates, counted from the candidates' mean m and scaled to unit
 length. A row scores p (x - m): the class whose prototypes it is nearest to by angle, as one linear

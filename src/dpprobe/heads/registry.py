@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import SerializeAsAny
 
 from dpprobe.heads.options import MethodOptions
-from dpprobe.messages import read_options
+from dpprobe.option_errors import read_options
 from dpprobe.options import by_registry
 
 HEADS: dict[str, str] = {

@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 import torch
 from scipy.linalg.blas import dgemm, dsyrk
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.errors import ConfigError
 from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.rows import Affine, Rows
@@ -170,7 +170,7 @@ class Design:
           step: the unit of its entries; `self.step` where absent.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
-        if accelerators.has_kernels(out.device):
+        if devices.has_kernels(out.device):
             inputs = (piece.features, scale, shift, centre, constant)
             grid_rows.fill(*(tensor.numpy() for tensor in inputs), self.private, out.numpy())
             return out
@@ -218,7 +218,7 @@ class Design:
         """
         if factors.zero:
             return factors.biases.repeat(len(block), 1)
-        if accelerators.has_kernels(block.device):
+        if devices.has_kernels(block.device):
             # the library of the other products here: a second one takes some 10 MB of buffers
             products = torch.from_numpy(
                 dgemm(1.0, block.numpy().T, factors.padded.numpy().T, trans_a=1, trans_b=1)
@@ -352,7 +352,7 @@ def second_moment(
 
 def _weigh(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> None:
     """Multiplies rows with factors, in place, each entry then rounded towards zero if `whole`."""
-    if accelerators.has_kernels(block.device):
+    if devices.has_kernels(block.device):
         grid_rows.weigh(factors.numpy(), whole, block.numpy())
         return
     block.mul_(factors[:, None])
@@ -362,7 +362,7 @@ def _weigh(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> None:
 
 def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     """Returns `total` with the rows' outer products added, in place; right above the diagonal."""
-    if not accelerators.has_kernels(total.device):
+    if not devices.has_kernels(total.device):
         return total.addmm_(block.T, block)
     # Fortran's arrays are transposed: what is its lower triangle is the upper one here
     summed = dsyrk(1.0, block.numpy().T, 1.0, total.numpy().T, lower=1, overwrite_c=1)
@@ -585,7 +585,7 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     classes, columns = weights.shape
     steps, factors = Steps.of(design, loss, classes), design.factors(weights)
     total = torch.zeros((classes, columns), dtype=torch.float64, device=rows.device)
-    kernels = accelerators.has_kernels(rows.device)
+    kernels = devices.has_kernels(rows.device)
     for piece in design.pieces(0 if kernels else 32 * classes + 16 * columns):
         if kernels:
             design.add_gradients(piece, loss, factors, steps, total)

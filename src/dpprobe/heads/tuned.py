@@ -42,11 +42,11 @@ from pydantic import Field, ValidationError, WithJsonSchema, model_validator
 
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError
+from dpprobe.heads.default_search_spaces import default_space
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Range, Space
-from dpprobe.heads.search_spaces import default_space
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
@@ -410,7 +410,7 @@ def draw_trials(
 ) -> list[Trial]:
     """Draws a seed's number of trials, and each one's options, from streams for this alone."""
     # NumPy, as above
-    from dpprobe.privacy.selection import draw_runs, runs_at
+    from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
     generator = entropy.generator(seed, "trials")
     if entropy.secret:

@@ -3,9 +3,9 @@
 A method lists its mechanisms, `calibration.calibrate` computes the noise that meets a target and
 returns a `plan.Plan`, a head runs exactly that plan, and `statement.statement` prints it.
 
-Noise is drawn in `noise.py` and added in `releases.py`, which counts every noisy release against
-the plan. Two fits take noise from `Releases.noise`, add it themselves and report each release: the
-gradient heads (`heads/first_order.py`, and the compiled step in `heads/kernels/fused_step.py`), and
-Newton's with one Hessian a class. Draws among public candidates are made in `choices.py`. The
-engine `opacus` adds the noise of its own library.
+Noise is drawn in `gradient_noise.py` and added in `releases.py`, which counts every noisy release
+against the plan. Two fits take noise from `Releases.noise`, add it themselves and report each
+release: the gradient heads (`heads/first_order.py`, and the compiled step in
+`heads/kernels/fused_step.py`), and Newton's with one Hessian a class. Draws among public candidates
+are made in `exponential_draws.py`. The engine `opacus` adds the noise of its own library.
 """

@@ -10,7 +10,7 @@
 `prv` cannot price exponential releases.
 
 Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced from the
-privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.selection_price` derives. `rdp`
+privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `rdp`
 prices them as in Papernot and Steinke 2022; `prv` cannot price them.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from dp_accounting.pld import privacy_loss_distribution
 
-    from dpprobe.privacy.selection_price import Profile
+    from dpprobe.privacy.best_of_runs_price import Profile
 
 logger = logging.getLogger("dpprobe")
 
@@ -541,7 +541,7 @@ def _selected_epsilon(
 
     Mechanisms that the selection does not repeat are released once a fit, before the runs.
     """
-    from dpprobe.privacy import selection_price as best  # imports numpy
+    from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
@@ -566,7 +566,7 @@ def _profile(
     mechanisms: Sequence[Mechanism], resolved: str, interval: float | None, size: int = 1
 ) -> Profile:
     """Returns the privacy profile of one run."""
-    from dpprobe.privacy.selection_price import Profile  # imports numpy
+    from dpprobe.privacy.best_of_runs_price import Profile  # imports numpy
 
     if resolved == "gaussian":
         mu = gaussian_mu(mechanisms)

@@ -6,7 +6,8 @@ rounding of the real-valued Gaussian mechanism, so its price is the accountants'
 tells what was added to what. First-order heads add float32 noise to float32 sums by themselves, in
 benchmark mode only; docs/privacy.md says what that leaves open.
 
-A choice among public candidates leaves as their places, drawn exactly (`privacy.choices`).
+A choice among public candidates leaves as their places, drawn exactly
+(`privacy.exponential_draws`).
 
 An audit passes an `Observer`, which sees every release of a fit before and after its noise.
 """
@@ -23,11 +24,11 @@ import numpy as np
 import torch
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import choices
+from dpprobe.privacy import exponential_draws
 from dpprobe.privacy.entropy import SEEDED, Entropy
+from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.grid import Grid, GridSum, mirror
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian
 from dpprobe.privacy.sampling import Sampler
@@ -194,16 +195,16 @@ class Releases:
         self._whole(name, scores.units)
         groups = scores.units.cpu().numpy().astype(np.int64)
         if mechanism.noise_multiplier == 0:
-            drawn = np.stack([choices.best(group, mechanism.count) for group in groups])
+            drawn = np.stack([exponential_draws.best(group, mechanism.count) for group in groups])
             return torch.from_numpy(drawn).expand(len(self.seeds), -1, -1)
-        rate = choices.rate_of(
+        rate = exponential_draws.rate_of(
             step=scores.step,
             noise_multiplier=mechanism.noise_multiplier,
             sensitivity=mechanism.sensitivity,
         )
         places = []
         for seed in self.seeds:
-            chooser = choices.Chooser(self.keystream(seed, f"draws of {name}"))
+            chooser = exponential_draws.Chooser(self.keystream(seed, f"draws of {name}"))
             places.append([chooser.choose(group, mechanism.count, rate) for group in groups])
         return torch.from_numpy(np.asarray(places))
 

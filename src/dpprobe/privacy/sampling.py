@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.errors import PrivacyError
-from dpprobe.machine_code import MachineCode
 from dpprobe.privacy.keystream import Keystream, Words
+from dpprobe.privacy.machine_code import MachineCode
 
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit

@@ -55,8 +55,8 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.metrics import Link, hits
-from dpprobe.results.units import count_units, row_weights
-from dpprobe.training.features import JobFeatures
+from dpprobe.results.unit_counts import count_units, row_weights
+from dpprobe.training.job_features import JobFeatures
 
 Metric = Literal["accuracy", "auc"]
 Floats = npt.NDArray[np.float64]

@@ -54,8 +54,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dpprobe.artifacts import canonical_json, fingerprint, sync
-from dpprobe.disk import unwritable
+from dpprobe.artifacts import canonical_json, fingerprint, sync, unwritable
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.privacy.accountants import (
     Fits,

@@ -32,10 +32,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, fingerprint, read_json, sha256_file, sync
-from dpprobe.code_version import code_version
+from dpprobe.artifacts import (
+    PARTIAL_SUFFIX,
+    atomic_path,
+    fingerprint,
+    read_json,
+    require_room,
+    sha256_file,
+    sync,
+    when_there_is_room,
+)
 from dpprobe.data.options import DatasetOptions
-from dpprobe.disk import require_room, when_there_is_room
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.store import FeatureStore
@@ -44,15 +51,14 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import CLASS_PRIORS, Heads
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.release import bundle as files
+from dpprobe.release.audit_evidence import read_evidence
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFacts
-from dpprobe.release.card import write_card
-from dpprobe.release.choice import choice_block
 from dpprobe.release.evaluation import (
     check_telling,
     composition_words,
@@ -60,25 +66,27 @@ from dpprobe.release.evaluation import (
     evaluation_mechanisms,
     fewest_of_a_class,
 )
-from dpprobe.release.evidence import read_evidence
+from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger import Booking, Entry, Ledger, Part
+from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
-from dpprobe.release.published import check_published
+from dpprobe.release.release_choice_price import choice_block
+from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key, sign
-from dpprobe.release.statement import published_options, release_statement
-from dpprobe.results.units import count_units, unit_codes
+from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.removal import left_out
 from dpprobe.study.study import Study
-from dpprobe.training.deciding import facts_of
-from dpprobe.training.features import (
+from dpprobe.training.auto_methods import facts_of
+from dpprobe.training.job_features import (
     JobFeatures,
     check_patients,
     read_job_features,
     units_of,
 )
-from dpprobe.training.plans import check_price, plan_method
-from dpprobe.training.public_files import PrivateData
+from dpprobe.training.plan_file import check_price, plan_method
+from dpprobe.training.public_file_check import PrivateData
+from dpprobe.versions import code_version
 
 logger = logging.getLogger("dpprobe")
 

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dpprobe.artifacts import write_text
-from dpprobe.release import documents, evidence
+from dpprobe.release import audit_evidence, documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
 from dpprobe.reporting.html_page import content_policy
 
@@ -48,7 +48,7 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         rows=_mechanisms(statement),
         evaluation=evaluation,
         measured=documents.measured(evaluation) if evaluation else None,
-        audited=evidence.in_words(statement["evidence"]),
+        audited=audit_evidence.in_words(statement["evidence"]),
         spent=documents.spent(statement["ledger"]),
         use=documents.one_line(facts.card.intended_use or documents.INTENDED_USE),
         limits=documents.one_line(facts.card.limits or documents.LIMITS),

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.artifacts import sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -44,7 +44,7 @@ from dpprobe.heads.scoring import one_head, probabilities
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
 from dpprobe.release.image_sources import find_images, open_encoded
-from dpprobe.release.predictions import (
+from dpprobe.release.prediction_table import (
     Prediction,
     check_output,
     label_of,
@@ -181,7 +181,7 @@ class Predictor:
           opened: decodes an image, or raises a DataError.
           threads: that decode and, on a CPU, compute; as many as torch has by default.
         """
-        accelerator = accelerators.accelerator(self.device)
+        accelerator = devices.accelerator(self.device)
         parts = compute_rows(
             iter(images),
             count,

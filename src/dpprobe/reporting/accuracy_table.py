@@ -8,10 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
-from dpprobe.privacy.limits import ABOVE_NOTE
-from dpprobe.reporting import tables
-from dpprobe.reporting.headline import headline_lines
-from dpprobe.reporting.tables import (
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import (
     BLANK,
     PLUS_MINUS,
     Column,
@@ -20,6 +18,8 @@ from dpprobe.reporting.tables import (
     interval_text,
     make_row,
 )
+from dpprobe.privacy.limits import ABOVE_NOTE
+from dpprobe.reporting.headline import headline_lines
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid, rounded_up
 

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.fairness.groups import NO_NAME, natural
 from dpprobe.fairness.record import (
     ALL_LABELS,
@@ -26,8 +28,6 @@ from dpprobe.fairness.record import (
     left_out_in_words,
 )
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting import tables
-from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.study.ablations import unique
 
 NAME = "fairness"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dpprobe.results.best_private import Best, best_private
 from dpprobe.results.cautions import cautions
 from dpprobe.results.cell_record import Measure
-from dpprobe.results.compare import PAIRED
+from dpprobe.results.paired_difference import PAIRED
 from dpprobe.results.summary import Entry, Grid
 from dpprobe.results.uncertainty import SEED_INTERVAL
 

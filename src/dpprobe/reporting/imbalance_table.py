@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.fairness.imbalance import best_methods, fit_law
 from dpprobe.fairness.imbalance_record import (
     BreakDown,
@@ -16,8 +18,6 @@ from dpprobe.fairness.imbalance_record import (
     RareCell,
 )
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting import tables
-from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.study.ablations import unique
 
 NOTE = (

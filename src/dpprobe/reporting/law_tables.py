@@ -18,10 +18,10 @@ from dpprobe.analysis.law_record import (
     Split,
 )
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.published import Number, Published
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting import tables
-from dpprobe.reporting.published import Number, Published
-from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.results.summary import Entry, Grid
 from dpprobe.study.ablations import unique
 

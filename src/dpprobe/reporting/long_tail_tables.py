@@ -14,9 +14,9 @@ from dpprobe.analysis.long_tail import FEW
 from dpprobe.analysis.long_tail_record import LONG_TAIL_TABLES, Frequencies, LongTailRecord
 from dpprobe.analysis.rank_correlation import RankCorrelation, rank_correlation
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
-from dpprobe.reporting import tables
-from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.results.best_private import best_result
 from dpprobe.results.summary import Entry, Grid
 

@@ -38,9 +38,9 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     # `dpprobe --help` is to be quick, and Matplotlib is loaded for a figure alone
-    from dpprobe.planner.plan import make_plan
-    from dpprobe.planner.predict import Setting
-    from dpprobe.planner.words import plan_in_words
+    from dpprobe.planner.accuracy_plan import make_plan
+    from dpprobe.planner.plan_text import plan_in_words
+    from dpprobe.planner.predicted_accuracy import Setting
 
     setting = Setting(
         n=arguments.n,

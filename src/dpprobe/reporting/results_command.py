@@ -12,7 +12,7 @@ from typing import Any
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
-from dpprobe.launch import run_command
+from dpprobe.study.run_command import run_command
 from dpprobe.study.snapshot import recent_results_folders
 
 SUMMARIES = "summary/*.parquet"

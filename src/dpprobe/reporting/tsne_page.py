@@ -19,7 +19,7 @@ from markupsafe import Markup
 from dpprobe.analysis.tsne import read_embedding
 from dpprobe.artifacts import write_text
 from dpprobe.data.table import SplitTable
-from dpprobe.reporting.colours import CIRCLES, CLASS_COLOURS
+from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS
 from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.thumbnails import data_uri, thumbnails
 

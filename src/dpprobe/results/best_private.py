@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from dpprobe.results.cell_record import CellRecord, Measure
-from dpprobe.results.compare import Comparison, compare
 from dpprobe.results.held_out import HeldOut, held_out
+from dpprobe.results.paired_difference import Comparison, compare
 from dpprobe.results.summary import Choice, Entry, Grid
 
 
@@ -22,8 +22,8 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one epsilon, chosen by its test result.
 
-    Its own epsilon does not cover that choice: `choice` has what does. Nor is its mean what to
-    expect of it: `held_out` has that, None where nothing was chosen or too little is known.
+    Its own epsilon does not cover that choice: `best_head_price` has what does. Nor is its mean
+    what to expect of it: `held_out` has that, None where nothing was chosen or too little is known.
     """
 
     dataset: str

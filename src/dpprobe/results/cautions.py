@@ -8,7 +8,7 @@ from itertools import combinations
 from dpprobe.privacy.limits import epsilon_token
 from dpprobe.results.best_private import Best
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.compare import compare
+from dpprobe.results.paired_difference import compare
 from dpprobe.results.summary import Entry, Grid
 
 CLASSES_NAMED = 5

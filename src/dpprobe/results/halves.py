@@ -3,8 +3,8 @@
 `HALVINGS` times the test units are split in two at random. All cells of a dataset have the same
 test rows and are split alike, so that their values on a half can be compared in pairs. Two things
 are made from them: the value of the best of several cells on rows that took no part in choosing it
-(`held_out.py`), and the variance over test rows of the difference of two cells (`compare.py`). A
-cell's record keeps them, for its predictions may be gigabytes.
+(`held_out.py`), and the variance over test rows of the difference of two cells
+(`paired_difference.py`). A cell's record keeps them, for its predictions may be gigabytes.
 
 Halves have the randomness that the metric has on new rows. An accuracy changes with the share of
 each class, and new rows have other shares: for it all units are shuffled together. A macro accuracy

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import expit, log_softmax
 
 from dpprobe.errors import DataError
-from dpprobe.results.units import row_weights
+from dpprobe.results.unit_counts import row_weights
 
 Link = Literal["softmax", "sigmoid", "none"]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from dpprobe.artifacts import read_json
 from dpprobe.data.options import Headline
-from dpprobe.finetune.search import NOT_PRICED, Trial
+from dpprobe.errors import DataError
+from dpprobe.finetune.unpriced_search import NOT_PRICED, Trial
 from dpprobe.records import Part, Record
 from dpprobe.results.cell_record import CellName
 
@@ -49,3 +51,17 @@ class SearchRecord(Record):
 def search_path(searches: Path | str, cell: CellName) -> Path:
     """Returns the path of a cell's search below the folder of all searches."""
     return Path(searches, cell.dataset, cell.backbone, cell.method, f"eps-{cell.epsilon}.json")
+
+
+def read_searched_values(path: Path | None) -> dict[str, Any]:
+    """Returns the option values that a search chose for a method; none without a search.
+
+    Raises:
+      DataError: if the file is not a search's.
+    """
+    if path is None:
+        return {}
+    try:
+        return dict(read_json(path)["best"]["values"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not a search ({error!r}); delete it and run again") from None

@@ -15,6 +15,7 @@ import pyarrow as pa
 from dpprobe.artifacts import read_table, write_table
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import ABOVE_MARK, delta_above
+from dpprobe.results.best_head_price import choice_price
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
     HEADLINES,
@@ -25,8 +26,7 @@ from dpprobe.results.cell_record import (
     measures,
     read_cell,
 )
-from dpprobe.results.choice import choice_price
-from dpprobe.results.headline import (
+from dpprobe.results.headline_metric import (
     constant_headline,
     headline_reason,
     least_class,
@@ -111,8 +111,8 @@ def summarise_cells(
     """Writes one row a cell and seed, in the order of backbone, method, epsilon and seed.
 
     The privacy statement of each private cell lies beside its record. `choice_epsilon` is what
-    publishing the best private cell of the dataset and epsilon costs, as `choice` derives; None
-    where there is one. `private` says that the cell's method is private *and* its epsilon is
+    publishing the best private cell of the dataset and epsilon costs, as `best_head_price` derives;
+    None where there is one. `private` says that the cell's method is private *and* its epsilon is
     finite. Metrics are fractions; `epsilon` of "inf" is infinity. `metric_of` says what names the
     metric, where one is named.
 

@@ -24,7 +24,7 @@ from dpprobe.results.bootstrap import (
 from dpprobe.results.cell_record import SCALAR_METRICS
 from dpprobe.results.intervals import over_classes, together, wilson
 from dpprobe.results.metrics import SAME, Link, hits, label_ranks, ranked_columns, ranked_labels
-from dpprobe.results.units import row_weights
+from dpprobe.results.unit_counts import row_weights
 
 SEED_INTERVAL = "t over seeds"
 ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test rows"

@@ -1,1 +1,1 @@
-"""The study a user writes: its options, checks, messages, schema and catalog."""
+"""The study a user writes: its options, checks, schema and catalog."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dpprobe.planner.words import too_few_warning
+from dpprobe.planner.plan_text import too_few_warning
 from dpprobe.privacy.limits import INFINITE, LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.study.study import Study
 

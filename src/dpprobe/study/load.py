@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from dpprobe.errors import ConfigError
-from dpprobe.messages import validated
+from dpprobe.option_errors import validated
 from dpprobe.study.study import Study
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import atomic_path
-from dpprobe.differences import first_difference
 from dpprobe.errors import ConfigError
+from dpprobe.records import first_difference
 from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
 from dpprobe.versions import VERSIONS, edited

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 RELEASES = "releases"
 DOWNLOADS = "downloads"  # in data_dir
-# In results_dir and data_dir: names the object store that the files around it are copies from.
-STORE_MARK = ".object_store.json"
-STORE_MARK_FORMAT, STORE_MARK_FORMAT_VERSION = "dpprobe-object-store", 1
 
 # All but the releases; MLflow's files among them.
 WRITTEN = frozenset(

@@ -15,8 +15,8 @@ from mlflow import MlflowClient
 from dpprobe.audit.record import AuditRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
+from dpprobe.exhibits.colours import CLASS_COLOURS
 from dpprobe.fairness.record import FairnessRecord
-from dpprobe.reporting.colours import CLASS_COLOURS
 from dpprobe.results.cell_record import ACCURACY, measures, read_cell
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.model_registry import register_heads, retire_heads

@@ -37,7 +37,7 @@ from dpprobe.release.bundle import (
     read_bundle,
 )
 from dpprobe.release.documents import tells
-from dpprobe.release.predictions import value_columns
+from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.receipt import write_receipt

@@ -36,7 +36,7 @@ from dpprobe.results.cell_record import (
     CellRecord,
     read_statement,
 )
-from dpprobe.results.headline import least_class
+from dpprobe.results.headline_metric import least_class
 from dpprobe.results.metrics import THRESHOLDS
 from dpprobe.results.summary import Grid, rounded_up
 from dpprobe.tracking.store import first_line

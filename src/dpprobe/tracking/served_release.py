@@ -19,7 +19,7 @@ import numpy as np
 from dpprobe.data.table import EncodedImage, decode
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BundleFacts, read_bundle
-from dpprobe.release.predictions import label_of, value_columns
+from dpprobe.release.prediction_table import label_of, value_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -15,18 +15,18 @@ from typing import Any
 
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.devices import identity_device
-from dpprobe.differences import first_difference
 from dpprobe.errors import DpprobeError
 from dpprobe.features.store import FeatureStore
 from dpprobe.privacy.private_mark import check_unmarked
+from dpprobe.records import first_difference
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NetworkRecord,
     network_folder,
     whole_network_record,
 )
-from dpprobe.training.cell import CellTask
-from dpprobe.training.search_choice import read_choice
+from dpprobe.results.search_record import read_searched_values
+from dpprobe.training.cell_task import CellTask
 from dpprobe.training.tasks import Job, OpenedJob, open_job
 from dpprobe.versions import VERSIONS
 
@@ -97,7 +97,9 @@ def keep_network(
     opened = open_network_job(
         job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
     )
-    task = network_task(opened, files, device=identity_device(device), chosen=read_choice(choice))
+    task = network_task(
+        opened, files, device=identity_device(device), chosen=read_searched_values(choice)
+    )
     folder = network_folder(networks, task.name.key, index)
     record = whole_network_record(folder)
     if record is None or not is_of(record, task, index, folder):

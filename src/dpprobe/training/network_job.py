@@ -21,17 +21,23 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, sha256_file, sync, write_json
+from dpprobe.artifacts import (
+    PARTIAL_SUFFIX,
+    atomic_path,
+    sha256_file,
+    sync,
+    when_there_is_room,
+    write_json,
+)
 from dpprobe.devices import identity_device, resolve_device
-from dpprobe.disk import when_there_is_room
 from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
-from dpprobe.finetune.network import TunedNetwork, load_tuned_state, transform_state
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.probe import fit_probe, start_from
+from dpprobe.finetune.starting_probe import fit_probe, start_from
 from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import Record, Trained, train_network
+from dpprobe.finetune.tuned_network import TunedNetwork, load_tuned_state, transform_state
 from dpprobe.finetune.tuned_trials import tuned_network
 from dpprobe.heads import tuned
 from dpprobe.privacy.plan import Plan
@@ -48,8 +54,9 @@ from dpprobe.results.network_record import (
     NetworkRecord,
     network_folder,
 )
+from dpprobe.results.search_record import read_searched_values
 from dpprobe.study.study import Study
-from dpprobe.training.cell import CellTask
+from dpprobe.training.cell_task import CellTask
 from dpprobe.training.network_cell import (
     NetworkFiles,
     checkpoint_folder,
@@ -57,7 +64,6 @@ from dpprobe.training.network_cell import (
     open_network_job,
 )
 from dpprobe.training.network_material import Material
-from dpprobe.training.search_choice import read_choice
 from dpprobe.training.tasks import Job
 
 logger = logging.getLogger("dpprobe")
@@ -118,7 +124,7 @@ def tune_network(
         job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
     )
     device = identity_device(limits.device)
-    chosen = read_choice(choice)
+    chosen = read_searched_values(choice)
     task = network_task(opened, files, device=device, chosen=chosen)
     folder = network_folder(networks, task.name.key, index)
     opened.check_stale(task)

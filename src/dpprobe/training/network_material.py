@@ -14,16 +14,16 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.cut_shards import cut_shape
+from dpprobe.finetune.engine_check import check_network
 from dpprobe.finetune.inputs import Inputs, cut_inputs, image_inputs
-from dpprobe.finetune.network import TunedNetwork, build_network
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.truth import check_network
+from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
-from dpprobe.training.features import read_training_set
+from dpprobe.heads.unit_weights import Units
+from dpprobe.training.job_features import read_training_set
 from dpprobe.training.network_cell import NetworkFiles
 
 # Rows of the example that per-example gradients are checked on.

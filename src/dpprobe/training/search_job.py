@@ -30,19 +30,19 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
-from dpprobe.finetune.network import TunedNetwork, load_tuned_state
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.probe import fit_probe, start_from
-from dpprobe.finetune.search import best_trial, run_trials
+from dpprobe.finetune.starting_probe import fit_probe, start_from
 from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import train_network
+from dpprobe.finetune.tuned_network import TunedNetwork, load_tuned_state
+from dpprobe.finetune.unpriced_search import best_trial, run_trials
 from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.randomness import cell_seed, derived_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics
 from dpprobe.results.search_record import HeldOut, SearchRecord
-from dpprobe.results.units import unit_codes
-from dpprobe.training.cell import CellTask
+from dpprobe.results.unit_counts import unit_codes
+from dpprobe.training.cell_task import CellTask
 from dpprobe.training.network_cell import NetworkFiles, network_task, open_network_job
 from dpprobe.training.network_job import Limits, plan_for
 from dpprobe.training.network_material import Material

@@ -17,17 +17,17 @@ from dpprobe.features.text import check_classes
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.results.cell_record import CellName
-from dpprobe.results.units import class_counts
+from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
-from dpprobe.training.cell import CellTask
-from dpprobe.training.deciding import decide, facts_of
-from dpprobe.training.features import check_patients, units_of
-from dpprobe.training.plans import Plans, check_prices, read_plans
-from dpprobe.training.public_files import PrivateData
+from dpprobe.training.auto_methods import decide, facts_of
+from dpprobe.training.cell_task import CellTask
+from dpprobe.training.job_features import check_patients, units_of
+from dpprobe.training.plan_file import Plans, check_prices, read_plans
+from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import VERSIONS
 
 
@@ -135,7 +135,7 @@ def open_job(
     overlap: Path | None,
     tables: Path | None,
 ) -> OpenedJob:
-    """Reads and checks what a job trains from; arguments as of `job.train_job`.
+    """Reads and checks what a job trains from; arguments as of `head_job.train_job`.
 
     Raises:
       PrivacyError: for a plan that is not its method's, and a private file declared public.

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from dpprobe.errors import DataError
-from dpprobe.finetune.network import split_state
+from dpprobe.finetune.tuned_network import split_state
 from dpprobe.results.network_record import (
     HISTORY_FILE,
     SCORES_FILE,
@@ -25,15 +25,15 @@ from dpprobe.results.network_record import (
     network_folder,
     whole_network_record,
 )
-from dpprobe.training.contents import CellContents
-from dpprobe.training.features import read_job_features
+from dpprobe.results.search_record import read_searched_values
+from dpprobe.training.cell_contents import CellContents
+from dpprobe.training.job_features import read_job_features
 from dpprobe.training.network_cell import (
     NetworkFiles,
     is_of,
     network_task,
     open_network_job,
 )
-from dpprobe.training.search_choice import read_choice
 from dpprobe.training.tasks import Job
 
 _HISTORY_KEYS = ("step", "epoch", "train_loss", "test_accuracy", "test_auc")
@@ -62,7 +62,9 @@ def gather_networks(
     cell = (job.dataset, job.backbone, method, job.epsilon)
     folders = [network_folder(networks, cell, index) for index in range(job.seeds)]
     records = [_record(folder) for folder in folders]
-    task = network_task(opened, files, device=_device(folders, records), chosen=read_choice(choice))
+    task = network_task(
+        opened, files, device=_device(folders, records), chosen=read_searched_values(choice)
+    )
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
             raise DataError(f"{folder}: not a seed of today's cell; delete it and run again")

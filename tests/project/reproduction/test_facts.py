@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dpprobe.errors import ConfigError
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from dpprobe.study import catalog
 from reproduction import facts
 from tests.support.reproduction import known, printed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from reproduction.facts import Cost
 from reproduction.hours import Estimate, estimate
 from reproduction.record import MeasuredRate

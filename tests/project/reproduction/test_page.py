@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from reproduction import facts, page, record
 from reproduction.compare import compare_all
 from tests.support.reproduction import known, printed, result
@@ -85,7 +85,9 @@ def test_what_was_not_run_has_its_command_and_needs(monkeypatch: pytest.MonkeyPa
     words = "heads --cores all --configfile config/mine.yaml"
     assert f"    snakemake {words}\n" in text
     assert "No rate of it was measured: no hours." in " ".join(text.split())
-    monkeypatch.setattr("dpprobe.launch.clone_root", lambda: None)  # as a wheel is installed
+    monkeypatch.setattr(
+        "dpprobe.study.run_command.clone_root", lambda: None
+    )  # as a wheel is installed
     text = made([FIRST], {"missing": "It takes a week.", "target": "heads"}, results=[])
     assert f"    dpprobe run {words}\n" in text
 

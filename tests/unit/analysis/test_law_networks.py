@@ -17,7 +17,7 @@ from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import sources
 from dpprobe.data.sklearn_datasets import Options as Sklearn
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.network import build_network, tuned_state
+from dpprobe.finetune.tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform

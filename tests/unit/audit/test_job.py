@@ -24,10 +24,10 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.study.options import AuditOptions, MembershipOptions
-from dpprobe.training.plans import write_plans
+from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
-from tests.unit.training.test_job import CLASSES, DIMENSION, ROWS, write_features
+from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
 
 METHODS = {
     "small": method_options({"head": "sgd", "batch_size": 30, "steps": 12}),

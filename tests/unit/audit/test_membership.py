@@ -21,7 +21,7 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import best_attack

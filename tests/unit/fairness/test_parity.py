@@ -36,7 +36,7 @@ def _rows(classes: int, *, several: bool) -> tuple[TestRows, np.ndarray, np.ndar
 
 
 @pytest.mark.parametrize(("classes", "several"), [(2, False), (5, False), (3, True)])
-def test_differences_are_fairlearns(classes: int, several: bool) -> None:
+def test_records_are_fairlearns(classes: int, several: bool) -> None:
     rows, scores, groups = _rows(classes, several=several)
     (site,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
     thresholds = named_thresholds([0.5, {"false_positive_rate": 0.2}], 2 if several else classes)

@@ -164,7 +164,7 @@ def test_a_shard_waits_for_room_before_it_is_written(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shard_writer, "require_room", full_twice)
-    monkeypatch.setattr("dpprobe.disk.PAUSE", 0)
+    monkeypatch.setattr("dpprobe.artifacts.PAUSE", 0)
     header = make_header(shards=1)
     write_shard(tmp_path / "s.h5", header, features=FEATURES, labels=LABELS, ids=IDS)
     assert asked == [(tmp_path, FEATURES.nbytes)] * 3

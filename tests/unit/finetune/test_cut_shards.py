@@ -24,8 +24,8 @@ from dpprobe.features.extract import extract_shard
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.cut_shards import cut_backbone, cut_shape, extract_cut_shard
-from dpprobe.finetune.network import build_network, tuned_state, whole_network
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.tuned_network import build_network, tuned_state, whole_network
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.rows import Transform
 

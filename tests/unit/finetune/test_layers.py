@@ -14,8 +14,8 @@ from torch import nn
 
 from dpprobe.finetune import ghost
 from dpprobe.finetune.adapters import ChannelAffine
+from dpprobe.finetune.layer_rules import rule_of
 from dpprobe.finetune.layers import ModuleRule, lengths, squared_norms
-from dpprobe.finetune.rules import rule_of
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
 ROWS = 5

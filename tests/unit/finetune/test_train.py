@@ -15,13 +15,13 @@ from torch import nn
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.inputs import CutInputs, Inputs
-from dpprobe.finetune.network import TunedNetwork
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
+from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.adam import Adam
-from dpprobe.heads.units import Units
-from dpprobe.privacy.noise import GaussianNoise
+from dpprobe.heads.unit_weights import Units
+from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import stream
 from dpprobe.privacy.releases import Releases

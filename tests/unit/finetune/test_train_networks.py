@@ -15,11 +15,11 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import CutInputs, ImageInputs, Index, Inputs
-from dpprobe.finetune.network import TunedNetwork, build_network
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
+from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.rows import Transform
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from tests.support.tiny_networks import NaiveSums, flat, network_options, releases_of
 
 ROWS, CLASSES, SIZE = 10, 3, 32

@@ -20,14 +20,14 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune import tuned_trials
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import CutInputs
-from dpprobe.finetune.network import TunedNetwork, tuned_state
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
+from dpprobe.finetune.tuned_network import TunedNetwork, tuned_state
 from dpprobe.finetune.tuned_trials import Tuned, count_hits, tuned_network
 from dpprobe.heads import tuned
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.tuned import draw_trials
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed, stream_seed
@@ -243,7 +243,7 @@ def test_the_number_of_trials_leaves_no_trace(
 def test_no_trial_gives_a_network_that_no_data_decides(
     spy: Spy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dpprobe.privacy.selection.draw_runs", lambda *_: 0)
+    monkeypatch.setattr("dpprobe.privacy.random_run_count.draw_runs", lambda *_: 0)
     method = searched(distribution="poisson")
     checkpoint = Checkpoints(folder=tmp_path / "none", fingerprint="f")
     (trained, chosen), releases = run(
@@ -338,7 +338,7 @@ def test_a_probe_is_released_in_each_trial(spy: Spy) -> None:
 
 def test_the_score_has_the_noise_that_is_priced(spy: Spy, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not spy.calls
-    monkeypatch.setattr("dpprobe.privacy.selection.draw_runs", lambda *_: 1)
+    monkeypatch.setattr("dpprobe.privacy.random_run_count.draw_runs", lambda *_: 1)
     method, inputs = searched(search={"learning_rate": [0.5, 0.50001]}), rows_of()
     monkeypatch.setattr(f"{__name__}.made", lambda options, seed: _constant(options, seed))
     errors = []

@@ -19,7 +19,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.study.load import load_study

@@ -20,7 +20,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import classes_of, plan_of

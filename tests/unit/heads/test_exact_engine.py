@@ -22,7 +22,7 @@ from dpprobe.heads.normalisation import Centred
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.sgd import Options, Sgd
 from dpprobe.heads.training_set import TrainingSet, row_lengths
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed

@@ -20,7 +20,7 @@ from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.noise import GaussianNoise
+from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.privacy.sampling import poisson_batches
 from tests.support.gpu import DEVICES, needs_gpu

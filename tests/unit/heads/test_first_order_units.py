@@ -19,7 +19,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.gradient_sums import LOSSES, full_sum, poisson_sums, random_weights

@@ -32,7 +32,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import GAUSSIAN, Plan

@@ -23,7 +23,7 @@ from dpprobe.heads.second_order import (
     gradient,
     second_moment,
 )
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import Stream, classes_of, plan_of, rows_of

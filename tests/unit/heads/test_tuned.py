@@ -289,7 +289,7 @@ def test_a_seed_depends_on_itself_alone_and_repeats() -> None:
 
 
 def test_no_trial_gives_a_head_that_no_data_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpprobe.privacy.selection.draw_runs", lambda *_: 0)
+    monkeypatch.setattr("dpprobe.privacy.random_run_count.draw_runs", lambda *_: 0)
     method = tuned(distribution="poisson")
     fitted = fit_heads(method, training_set(), planned(method), SEEDS, record=lambda *_: None)
     assert not fitted.weights.any()
@@ -307,7 +307,7 @@ def test_a_priced_normalisation_is_released_once_for_all_trials() -> None:
 
 def test_the_score_has_the_noise_that_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     spied(monkeypatch, Spy())
-    monkeypatch.setattr("dpprobe.privacy.selection.draw_runs", lambda *_: 1)
+    monkeypatch.setattr("dpprobe.privacy.random_run_count.draw_runs", lambda *_: 1)
     method = tuned()
     plan, data = planned(method, noise=2.0), training_set()
     seeds = [cell_seed("noise", index) for index in range(400)]

@@ -19,8 +19,8 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.random_run_count import draw_runs, runs_at
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.selection import draw_runs, runs_at
 from tests.support.feature_stores import public_store
 
 OPTIONS: dict[str, dict[str, Any]] = {

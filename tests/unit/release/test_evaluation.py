@@ -35,8 +35,8 @@ from dpprobe.release.evaluation import (
     label_counts,
 )
 from dpprobe.results import metrics
-from dpprobe.results.units import row_weights
-from dpprobe.training.features import JobFeatures
+from dpprobe.results.unit_counts import row_weights
+from dpprobe.training.job_features import JobFeatures
 
 Metric = Literal["accuracy", "auc"]
 NULL = math.nan

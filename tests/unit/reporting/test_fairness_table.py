@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.errors import DataError
+from dpprobe.exhibits.tables import Table
 from dpprobe.fairness.record import FairnessRecord
 from dpprobe.reporting.fairness_table import (
     BY_ACCURACY,
@@ -17,7 +18,6 @@ from dpprobe.reporting.fairness_table import (
     shown_metric,
     write_fairness_table,
 )
-from dpprobe.reporting.tables import Table
 from tests.support.fairness_records import value, write_fairness
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
+from dpprobe.exhibits.tables import markdown
 from dpprobe.reporting.law_tables import law_tables, published_laws, write_law_tables
-from dpprobe.reporting.tables import markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.law_records import law_record, network

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.analysis.long_tail_record import LONG_TAIL_TABLES, LongTailRecord
+from dpprobe.exhibits.tables import markdown
 from dpprobe.reporting.long_tail_tables import (
     Gap,
     correlation_table,
@@ -18,7 +19,6 @@ from dpprobe.reporting.long_tail_tables import (
     sub_class_table,
     write_long_tail_tables,
 )
-from dpprobe.reporting.tables import markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.long_tail_records import SCORES, long_tail_record

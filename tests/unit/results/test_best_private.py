@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.reporting.figures import curves, style
+from dpprobe.exhibits import style
+from dpprobe.reporting.figures import curves
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.compare import compare
 from dpprobe.results.halves import Halves, half_values, split_rows
+from dpprobe.results.paired_difference import compare
 from dpprobe.results.summary import Choice, Entry, Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.paper_tables import (

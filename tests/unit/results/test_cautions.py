@@ -22,7 +22,7 @@ from dpprobe.results.best_private import best_private
 from dpprobe.results.cautions import cautions, falls, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.halves import half_values, split_rows
-from dpprobe.results.headline import headline_reason, least_class
+from dpprobe.results.headline_metric import headline_reason, least_class
 from dpprobe.results.held_out import HeldOut
 from dpprobe.results.summary import Entry, Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell

@@ -28,7 +28,7 @@ from dpprobe.results.uncertainty import (
     UNIT_PROPORTION,
     summarise,
 )
-from dpprobe.results.units import row_weights
+from dpprobe.results.unit_counts import row_weights
 
 
 def _patients(generator: np.random.Generator, rows: int) -> np.ndarray:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError
+from dpprobe.results.best_head_price import choice_price
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.choice import choice_price
 from dpprobe.results.summary import (
     SCHEMA,
     read_grid,

@@ -30,7 +30,7 @@ from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network
 from dpprobe.training import network_material
 from dpprobe.training.network_cell import NetworkFiles, keep_network
 from dpprobe.training.network_job import Limits, plan_for, tune_network
-from dpprobe.training.plans import read_plans, write_plans
+from dpprobe.training.plan_file import read_plans, write_plans
 from dpprobe.training.tasks import Job
 from dpprobe.training.tuned_networks import gather_networks
 

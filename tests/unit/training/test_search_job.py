@@ -21,19 +21,18 @@ from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.features.store import FeatureStore
-from dpprobe.finetune.network import TunedNetwork
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.search import best_trial
 from dpprobe.finetune.train import Trained, train_network
+from dpprobe.finetune.tuned_network import TunedNetwork
+from dpprobe.finetune.unpriced_search import best_trial
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.results.search_record import SearchRecord
+from dpprobe.results.search_record import SearchRecord, read_searched_values
 from dpprobe.training import search_job as module
-from dpprobe.training.features import read_training_set
+from dpprobe.training.job_features import read_training_set
 from dpprobe.training.network_cell import NetworkFiles
 from dpprobe.training.network_job import Limits
-from dpprobe.training.plans import write_plans
-from dpprobe.training.search_choice import read_choice
+from dpprobe.training.plan_file import write_plans
 from dpprobe.training.search_job import held_out_rows, search_job, without_rows
 from dpprobe.training.tasks import Job
 
@@ -179,7 +178,7 @@ def test_a_record_has_the_trials_and_the_best(run: Run) -> None:
     held = held_out_rows(FeatureStore(run.folder / "train/manifest.json"), 0.25, seed=0)
     assert record.held_out.rows == record.held_out.units == held.sum()
     assert record.held_out.share == 0.25
-    assert read_choice(run.path) == record.best.values
+    assert read_searched_values(run.path) == record.best.values
     assert (record.best.score or 0) > 0.7
     assert not list(run.path.parent.glob(".*.checkpoint"))
 

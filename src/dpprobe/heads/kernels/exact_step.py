@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from dpprobe.machine_code import MachineCode
+from dpprobe.privacy.machine_code import MachineCode
 
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit

@@ -38,10 +38,10 @@ from dpprobe.heads.kernels.vectors import (
     ZERO,
     Code,
 )
-from dpprobe.machine_code import MachineCode
-from dpprobe.privacy import noise
+from dpprobe.privacy import gradient_noise
+from dpprobe.privacy.machine_code import MachineCode
 
-MACHINE_CODE = MachineCode(__file__, noise.__file__, vectors.__file__)
+MACHINE_CODE = MachineCode(__file__, gradient_noise.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
 # The bound of a row that may not contribute: not 0, since 0 / 0 is no number.
@@ -524,19 +524,19 @@ def add_clipped_sums(
         )  # fmt: skip
 
 
-# Numbers of a step's noise that are drawn at a time: whole passes of `noise.fill`, which then draws
-# what it would draw at once.
-_DRAWN = 16 * noise.PAIRS
+# Numbers of a step's noise that are drawn at a time: whole passes of `gradient_noise.fill`, which
+# then draws what it would draw at once.
+_DRAWN = 16 * gradient_noise.PAIRS
 
 
 @jit()
 def _draw(lanes, tail, deviation, drawn, classes, columns, release):
     """Writes the next normals to the classes of a release, `columns` to each, class after class."""
     size = classes * columns
-    padded = noise.padded_size(size)
+    padded = gradient_noise.padded_size(size)
     for first in range(0, padded, drawn.shape[0]):
         count = min(drawn.shape[0], padded - first)
-        noise.fill(lanes, tail, drawn[:count].reshape(1, count), deviation)
+        gradient_noise.fill(lanes, tail, drawn[:count].reshape(1, count), deviation)
         place, stop = first, min(first + count, size)
         while place < stop:
             k = place // columns
@@ -564,7 +564,7 @@ def descend(
         `add_clipped_sums`.
       rows: the batches' rows, batch after batch; what follows them is fetched for the next call.
       sizes: int64 [steps], each batch's rows.
-      lanes, tail, deviation: of `noise.fill`; at 0 nothing is drawn.
+      lanes, tail, deviation: of `gradient_noise.fill`; at 0 nothing is drawn.
       rates: float32 [steps].
       weights, release: [1, padded classes, padded d + 1]; the release is scratch.
       mixing: float32 [steps], how far the average moves towards the weights; or [0].

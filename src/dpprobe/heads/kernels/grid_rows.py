@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpprobe.machine_code import MachineCode
+from dpprobe.privacy.machine_code import MachineCode
 
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit

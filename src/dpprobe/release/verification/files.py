@@ -17,7 +17,7 @@ from dpprobe.release.bundle import (
     BundleFacts,
     damaged_files,
 )
-from dpprobe.release.published import check_keys, check_text
+from dpprobe.release.leak_check import check_keys, check_text
 from dpprobe.release.signing import signature_holds
 from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.stated import is_hash, read_json, require

@@ -27,10 +27,10 @@ from dpprobe.privacy.limits import epsilon_token
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import marked
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
-from dpprobe.release.statement import published_options
+from dpprobe.release.release_statement import published_options
 from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.stated import Values, read_real, require, require_same
-from dpprobe.training.deciding import facts_of_plan
+from dpprobe.training.auto_methods import facts_of_plan
 
 Array = npt.NDArray[Any]
 

@@ -34,6 +34,12 @@ from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.release.bundle import FACTS_FILE
 from dpprobe.release.verification.checks import Checks, Report
+from dpprobe.release.verification.evidence_checks import (
+    check_choice,
+    check_evaluation,
+    check_evidence,
+    check_ledger,
+)
 from dpprobe.release.verification.files import (
     check_files,
     check_hashes,
@@ -48,14 +54,8 @@ from dpprobe.release.verification.method import (
     check_rule,
     read_options,
 )
-from dpprobe.release.verification.plans import check_price, read_plan, read_statement
-from dpprobe.release.verification.results import (
-    check_choice,
-    check_evaluation,
-    check_evidence,
-    check_ledger,
-)
-from dpprobe.release.verification.words import check_documents, check_words
+from dpprobe.release.verification.rewritten_documents import check_documents, check_words
+from dpprobe.release.verification.stated_plan import check_price, read_plan, read_statement
 
 
 def verify(bundle: Path, *, public_key: Path | None = None) -> Report:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from dpprobe.audit.record import AuditRecord, WhiteBox
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
 from dpprobe.study.ablations import unique
 
 # Bounds below this share of the smallest claim are drawn at it: the foot of the logarithmic axis.

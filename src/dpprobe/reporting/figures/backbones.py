@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
+from dpprobe.exhibits.published import Number, Published
 from dpprobe.reporting.figures.option_panels import Panel, budget, draw_bars, draw_panels
-from dpprobe.reporting.published import Number, Published
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import same_but_size, unique

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.errors import DataError
+from dpprobe.exhibits import style
+from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
+from dpprobe.exhibits.published import Published
 from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.reporting.accuracy_table import UNPRICED_MARK
-from dpprobe.reporting.figures import style
-from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
-from dpprobe.reporting.published import Published
 from dpprobe.results.best_private import best_ceiling
 from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import unique

@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
+from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.reporting.figures.backbones import spread
-from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.reporting.figures.option_panels import budget
 from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.results.cell_results import CellResult

@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from scipy.special import expit
 
 from dpprobe.errors import DataError
+from dpprobe.exhibits import style
 from dpprobe.fairness.imbalance import least_reference, retained
 from dpprobe.fairness.imbalance_record import ImbalanceRecord, Law, RareCell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting.figures import style
 from dpprobe.study.ablations import unique
 
 _COLOURS = "cividis"  # readable without colours too

@@ -15,8 +15,8 @@ from matplotlib.ticker import LogLocator
 from dpprobe.analysis.long_tail_record import LongTailRecord
 from dpprobe.analysis.rank_correlation import RankCorrelation
 from dpprobe.errors import DataError
+from dpprobe.exhibits import style
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.figures import style
 from dpprobe.reporting.long_tail_tables import correlations, private_gaps
 from dpprobe.results.summary import Grid
 from dpprobe.study.ablations import unique

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
 
 _NAMES = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
 _GROUPS = {

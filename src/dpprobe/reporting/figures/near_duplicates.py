@@ -12,7 +12,7 @@ from pyarrow import parquet as pq
 
 from dpprobe.backbones.images import convert
 from dpprobe.data.table import SplitTable, decode
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
 
 PAIRS, PAIRS_A_ROW = 12, 6  # of each split
 

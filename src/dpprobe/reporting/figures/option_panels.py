@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
 

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from dpprobe.artifacts import atomic_path
 from dpprobe.errors import ConfigError
-from dpprobe.planner.plan import Scale
-from dpprobe.planner.predict import Kept, Setting, predict
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
+from dpprobe.planner.accuracy_plan import Scale
+from dpprobe.planner.predicted_accuracy import Kept, Setting, predict
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _POINTS = 60

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from dpprobe.reporting.figures import style
-from dpprobe.reporting.figures.epsilon_axis import EpsilonScale
-from dpprobe.reporting.published import Number, Published
+from dpprobe.exhibits import style
+from dpprobe.exhibits.epsilon_axis import EpsilonScale
+from dpprobe.exhibits.published import Number, Published
 from dpprobe.study.ablations import unique
 
 INFERRED_EDGE = (0, (1.6, 1.1))

@@ -25,10 +25,10 @@ from dpprobe.analysis.law_record import (
     Split,
 )
 from dpprobe.errors import DataError
+from dpprobe.exhibits import style
+from dpprobe.exhibits.published import Number
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.figures import style
 from dpprobe.reporting.law_tables import SETTINGS, SPLITS, ordered, shown_epsilon
-from dpprobe.reporting.published import Number
 from dpprobe.results.summary import Grid
 from dpprobe.study.ablations import unique
 

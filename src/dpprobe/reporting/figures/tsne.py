@@ -16,8 +16,8 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.patheffects import withStroke
 
 from dpprobe.analysis.tsne import read_embedding
-from dpprobe.reporting.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
+from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.study.ablations import unique
 
 MARKERS = ("o", "^")  # of the first classes, and of those after them

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dpprobe.exhibits.published import Published
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
 from dpprobe.reporting.paper_tables.common import (
     CHOICE_NOTE,
     INTERVALS,
@@ -25,8 +27,6 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
-from dpprobe.reporting.published import Published
-from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
 from dpprobe.results.best_private import best_ceiling
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import LEARNING_RATE, families, unique

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.baselines.records import read_few_shot, read_zero_shot
-from dpprobe.launch import run_command
+from dpprobe.exhibits.published import Number, Published
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, mean_cell
 from dpprobe.privacy.limits import ABOVE_MARK
-from dpprobe.reporting.published import Number, Published
-from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, mean_cell
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import unique
+from dpprobe.study.run_command import run_command
 from dpprobe.study.study import Study
 
 # The papers as `resources/published.yaml` cites them.

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dpprobe.exhibits.published import Published
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, mean_cell
 from dpprobe.reporting.paper_tables.common import (
     FOUNDATION,
     INTERVALS,
@@ -19,8 +21,6 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
-from dpprobe.reporting.published import Published
-from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row, mean_cell
 from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.study.ablations import unique
 

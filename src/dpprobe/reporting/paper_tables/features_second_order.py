@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dpprobe.exhibits.published import Published
+from dpprobe.exhibits.tables import BLANK, Table, make_row
 from dpprobe.reporting.paper_tables.common import (
     FEATURES,
     INTERVALS,
@@ -15,8 +17,6 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
-from dpprobe.reporting.published import Published
-from dpprobe.reporting.tables import BLANK, Table, make_row
 from dpprobe.results.best_private import best_result
 from dpprobe.study.ablations import unique
 

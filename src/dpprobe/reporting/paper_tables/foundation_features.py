@@ -7,6 +7,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dpprobe.exhibits.published import Number, PrintedTable, Published, Row
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
 from dpprobe.reporting.paper_tables.common import (
     FOUNDATION,
     INTERVALS,
@@ -22,8 +24,6 @@ from dpprobe.reporting.paper_tables.common import (
     study_command,
     summary_cell,
 )
-from dpprobe.reporting.published import Number, PrintedTable, Published, Row
-from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import unique

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpprobe.exhibits.published import Published
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, mean_cell
 from dpprobe.reporting.paper_tables.common import (
     CHOICE_NOTE,
     OURS,
@@ -20,8 +22,6 @@ from dpprobe.reporting.paper_tables.common import (
     row_numbers,
     source_cell,
 )
-from dpprobe.reporting.published import Published
-from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row, mean_cell
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult, difference
 from dpprobe.study.ablations import LEARNING_RATE, best_base, changes

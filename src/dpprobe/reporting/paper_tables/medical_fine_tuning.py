@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dpprobe.exhibits.published import Published
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
 from dpprobe.reporting.paper_tables.common import (
     INTERVALS,
     MEDICAL,
@@ -18,8 +20,6 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
-from dpprobe.reporting.published import Published
-from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import unique

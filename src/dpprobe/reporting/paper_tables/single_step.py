@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dpprobe.exhibits.published import Number, Published
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
 from dpprobe.reporting.paper_tables.common import (
     INTERVALS,
     TITLES,
@@ -20,8 +22,6 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
-from dpprobe.reporting.published import Number, Published
-from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import unique

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits.published import PAPER_TABLES, Published, bibliography
+from dpprobe.exhibits.tables import EXTENSIONS, Table, write_files
 from dpprobe.reporting.paper_tables import (
     batch_sizes,
     feature_sizes,
@@ -15,8 +17,6 @@ from dpprobe.reporting.paper_tables import (
     single_step,
 )
 from dpprobe.reporting.paper_tables.common import Run
-from dpprobe.reporting.published import PAPER_TABLES, Published, bibliography
-from dpprobe.reporting.tables import EXTENSIONS, Table, write_files
 
 FILES = (
     *(f"{name}.{extension}" for name in PAPER_TABLES for extension in EXTENSIONS),

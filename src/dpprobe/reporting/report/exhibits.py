@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpprobe.exhibits.tables import html, markdown
 from dpprobe.reporting.report.sources import Sources
-from dpprobe.reporting.tables import html, markdown
 from dpprobe.results.best_private import Best
 
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpprobe.exhibits.tables import html, markdown
 from dpprobe.fairness.record import (
     TABLE_SUFFIX,
     Attribute,
@@ -26,7 +27,6 @@ from dpprobe.reporting.fairness_table import (
     stands_apart,
 )
 from dpprobe.reporting.report.exhibits import TABLE_BYTES, relative_path
-from dpprobe.reporting.tables import html, markdown
 
 NOT_COVERED = (
     "labels and subgroups of test rows: results of groups are computed from them without noise, "

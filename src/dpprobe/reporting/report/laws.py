@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analysis.law_record import read_laws
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
+from dpprobe.exhibits.tables import html
 from dpprobe.reporting.law_tables import law_tables, published_laws
-from dpprobe.reporting.tables import html
 from dpprobe.results.summary import Grid
 
 

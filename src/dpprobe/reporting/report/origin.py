@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 
 from dpprobe.artifacts import read_json
-from dpprobe.code_version import code_version
 from dpprobe.data.table import DatasetInfo
-from dpprobe.launch import run_words
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.cell_record import METRICS_FILE, CellName
+from dpprobe.study.run_command import run_words
+from dpprobe.versions import code_version
 
 LIBRARIES = (
     "dpprobe", "dp-accounting", "opacus", "torch", "timm", "open_clip_torch", "kymatio",

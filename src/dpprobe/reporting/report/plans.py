@@ -8,10 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpprobe.data.table import DatasetInfo
-from dpprobe.planner.curves import read_curves
-from dpprobe.planner.plan import make_scale
-from dpprobe.planner.predict import Kept, Setting, n_that_would_do, n_to_keep, predict, too_few
-from dpprobe.planner.words import rounded, span
+from dpprobe.planner.accuracy_plan import make_scale
+from dpprobe.planner.learning_curves import read_curves
+from dpprobe.planner.plan_text import rounded, span
+from dpprobe.planner.predicted_accuracy import (
+    Kept,
+    Setting,
+    n_that_would_do,
+    n_to_keep,
+    predict,
+    too_few,
+)
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.results.summary import Entry, Grid

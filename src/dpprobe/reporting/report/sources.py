@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpprobe.reporting.report.tables import ReportTable
+from dpprobe.reporting.report.shown_tables import ReportTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from dpprobe.heads import clipping
 from dpprobe.heads.clipping import ClippedGradients, NativePoissonSum
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
-from dpprobe.privacy.noise import GaussianNoise
+from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import stream
 from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
 from tests.conftest import REPOSITORY

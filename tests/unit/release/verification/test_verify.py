@@ -32,8 +32,6 @@ from dpprobe.release.bundle import (
     bundle_schema,
     write_sums,
 )
-from dpprobe.release.card import write_card
-from dpprobe.release.choice import choice_words
 from dpprobe.release.evaluation import (
     CONSTANT_ANSWER,
     accuracy_estimate,
@@ -42,11 +40,13 @@ from dpprobe.release.evaluation import (
     evaluation_mechanisms,
     released_words,
 )
+from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
+from dpprobe.release.release_choice_price import choice_words
 from dpprobe.release.signing import sign
 from dpprobe.release.verification.checks import Report
-from dpprobe.release.verification.plans import read_plan
-from dpprobe.release.verification.results import check_evaluation
+from dpprobe.release.verification.evidence_checks import check_evaluation
+from dpprobe.release.verification.stated_plan import read_plan
 from dpprobe.release.verification.verify import verify
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example

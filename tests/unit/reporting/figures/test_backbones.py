@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import DataError
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from dpprobe.reporting.figures.backbones import (
     backbone_figure,
     image_side,

@@ -14,7 +14,8 @@ from PIL import Image
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures import curves, style
+from dpprobe.exhibits import style
+from dpprobe.reporting.figures import curves
 from dpprobe.reporting.figures.curves import ceiling_gap, epsilon_accuracy, method_comparison
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell, write_study

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dpprobe.planner.plan import Scale
-from dpprobe.planner.predict import Setting, predict
+from dpprobe.planner.accuracy_plan import Scale
+from dpprobe.planner.predicted_accuracy import Setting, predict
 from dpprobe.reporting.figures import planner
 from dpprobe.reporting.figures.planner import plan_svg, write_plan_figure
 

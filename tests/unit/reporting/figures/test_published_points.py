@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matplotlib.collections import PathCollection
 
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from dpprobe.reporting.figures import published_points
 from dpprobe.reporting.figures.curves import epsilon_accuracy
 from tests.support.figures import (

@@ -11,8 +11,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dpprobe.reporting.colours import CLASS_COLOURS
-from dpprobe.reporting.figures import style, tsne
+from dpprobe.exhibits import style
+from dpprobe.exhibits.colours import CLASS_COLOURS
+from dpprobe.reporting.figures import tsne
 from dpprobe.reporting.figures.tsne import tsne_figure, tsne_grid
 from tests.support.figures import (
     drawn_figure,

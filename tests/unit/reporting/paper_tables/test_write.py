@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.reporting import published, tables
+from dpprobe.exhibits import published, tables
+from dpprobe.exhibits.published import PAPER_TABLES
 from dpprobe.reporting.paper_tables.write import FILES, paper_tables, write_paper_tables
-from dpprobe.reporting.published import PAPER_TABLES
 from tests.support.paper_tables import (
     ablation_cells,
     batch_cells,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits.tables import Column, Table, make_row
 from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
-from dpprobe.reporting.report.tables import ReportTable, study_tables
-from dpprobe.reporting.tables import Column, Table, make_row
+from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.study.comparisons import DATASET_COMPARISONS, STUDY_COMPARISONS
 from tests.support.paper_tables import paper_run
 from tests.support.report_page import PNG, Made

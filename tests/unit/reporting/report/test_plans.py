@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from dpprobe.data.table import read_info
-from dpprobe.planner.curves import read_curves
+from dpprobe.planner.learning_curves import read_curves
 from dpprobe.reporting.report.plans import plan_parts, unplanned_words
 from dpprobe.results.summary import read_grid, read_summaries
 from tests.support.report_page import Made

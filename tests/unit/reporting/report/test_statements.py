@@ -10,7 +10,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.report import statements
-from dpprobe.results.choice import choice_price
+from dpprobe.results.best_head_price import choice_price
 from dpprobe.results.summary import rounded_up
 from tests.support.report_page import Made
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.report.tables import ReportTable
-from dpprobe.reporting.tables import Column, Table, TableCell, make_row
+from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
+from dpprobe.reporting.report.shown_tables import ReportTable
 from dpprobe.results.cautions import NEVER_REMEDY
 from dpprobe.results.summary import summarise_cells
 from tests.support.report_page import Made

@@ -1,0 +1,222 @@
+"""Check of a network and an engine before private rows are seen: rows apart, gradients right.
+
+On random rows, never on private ones: a clipped sum protects a row only if no other row's scores
+depend on it, and if what is clipped is its gradient. Engines of per-example gradients have been
+wrong without a word for layouts and layers that they did not expect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dpprobe.devices import autocast
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Engine, Network, Precision
+from dpprobe.finetune.losses import row_losses
+
+ROWS = 3
+_SEED = 16
+# Of a parameter's gradient, and of scores; rounding in deep networks stays well below.
+_TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.15}
+# A parameter's gradient that is smaller than so much of all parameters' may be rounding alone.
+_SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
+_ABOVE = 0.05
+_NEARLY_0 = 1e-2
+_SUMMED = 1 + 1e-4  # sums round too
+_REMEDIES: dict[Engine, str] = {
+    "ghost": "write engine: functional, or choose another backbone",
+    "functional": "write precision: float32, or choose another backbone",
+}
+
+
+def check_network(
+    network: Network,
+    *,
+    sigmoid: bool,
+    precision: Precision,
+    engine: Engine,
+    example: torch.Tensor,
+    classes: int,
+    views: int = 1,
+) -> None:
+    """Holds an engine's gradients of a network against one-example differentiation.
+
+    Args:
+      example: inputs [r, ...]; only their shape, type and device are used.
+      views: of each row in training.
+
+    Raises:
+      ConfigError: rows depend on each other, or a gradient is wrong; it names the parameter.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    inputs = _inputs(example, views, generator)
+    if sigmoid:
+        labels = torch.randint(0, 2, (ROWS, classes), generator=generator).float()
+    else:
+        labels = torch.arange(ROWS) % classes
+    labels = labels.to(example.device)
+    with _moved(network, generator):
+        _check_rows(network, inputs, precision)
+        _check_gradients(network, inputs, labels, sigmoid, precision, engine)
+        if precision != "float32":
+            # A wrong rule is wrong there too, and hides behind less rounding.
+            _check_gradients(network, inputs, labels, sigmoid, "float32", engine)
+
+
+def _inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
+    """Returns random rows [ROWS, ...] like `example`'s; [ROWS, views, ...] for several views."""
+    shape = (ROWS, *((views,) if views > 1 else ()), *example.shape[1:])
+    if example.dtype == torch.uint8:
+        values = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    else:
+        values = torch.randn(shape, generator=generator, dtype=example.dtype)
+    return values.to(example.device)
+
+
+@contextmanager
+def _moved(network: Network, generator: torch.Generator) -> Iterator[None]:
+    """Puts random numbers into parameters that are zero or nearly so, while the check lasts.
+
+    No gradient arrives before them, and what a branch does wrong hardly shows behind a small scale;
+    training opens both.
+    """
+    small = [one for one in network.trained.values() if not (one.detach().abs() > _NEARLY_0).any()]
+    before = [value.detach().clone() for value in small]
+    with torch.no_grad():
+        for value in small:
+            length = value[0].numel() if value.ndim > 1 else 100
+            noise = torch.randn(value.shape, generator=generator) / math.sqrt(length)
+            value.copy_(noise)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for value, one in zip(small, before, strict=True):
+                value.copy_(one)
+
+
+def _scores(network: Network, inputs: torch.Tensor, precision: Precision) -> torch.Tensor:
+    with torch.no_grad(), autocast(inputs.device, PRECISIONS[precision]):
+        scores: torch.Tensor = network.module(inputs)
+    return scores.float()
+
+
+def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) -> None:
+    """Raises ConfigError if scores change with the other rows of a batch."""
+    if inputs.ndim == len(network.shape) + 2:
+        inputs = inputs.flatten(0, 1)
+    together = _scores(network, inputs, precision)
+    if together.ndim != 2 or len(together) != len(inputs):
+        raise ConfigError(
+            f"the network's scores have shape {tuple(together.shape)} for {len(inputs)} rows; "
+            "choose another backbone"
+        )
+    scale = float(together.abs().max()) + 1e-30
+    changes = []
+    # The last one too: a row may depend on those before it alone.
+    for row in sorted({0, 1, len(inputs) - 1}):
+        others = inputs.roll(1, 0)
+        others[row] = inputs[row]
+        alone = _scores(network, inputs[row : row + 1], precision)[0]
+        changed = _scores(network, others, precision)[row]
+        changes += [float((scores - together[row]).abs().max()) for scores in (alone, changed)]
+    most = math.nan if any(map(math.isnan, changes)) else max(changes)
+    if not most <= _TOLERANCES[precision] * scale:
+        raise ConfigError(
+            f"the network mixes the rows of a batch: a row's scores change by {most:.1e} of "
+            f"{scale:.1e} with the other rows, so no clip bounds what a row adds; choose another "
+            "backbone"
+        )
+
+
+def _check_gradients(
+    network: Network,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    sigmoid: bool,
+    precision: Precision,
+    engine: Engine,
+) -> None:
+    """Raises ConfigError if the engine's gradient of a row is not the row's own."""
+    sums = ClippedSums(
+        network,
+        sigmoid=sigmoid,
+        max_grad_norm=math.inf,
+        clipping="fixed",
+        precision=precision,
+        engine=engine,
+    )
+    # In the same batch, whose rows are apart: rounding that turns an activation off turns it off in
+    # both. torch.func's kernels are others.
+    tolerance = _TOLERANCES[precision] * (1 if engine == "ghost" else 10)
+    smallest = _SMALLEST[precision]
+    with torch.enable_grad():
+        with autocast(inputs.device, PRECISIONS[precision]):
+            scores = network.module(sums.laid(inputs))
+        losses = row_losses(scores, labels, sigmoid=sigmoid)
+    for row in range(ROWS):
+        truth = _differentiated(network, losses[row])
+        total = torch.zeros(sums.size, device=inputs.device)
+        chosen = torch.zeros(ROWS, device=inputs.device)
+        chosen[row] = 1
+        try:
+            statistics = sums.add(total, inputs, labels, chosen)
+        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ConfigError(
+                f"engine {engine} cannot take this network's gradients by row ({error}); "
+                f"{_REMEDIES[engine]}"
+            ) from error
+        _compare(truth, total, float(statistics.norms[row]), tolerance, smallest, engine)
+
+
+def _differentiated(network: Network, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns a row's flat gradients, by PyTorch's own differentiation."""
+    gradients = torch.autograd.grad(
+        loss,
+        list(network.trained.values()),
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return {
+        name: gradient.detach().float().reshape(-1)
+        for name, gradient in zip(network.trained, gradients, strict=True)
+    }
+
+
+def _compare(
+    truth: dict[str, torch.Tensor],
+    total: torch.Tensor,
+    norm: float,
+    tolerance: float,
+    smallest: float,
+    engine: Engine,
+) -> None:
+    """Raises ConfigError if a row's gradient or its norm is not the true one."""
+    length = float(torch.cat(list(truth.values())).norm())
+    if not length > 0:
+        raise ConfigError(
+            "no gradient arrives at the trained parameters, so no check of them is possible; "
+            "choose another backbone or tune"
+        )
+    parts = total.split([len(value) for value in truth.values()])
+    for (name, value), part in zip(truth.items(), parts, strict=True):
+        scale = max(float(value.norm()), smallest * length)
+        off = float((part - value).norm())
+        if not off <= tolerance * scale:
+            raise ConfigError(
+                f"engine {engine} gives a wrong gradient of {name}, off by {off:.1e} of "
+                f"{scale:.1e}; {_REMEDIES[engine]}"
+            )
+    # What the clip is right for: the norm of the very sum that a row adds.
+    norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
+    # Above the true norm by what is allowed for rounding, where terms cancel; never below it.
+    if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
+        raise ConfigError(
+            f"engine {engine} gives a wrong gradient norm, {norm:.6g} for {length:.6g}; "
+            f"{_REMEDIES[engine]}"
+        )

@@ -1,0 +1,96 @@
+"""The probe: a private head on stored features, released first, from which the network starts.
+
+Its mechanisms stand in the plan of the whole fit as "probe <name>", with the probe's share of the
+budget. The head is public from then on, so the start is post-processing. Its random numbers are of
+a seed of its own: with the network's, two releases would have the same noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.finetune.options import Options
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+
+if TYPE_CHECKING:
+    from dpprobe.finetune.tuned_network import TunedNetwork
+
+PREFIX = "probe "
+
+
+def fit_probe(
+    options: Options, features: TrainingSet, releases: Releases, seed: int
+) -> tuple[npt.NDArray[np.float32], Transform]:
+    """Releases the probe's head, and counts it against the plan of the whole fit.
+
+    Args:
+      options: with a probe.
+      features: of the rows that the network will train on, in the same units.
+      releases: of the whole fit.
+      seed: of the fit; the probe's own derives from it.
+
+    Returns:
+      Weights float32 [classes, d + 1], and what is done to feature rows before the product.
+
+    Raises:
+      PrivacyError: when the plan is not for this probe or these rows, or it was released before.
+    """
+    if options.probe is None:
+        raise PrivacyError("probe: the options have none; nothing is priced for it")
+    plan = probe_plan(releases.plan)
+    for mechanism in plan.mechanisms:
+        releases.count(PREFIX + mechanism.name, mechanism.count)
+    probe_seed = releases.entropy.part(seed, "probe")
+    heads = fit_heads(options.probe.method, features, plan, [probe_seed], entropy=releases.entropy)
+    return heads.weights[0], heads.transforms[0]
+
+
+def probe_plan(plan: Plan) -> Plan:
+    """Returns the probe's part of a plan, its mechanisms named as the probe's head names them.
+
+    The epsilon is that of the whole: the part by itself costs less.
+
+    Raises:
+      PrivacyError: when nothing is priced for a probe.
+    """
+    mechanisms = tuple(
+        replace(item, name=item.name.removeprefix(PREFIX))
+        for item in plan.mechanisms
+        if item.name.startswith(PREFIX)
+    )
+    if not mechanisms:
+        raise PrivacyError("probe: the plan prices none; calibrate for these options")
+    return replace(plan, mechanisms=mechanisms, selection=None)
+
+
+def start_from(
+    network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
+) -> None:
+    """Puts a head [classes, d + 1], and what is done to its rows, in the place of the network's.
+
+    Raises:
+      ConfigError: when it is of another shape.
+    """
+    weight, bias = network.trained["head.weight"], network.trained["head.bias"]
+    wanted = (weight.shape[0], weight.shape[1] + 1)
+    if tuple(weights.shape) != wanted:
+        raise ConfigError(
+            f"probe: a head of shape {list(weights.shape)} where the network's features need "
+            f"{list(wanted)}; fit it on features of the same backbone"
+        )
+    module: Any = network.module
+    module.transform = transform
+    head = torch.from_numpy(weights).to(weight.device)
+    with torch.no_grad():
+        weight.copy_(head[:, :-1])
+        bias.copy_(head[:, -1])

@@ -1,0 +1,205 @@
+"""A plan for a person: what a setting keeps, and what more images or more budget would buy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpprobe.errors import ConfigError
+from dpprobe.planner.learning_curves import read_curves
+from dpprobe.planner.predicted_accuracy import (
+    Kept,
+    Setting,
+    n_that_would_do,
+    n_to_keep,
+    predict,
+    too_few,
+)
+from dpprobe.privacy.limits import LARGEST_EPSILON, delta_above, delta_warning
+
+UNITS = (2, 4, 10)
+BUDGETS = (2, 4)
+LOSSES = (5, 2)  # points
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One n and epsilon with what is predicted of it."""
+
+    label: str
+    n: int
+    epsilon: float
+    kept: Kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Turns shares into accuracies: chance, and the non-private accuracy.
+
+    Attributes:
+      chance: accuracy of guessing, which noise alone has: 1 / classes.
+      majority: accuracy of naming the largest class.
+      ceilings: non-private accuracies, of public sets where `given` is False.
+    """
+
+    chance: float
+    majority: float
+    ceilings: tuple[float, ...]
+    given: bool
+
+    @property
+    def middle(self) -> float:
+        return self.ceilings[len(self.ceilings) // 2]
+
+    @property
+    def floor(self) -> float:
+        """The share of the lead that naming the largest class keeps."""
+        return (self.majority - self.chance) / (self.middle - self.chance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanForPeople:
+    """All that is told of a setting.
+
+    Attributes:
+      choices: the setting itself, then more images, then more budget.
+      n_within: by points of loss to the middle ceiling the n from which no more is expected; None
+        where no public signal had that.
+      too_few: the expected accuracy cannot be told from naming the largest class.
+      would_do: the n that would do; None where none was measured.
+      unit: what n counts, the unit of privacy.
+    """
+
+    setting: Setting
+    scale: Scale
+    choices: tuple[Choice, ...]
+    n_within: Mapping[int, int | None]
+    too_few: bool
+    would_do: int | None
+    warnings: tuple[str, ...]
+    unit: str = "image"
+
+    @property
+    def now(self) -> Choice:
+        return self.choices[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns JSON values; accuracies are fractions, low, expected and high."""
+        law = read_curves().law
+        return {
+            "setting": asdict(self.setting),
+            "unit": self.unit,
+            "chance": self.scale.chance,
+            "majority": self.scale.majority,
+            "ceilings": list(self.scale.ceilings),
+            "ceiling_given": self.scale.given,
+            "choices": [
+                {
+                    "label": choice.label,
+                    "n": choice.n,
+                    "epsilon": choice.epsilon,
+                    "kept": asdict(choice.kept),
+                    "accuracy": [
+                        {
+                            "ceiling": ceiling,
+                            **dict(
+                                zip(
+                                    ("low", "expected", "high"),
+                                    choice.kept.accuracy(chance=self.scale.chance, ceiling=ceiling),
+                                    strict=True,
+                                )
+                            ),
+                        }
+                        for ceiling in self.scale.ceilings
+                    ],
+                }
+                for choice in self.choices
+            ],
+            "n_within_points": {str(points): n for points, n in self.n_within.items()},
+            "too_few": self.too_few,
+            "n_that_would_do": self.would_do,
+            "sources": list(read_curves().sources),
+            "coverage": dict(law.coverage),
+            "warnings": list(self.warnings),
+        }
+
+
+def make_plan(
+    setting: Setting,
+    *,
+    ceiling: float | None = None,
+    majority: float | None = None,
+    unit: str = "image",
+) -> PlanForPeople:
+    """Predicts a setting and its alternatives.
+
+    Args:
+      ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
+      majority: the largest class's share of the images; 1 / classes where it is not given.
+      unit: what n counts, the unit of privacy: "image" or "patient".
+
+    Raises:
+      ConfigError: with a line for each value that is out of range.
+    """
+    setting.check()
+    scale = _scale(setting, ceiling, majority)
+    wished = [("this", setting)]
+    wished += [(f"{times}x {unit}s", setting.with_n(times * setting.n)) for times in UNITS]
+    wished += [
+        (f"{times}x budget", setting.with_epsilon(times * setting.epsilon))
+        for times in BUDGETS
+        if times * setting.epsilon <= LARGEST_EPSILON
+    ]
+    lead = 100 * (scale.middle - scale.chance)
+    return PlanForPeople(
+        setting=setting,
+        scale=scale,
+        choices=tuple(
+            Choice(label=label, n=item.n, epsilon=item.epsilon, kept=predict(item))
+            for label, item in wished
+        ),
+        n_within={points: n_to_keep(setting, 1 - points / lead) for points in LOSSES},
+        too_few=too_few(setting, floor=scale.floor),
+        would_do=n_that_would_do(setting, floor=scale.floor),
+        warnings=_warnings(setting),
+        unit=unit,
+    )
+
+
+def _scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
+    """Checks and completes what turns shares into accuracies."""
+    chance = 1 / setting.classes
+    if majority is None:
+        majority = chance
+    elif not chance - 1e-9 <= majority < 1:
+        raise ConfigError(
+            f"majority {majority:g}: the largest of {setting.classes} classes has a share from "
+            f"{chance:.3g} to below 1; write it as a fraction"
+        )
+    if ceiling is not None and not majority < ceiling <= 1:
+        raise ConfigError(
+            f"ceiling {ceiling:g}: outside {majority:.3g} (naming the largest class) to 1; "
+            "write the non-private accuracy as a fraction, as 0.82"
+        )
+    return make_scale(setting.classes, ceiling=ceiling, majority=majority)
+
+
+def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
+    """Takes a ceiling that is above naming the largest class, else those of public sets."""
+    given = ceiling is not None and ceiling > majority
+    public = tuple(value for value in read_curves().ceilings(classes) if value > majority)
+    return Scale(
+        chance=1 / classes,
+        majority=majority,
+        ceilings=(float(ceiling),) if ceiling is not None and given else public or (1.0,),
+        given=given,
+    )
+
+
+def _warnings(setting: Setting) -> tuple[str, ...]:
+    """Warns of a delta that promises nothing."""
+    if delta_above(setting.delta, setting.n):
+        return (f"{delta_warning(setting.delta, setting.n)} Write a smaller --delta.",)
+    warning = delta_warning(setting.delta, setting.n)
+    return (warning,) if warning else ()

@@ -1,0 +1,133 @@
+"""Predicts the share of the non-private head's lead that a private head keeps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dpprobe.errors import ConfigError
+from dpprobe.planner.learning_curves import Law, read_curves
+from dpprobe.privacy.gaussian_mu import gaussian_mu
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+
+# Too few is told with the n at which half of the lead is expected.
+ENOUGH = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A classifier to be trained; all of it public.
+
+    Attributes:
+      n: training units of privacy: images, or patients.
+      dimension: of the features; None where it is not known, which is taken for the most
+        favourable one that was measured.
+    """
+
+    n: int
+    classes: int
+    epsilon: float
+    delta: float = 1e-5
+    dimension: int | None = None
+
+    def check(self) -> None:
+        """Raises ConfigError, a line for each value that is out of range."""
+        faults = []
+        if self.classes < 2:
+            faults.append(f"classes {self.classes}: one class needs no classifier; write 2 or more")
+        if self.n < max(self.classes, 1):
+            faults.append(
+                f"n {self.n}: fewer than the {self.classes} classes; write at least one a class"
+            )
+        if self.dimension is not None and self.dimension < 1:
+            faults.append(f"d {self.dimension}: no features; write 1 or more")
+        if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
+            faults.append(
+                f"epsilon {self.epsilon:g}: outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
+                "what can be calibrated; write one within"
+            )
+        if not SMALLEST_DELTA <= self.delta < 1:
+            faults.append(
+                f"delta {self.delta:g}: outside {SMALLEST_DELTA:g} to 1; write one below 1 / n"
+            )
+        if faults:
+            raise ConfigError("\n".join(faults))
+
+    def with_n(self, n: int) -> Setting:
+        return replace(self, n=n)
+
+    def with_epsilon(self, epsilon: float) -> Setting:
+        return replace(self, epsilon=epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The share of the lead that is kept, of a range over public sets.
+
+    Attributes:
+      beyond: -1 or 1 where the signal is below or above all that were measured, and the shares are
+        those of the nearest.
+    """
+
+    low: float
+    expected: float
+    high: float
+    beyond: int
+
+    def accuracy(self, *, chance: float, ceiling: float) -> tuple[float, float, float]:
+        """Returns low, expected and high accuracy of a non-private accuracy, as fractions."""
+        low, expected, high = (
+            chance + share * (ceiling - chance) for share in (self.low, self.expected, self.high)
+        )
+        return max(low, 0.0), expected, min(high, 1.0)
+
+
+def predict(setting: Setting) -> Kept:
+    """Predicts what a setting keeps."""
+    law = read_curves().law
+    signal = _signal(setting, law)
+    low, expected, high = law.shares(signal)
+    beyond = int(signal > law.signals[-1]) - int(signal < law.signals[0])
+    return Kept(low=low, expected=expected, high=high, beyond=beyond)
+
+
+def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
+    """Returns True where the expected accuracy cannot be told from naming the largest class.
+
+    It is no further above that than heads without any signal come by luck: the high end of the
+    range at the lowest signal that was measured.
+
+    Args:
+      floor: the share that naming the largest class keeps, above 0 where classes are unequal.
+    """
+    return predict(setting).expected <= floor + read_curves().law.high[0]
+
+
+def n_to_keep(setting: Setting, share: float) -> int | None:
+    """Returns the n from which more than a share is expected; None where no signal had that."""
+    law = read_curves().law
+    return _n_at(setting, law, law.signal_of(law.expected, share))
+
+
+def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
+    """Returns the n at which half of the lead above naming the largest class is expected."""
+    return n_to_keep(setting, floor + ENOUGH * (1 - floor))
+
+
+def _signal(setting: Setting, law: Law) -> float:
+    return math.log(setting.n) + _without_n(setting, law)
+
+
+def _without_n(setting: Setting, law: Law) -> float:
+    dimension = law.smallest if setting.dimension is None else setting.dimension
+    return (
+        law.mu * math.log(gaussian_mu(setting.epsilon, setting.delta))
+        - law.dimension * math.log(dimension)
+        - law.classes * math.log(setting.classes)
+    )
+
+
+def _n_at(setting: Setting, law: Law, signal: float | None) -> int | None:
+    if signal is None:
+        return None
+    return max(math.ceil(math.exp(signal - _without_n(setting, law))), setting.classes)

@@ -1,0 +1,318 @@
+"""Prices repeating a private run a random number of times and releasing only the best run.
+
+A run Q releases some output with a score; runs are totally ordered by score, ties at random. The
+number of runs K is drawn without the data, and A is the best of them (Papernot and Steinke 2022).
+The cost of A is bounded here by the privacy profile of Q, as Koskela, Redberg and Wang 2024 do
+("Privacy profiles for private selection"), but with the whole trade-off curve in place of one point
+of it, and with an output's chance to win beside what it tells.
+
+**Bound.** Write Q' and A' for a neighbouring dataset, f(x) = E[x^K], w(z) = f'(1 - z), which falls
+from w(0) = E[K], and for an output y let z(y) = Q(better than y). Then A(dy) = w(z(y)) Q(dy), and
+so for A', Q' and z'. "Better than y" is an event, so z' <= T(z), where T(z) = min over e of
+exp(e) z + delta_Q(e), delta_Q(e) = sup_S Q(S) - exp(e) Q'(S). With L(y) = dQ'/dQ(y),
+
+    delta_A(e) = E_Q [w(z) - exp(e) w(z') L]_+ <= E_Q F(exp(e) L)
+    F(m) = max over z in [0, 1] of [w(z) - m w(T(z))]_+,
+
+since w(z') >= w(T(z)) and z(y) is some number in [0, 1]. F is a maximum of falling lines, so convex
+and falling, with F(0) = E[K], and 0 from m = exp(c) on, where c is the largest log of
+w(z) / w(T(z)). So it is a sum of hinges, F(m) <= sum_j p_j [1 - m exp(-c_j)]_+ with p_j >= 0 that
+sum to E[K] and c_j <= c: take any chords of it. The mean of a hinge is a point of Q's profile:
+
+    delta_A(e) <= sum_j p_j delta_Q(e - c_j)  <=  E[K] delta_Q(e - c).
+
+The last, at which an output may win with the weight of the best and tell what the likeliest
+outsider tells, is the bound with one point. A profile has two directions, from Q to Q' and from Q'
+to Q. With delta_Q the larger of the two at each epsilon, the bound holds in both.
+
+It is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8 % of the epsilon
+(`bench/results/selection_gap.md`), so no price of Q's profile alone can be much lower.
+
+**Outsiders.** For Poisson w(z) = E[K] exp(-E[K] z). Outcomes with z > z0 have probability at most
+exp(-E[K] z0) under A, which may be spent as part of delta, and F is then over z <= z0 only. The
+event K = 0 has the same probability under A and A'. There theorem 6 of Papernot and Steinke is at
+times tighter, when the delta that it needs is computed from the profile: `poisson_epsilon`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.plan import Selection
+from dpprobe.privacy.random_run_count import stopping_probability
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import privacy_loss_distribution
+
+Array = npt.NDArray[np.float64]
+
+# Q's profile is tabulated at so many epsilons, up to where delta_Q is this small; T is the envelope
+# of as many lines.
+_POINTS, _NEGLIGIBLE = 4000, 1e-10
+# F is taken at so many z, and has so many hinges.
+_PLACES, _HINGES = 4000, 200
+# Fractions of delta that a Poisson selection may spend on outcomes with z > z0.
+_TAILS = (1e-3, 1e-2, 0.1, 0.3)
+# Covers round-off, far below what a plan's digits show.
+_ROUND_OFF = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The privacy profile of one run: at each epsilon the larger delta of the two directions.
+
+    Attributes:
+      deltas: computes delta at each of an array of epsilons, which rise from 0.
+      epsilon: computes the epsilon at one delta.
+    """
+
+    deltas: Callable[[Array], Array]
+    epsilon: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A profile at epsilons of equal spacing from 0, and between them from above.
+
+    A profile is convex in exp(epsilon), so it is not above its chords; and it falls.
+    """
+
+    profile: Profile
+    epsilons: Array
+    deltas: Array
+
+    @classmethod
+    def of(cls, profile: Profile, delta: float) -> Table:
+        """Tabulates a profile as far as it matters at `delta`, or as far as it is finite."""
+        parts = (min(_NEGLIGIBLE, 1e-4 * delta), _NEGLIGIBLE)
+        reaches = [profile.epsilon(part) for part in parts]
+        reach = min(next((each for each in reaches if math.isfinite(each)), math.inf), 600.0)
+        epsilons = np.linspace(0.0, reach, _POINTS)
+        return cls(profile, epsilons, profile.deltas(epsilons))
+
+    def at(self, epsilons: Array) -> Array:
+        """Computes delta at epsilons of any sign.
+
+        At negative ones delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), Q' to Q the other direction.
+        """
+        size, top = np.abs(epsilons), self.epsilons[-1]
+        places = np.exp(np.minimum(size, top) - top)
+        deltas = np.interp(places, np.exp(self.epsilons - top), self.deltas)
+        return np.where(epsilons < 0, 1 - np.exp(-size) * (1 - deltas), deltas)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on A's profile: delta_A(e) <= sum of weights * delta_Q(e - offsets) + tail.
+
+    Attributes:
+      table: Q's profile.
+      weights: none is negative; they sum to E[K].
+      offsets: rise.
+      tail: a part of delta that is spent on outcomes that seldom win.
+    """
+
+    table: Table
+    weights: Array
+    offsets: Array
+    tail: float
+
+    def delta(self, epsilon: float) -> float:
+        """Computes the bound on delta_A at one epsilon."""
+        return float(self.weights @ self.table.at(epsilon - self.offsets)) + self.tail
+
+    def epsilon(self, delta: float) -> float:
+        """Computes the epsilon of A at `delta`, from above, to 1e-10 relative."""
+        if self.delta(0.0) <= delta:
+            return 0.0
+        one = self.table.profile.epsilon((delta - self.tail) / float(self.weights.sum()))
+        low, high = 0.0, float(self.offsets[-1]) + one  # as if all offsets were the largest
+        while math.isfinite(high) and high - low > 1e-10 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
+        return high
+
+
+def best_bound(selection: Selection, profile: Profile, delta: float) -> Bound:
+    """Returns the bound on A's profile with the least epsilon at `delta`."""
+    table = Table.of(profile, delta / selection.mean)
+    bounds = [_bound(selection, table, 1.0, 0.0)]
+    if math.isinf(selection.shape):
+        for tail in (part * delta for part in _TAILS):
+            reach = -math.log(tail) / selection.mean
+            if reach < 1:
+                bounds.append(_bound(selection, table, reach, tail))
+    return min(bounds, key=lambda bound: bound.epsilon(delta))
+
+
+def _bound(selection: Selection, table: Table, reach: float, tail: float) -> Bound:
+    """Bounds F, over z up to `reach`, by its chords at offsets of equal spacing.
+
+    F is convex: between two points it is not above its chord.
+    """
+    heights, losses = _lines(selection, table, reach)
+    top = max(float(losses.max()), 0.0) * _ROUND_OFF + 1e-12
+    offsets = np.linspace(0.0, top, _HINGES)
+    # A line's value at m = exp(offset), its height being w(z) and its zero at exp(loss).
+    values = np.array(
+        [(heights * -np.expm1(np.minimum(offset - losses, 0.0))).max() for offset in offsets]
+    )
+    values[-1] = 0.0
+    values = np.concatenate([[selection.mean], values])
+    # The last chord before F is 0, and the first, which begins at m = 0.
+    gap = offsets[1] - offsets[0]
+    falls = -np.diff(values)
+    weights = falls / np.concatenate([[1.0], np.full(_HINGES - 1, -math.expm1(-gap))])
+    weights[:-1] -= falls[1:] / math.expm1(gap)
+    # Round-off only: F is convex.
+    weights = np.maximum(weights, 0.0)
+    weights *= _ROUND_OFF * selection.mean / weights.sum()
+    return Bound(table, weights, offsets, tail)
+
+
+def _lines(selection: Selection, table: Table, reach: float) -> tuple[Array, Array]:
+    """Returns lines in m whose maximum is F or above, as heights at 0 and logs of their zeros.
+
+    Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first of them. There w is
+    below its chord, being convex, and w of a line is convex too and above its tangent. So
+    w(z) - m w(T(z)) is at most the larger of two numbers: what it is at the first z, and at the
+    second with the tangent's value in place of w(T(z)). Where the tangent falls to w(1) in between,
+    that place is the second z: from there on w(T(z)) is at least w(1), and w falls.
+    """
+    log_weight, rate = _weight(selection)
+    # Where neither the steepest line nor w has moved.
+    first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
+    z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3 * reach), reach, _PLACES)])
+    slopes, worst = _trade_off(table, z)
+    at, others, most = log_weight(z), log_weight(worst), log_weight(np.ones(1))[0]
+    steepness = rate(worst[:-1]) * slopes[:-1]
+    step = np.minimum(steepness * np.diff(z), -np.expm1(most - others[:-1]))
+    second = log_weight(z[:-1] + step / steepness)
+    with np.errstate(divide="ignore"):
+        tangent = np.maximum(others[:-1] + np.log1p(-step), most)
+    return np.exp(np.concatenate([at, second])), np.concatenate([at - others, second - tangent])
+
+
+def _weight(selection: Selection) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+    """Returns log w, and minus its derivative."""
+    mean = selection.mean
+    if math.isinf(selection.shape):
+        return lambda z: math.log(mean) - mean * z, lambda z: np.full_like(z, mean)
+    gamma, power = stopping_probability(selection), selection.shape + 1
+    odds = (1 - gamma) / gamma
+    return (
+        lambda z: math.log(mean) - power * np.log1p(odds * z),
+        lambda z: power * odds / (1 + odds * z),
+    )
+
+
+def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
+    """Bounds T at each z by one line exp(e) z + delta_Q(e): the slopes, and the values up to 1.
+
+    Any line is a bound; the one with the least value at z lies between the two points of the
+    profile whose chord has the slope -z.
+    """
+    slopes, deltas = np.exp(table.epsilons), table.deltas
+    with np.errstate(invalid="ignore", divide="ignore"):
+        chords = np.nan_to_num(-np.diff(deltas) / np.diff(slopes))
+    chords = np.minimum.accumulate(chords)
+    lines = len(chords) - np.searchsorted(chords[::-1], z)
+    return slopes[lines], np.minimum(slopes[lines] * z + deltas[lines], 1.0)
+
+
+def poisson_epsilon(
+    selection: Selection, profile: Profile, delta: float, *, mu: float, once: float, times: int
+) -> float:
+    """Computes the epsilon of `times` fits without sampling by Papernot and Steinke, theorem 6.
+
+    With e = log(1 + 1 / (a - 1)), the best of a Poisson number of runs has a Renyi divergence of
+    order a of at most a mu^2 / 2 + E[K] delta_Q(e) + log E[K] / (a - 1).
+
+    Args:
+      mu: of a run; `profile` is its profile.
+      once: the mu of the mechanisms that are released once, before the runs.
+    """
+    orders = 1 + np.geomspace(1e-2, 1e4, 2000)
+    deltas = profile.deltas(np.log1p(1 / (orders - 1))[::-1])[::-1]
+    mean = selection.mean
+    divergences = orders * (mu**2 + once**2) / 2 + mean * deltas + math.log(mean) / (orders - 1)
+    # Canonne, Kamath and Steinke 2020, proposition 12.
+    epsilons = times * divergences + np.log1p(-1 / orders)
+    epsilons -= (math.log(delta) + np.log(orders)) / (orders - 1)
+    return max(float(epsilons.min()), 0.0)
+
+
+def dominating_loss(
+    selection: Selection, profile: Profile, delta: float, interval: float
+) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Computes a privacy loss distribution that dominates A, to be composed with others.
+
+    First the bound on A's profile on a grid, at negative epsilons by
+    delta_A(-e) = 1 - exp(-e) (1 - delta_A'(e)); then its convex minorant in exp(e), which is not
+    below the profile, since the profile is convex; then the distribution by connecting the dots
+    (Doroshenko et al. 2022).
+
+    Args:
+      delta: the result is to be tight near this delta.
+      interval: the grid spacing on the privacy loss.
+    """
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    bound, mean = best_bound(selection, profile, delta), selection.mean
+    reach = next(
+        (
+            epsilon
+            for part in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+            if math.isfinite(epsilon := profile.epsilon(part * delta / mean))
+        ),
+        None,
+    )
+    if reach is None:
+        raise PrivacyError(
+            f"selection of a mean of {mean:g} runs: one run has no finite epsilon at "
+            f"delta {delta / mean:.3g}, below what privacy loss distributions reach; write a "
+            "larger delta, fewer trials, or accountant: rdp"
+        )
+    size = math.ceil((float(bound.offsets[-1]) + reach) / interval)
+    positive = _on_grid(bound, size, interval)
+    epsilons = interval * np.arange(size + 1)
+    negative = 1 - np.exp(-epsilons[1:]) * (1 - positive[1:])
+    grid = np.concatenate([-epsilons[:0:-1], epsilons])
+    deltas = _convex_minorant(np.exp(grid), np.concatenate([negative[::-1], positive]))
+    pmf: Any = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        interval, -size, size, np.clip(deltas, 0.0, 1.0)
+    )
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+def _on_grid(bound: Bound, size: int, interval: float) -> Array:
+    """Computes the bound at whole multiples of the interval from 0, its offsets rounded up."""
+    shifts = np.ceil(bound.offsets / interval).astype(int)
+    most = int(shifts[-1])
+    places: Array = np.arange(-most, size + 1, dtype=np.float64)
+    deltas = bound.table.at(interval * places)
+    total = np.full(size + 1, bound.tail)
+    for weight, shift in zip(bound.weights, shifts, strict=True):
+        if weight:
+            total += weight * deltas[most - shift : most - shift + size + 1]
+    return np.minimum.accumulate(np.minimum(total, 1.0))
+
+
+def _convex_minorant(x: Array, y: Array) -> Array:
+    """Computes the largest convex function below (x, y), x rising, by Andrew's monotone chain."""
+    kept: list[int] = []
+    for point in range(len(x)):
+        while len(kept) > 1:
+            a, b = kept[-2:]
+            if (y[b] - y[a]) * (x[point] - x[a]) < (y[point] - y[a]) * (x[b] - x[a]):
+                break
+            kept.pop()
+        kept.append(point)
+    return np.interp(x, x[kept], y[kept])

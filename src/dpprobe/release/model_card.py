@@ -1,0 +1,89 @@
+"""The model card of a release: README.md in the form of the Hugging Face Hub.
+
+It says nothing that is not in bundle.json or privacy.json, and computes from privacy.json alone:
+reading it gives away no more than reading those.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import write_text
+from dpprobe.release import audit_evidence, documents
+from dpprobe.release.bundle import CARD_FILE, BundleFacts
+
+CLASSES_SHOWN = 100
+TAGS = ("differential-privacy", "dpprobe", "frozen-features")
+# The Hub knows metrics by these names.
+HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc"}
+
+
+def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
+    """Writes the model card into a bundle's folder.
+
+    Args:
+      facts: bundle.json.
+      statement: privacy.json.
+    """
+    table = documents.attacks(statement, documents.RATES)
+    template = documents.markdown_environment().get_template("card.md.j2")
+    body = template.render(
+        facts=facts,
+        statement=statement,
+        table=table,
+        weak=documents.is_weak(table),
+        to_patients=documents.to_patients(statement),
+        words=documents.in_plain_words(statement, table),
+        formal=documents.formally(statement),
+        units=documents.UNITS[documents.unit_of(statement)],
+        intended_use=facts.card.intended_use or documents.INTENDED_USE,
+        limits=facts.card.limits or documents.LIMITS,
+        evaluation=statement["evaluation"],
+        measured=documents.measured(statement["evaluation"]) if statement["evaluation"] else None,
+        choice=statement["choice"],
+        audited=audit_evidence.in_words(statement["evidence"]),
+        spent=documents.spent(statement["ledger"]),
+        base_model=documents.base_model(facts),
+        shown=CLASSES_SHOWN,
+    )
+    write_text(folder / CARD_FILE, f"---\n{_front_matter(facts, statement)}---\n\n{body}")
+
+
+def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
+    """Writes the YAML that the Hub reads, by the Hub's library."""
+    from huggingface_hub import EvalResult, ModelCardData  # heavy: httpx
+
+    evaluation = statement["evaluation"]
+    values: dict[str, Any] = _license(facts.card.license)
+    if evaluation and documents.tells(evaluation):
+        metric = HUB_METRICS[evaluation["metric"]]
+        result = EvalResult(
+            task_type="image-classification",
+            dataset_type=facts.dataset,
+            dataset_name=f"{facts.dataset} (private)",
+            dataset_split="test",
+            metric_type=metric,
+            metric_name=f"{documents.METRICS[evaluation['metric']]}, measured with noise",
+            metric_value=evaluation["value"],
+        )
+        values |= {"metrics": [metric], "model_name": facts.name, "eval_results": [result]}
+    data = ModelCardData(
+        library_name="dpprobe",
+        pipeline_tag="image-classification",
+        tags=list(TAGS),
+        base_model=documents.base_model(facts),
+        **values,
+    )
+    return f"{data.to_yaml()}\n"
+
+
+def _license(written: str | None) -> dict[str, Any]:
+    """Returns the Hub's keys for a license: an identifier, or `other` with a name."""
+    if written is None:
+        return {}
+    if re.fullmatch(r"[a-z0-9][a-z0-9.-]*", written.lower()):
+        return {"license": written.lower()}
+    return {"license": "other", "license_name": documents.one_line(written)}

@@ -1,0 +1,225 @@
+"""The price of choosing what to release by looking at a study's cells of the same dataset.
+
+**Claim.** Who names a release after a look at the benchmark publishes a function of all heads of
+all its cells on the dataset, of their test results and of the release itself. As far as the
+training units go that costs no more than publishing all those heads: the composition of their
+mechanisms, each as often as there are seeds and backbones, with the release's, at its delta. It is
+an upper bound for the choice always, and the bound of `dpprobe.results.best_head_price`, over all
+epsilons and with one fit more. It holds where every cell is private: one that is not may tell all
+of its rows, and then the choice has no price.
+
+The bound supposes noise that nobody can repeat. A benchmark's follows from the study and the
+fingerprint of its data, so it holds for people who lack either, and not against the adversary of
+the release itself, who knows all other units; the words say so.
+
+The head that `auto` chooses is known with the features of each backbone. Where some are not there
+yet, nothing is priced: their cells' mechanisms are not known.
+
+Nothing here covers the test units: benchmarks print their results without noise. Cells whose noise
+cannot be calibrated are left out, as no head of them exists.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpprobe.errors import DpprobeError
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.accountants import Fits, all_together
+from dpprobe.privacy.calibration import calibrate, round_up
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.plan import Plan
+from dpprobe.progress import Progress
+from dpprobe.results.summary import rounded_up
+from dpprobe.study.audits import audit_cells
+from dpprobe.study.long_tails import long_tail_datasets
+from dpprobe.study.representation_law import law_backbones, law_datasets
+from dpprobe.study.study import Study
+
+logger = logging.getLogger("dpprobe")
+
+NO_CHOICE = (
+    "The study trains no other head on this dataset: nothing was chosen by its results. Looks at "
+    "results elsewhere are not covered."
+)
+SEEDED = (
+    " The bound is for people who cannot compute the noise of these cells again: it comes from "
+    "seeds, which follow from the study and its data. Against somebody who knows both but for one "
+    "unit the choice is not covered."
+)
+NOT_COVERED = "A choice of this release by looking at their results is not covered by any price: "
+WHAT_IT_MEANS = (
+    "That means: the epsilon of this head holds for the head as it was named. What it leaves out "
+    "is the decision, if it was made after a look at these results, to publish this head rather "
+    "than another: that may tell something of the training rows, and nothing bounds how much. A "
+    "choice on public data costs nothing; one in a study without these cells has a price."
+)
+TEST_UNITS = (
+    " The test results of these cells are exact, and nothing covers the test units that they are "
+    "of."
+)
+MAKE_FEATURES = "Make their features first: head auto chooses by them."
+_NAMED = 3
+
+
+def choice_block(
+    study: Study,
+    *,
+    dataset: str,
+    plan: Plan,
+    n: int,
+    cache: Path,
+    facts: Mapping[str, DataFacts] | None = None,
+) -> dict[str, Any]:
+    """Prices the choice of a release among the study's cells: the block `choice` of a statement.
+
+    Args:
+      dataset: that the release is of.
+      plan: of the release.
+      n: training units of the cells.
+      cache: the folder of calibrations, which are looked up or added.
+      facts: by backbone, where its features are there, what `auto` chooses a head from.
+
+    Returns:
+      cells, the number of cells on the dataset; epsilon, the bound at the release's delta, None
+      without cells and where some are not private or not known; words, a sentence or two for the
+      card.
+    """
+    exposed = _not_private(study, dataset)
+    if exposed:
+        count = len(study.cells(dataset))
+        return {"cells": count, "epsilon": None, "words": choice_words(count, None, exposed)}
+    unknown = _not_known(study, facts or {})
+    if unknown:
+        count = len(study.cells(dataset))
+        words = choice_words(count, None, unknown=unknown)
+        return {"cells": count, "epsilon": None, "words": words}
+    fits = _fits(study, dataset, n, plan.unit, cache, facts or {})
+    count = sum(fit.times for fit in fits) // study.seeds
+    if not fits:
+        return {"cells": 0, "epsilon": None, "words": NO_CHOICE}
+    release = Fits(mechanisms=plan.mechanisms, times=1, selection=plan.selection)
+    epsilon = round_up(all_together([*fits, release], plan.delta)[0])
+    words = choice_words(count, epsilon, delta=plan.delta)
+    return {"cells": count, "epsilon": epsilon, "words": words}
+
+
+def choice_words(
+    cells: int,
+    epsilon: float | None,
+    exposed: Sequence[str] = (),
+    *,
+    unknown: Sequence[str] = (),
+    delta: float = 0.0,
+) -> str:
+    """Says what a choice among so many cells costs, or why it has no price.
+
+    Args:
+      epsilon: the bound at `delta`; None where there is none.
+      exposed: what is not private, where there is no bound.
+      unknown: what is not known yet, where there is no bound.
+    """
+    if not (cells or exposed or unknown):
+        return NO_CHOICE
+    several = "s" if cells > 1 else ""
+    trains = f"The study trains {cells} cell{several} on this dataset. "
+    if epsilon is not None:
+        return (
+            f"{trains}Choosing this release by looking at all their results costs at most epsilon "
+            f"{rounded_up(epsilon):g} at delta {delta:g} to one training unit, the release "
+            f"included.{SEEDED}{TEST_UNITS}"
+        )
+    if unknown:
+        listed = _listed("not known yet", unknown)
+        return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
+    return f"{trains}{NOT_COVERED}{_listed('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    """Names the first few."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{what} among them: {', '.join(names[:_NAMED])}{more}"
+
+
+def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
+    """Names the heads that `auto` has not chosen: those of backbones without features."""
+    return [
+        f"{backbone}/{name}"
+        for backbone in study.backbones
+        for name, method in study.methods.items()
+        if method.undecided and backbone not in facts
+    ]
+
+
+def _not_private(study: Study, dataset: str) -> list[str]:
+    """Names what the study trains or measures on a dataset's training rows without privacy."""
+    cells = (
+        f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}"
+        for cell in study.cells(dataset)
+        if cell.epsilon == INFINITE
+        or not (method := study.methods[cell.method]).private
+        or method.private_choices
+    )
+    probes = (f"{backbone}/few-shot probes" for backbone in study.few_shot_backbones())
+    measured = study.backbones if dataset in long_tail_datasets(study) else ()
+    tails = (f"{backbone}/long tail" for backbone in measured)
+    lawful = law_backbones(study) if dataset in law_datasets(study) else ()
+    laws = (f"{backbone}/representation law" for backbone in lawful)
+    attacks = (
+        f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}, attacks on membership"
+        for cell in audit_cells(study, dataset)
+        if study.audit and study.audit.membership
+    )
+    return [*cells, *probes, *tails, *laws, *attacks]
+
+
+def _fits(
+    study: Study,
+    dataset: str,
+    n: int,
+    unit: str,
+    cache: Path,
+    facts: Mapping[str, DataFacts],
+) -> list[Fits]:
+    """Returns the fits of each method and epsilon: of all seeds on all backbones."""
+    pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.cells(dataset)))
+    delta, fits = study.dataset_delta(dataset), []
+    with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
+        for method, epsilon in pairs:
+            value = epsilon_value(epsilon)
+            target = {name: replace(f, epsilon=value, delta=delta) for name, f in facts.items()}
+            for options, backbones in _decided(study.methods[method], study, target):
+                try:
+                    plan = calibrate(
+                        options.mechanisms(n),
+                        n=n,
+                        epsilon=value,
+                        delta=delta,
+                        accountant=study.accountant,
+                        cache=cache,
+                        selection=options.selection(n),
+                        unit=unit,
+                    )
+                except DpprobeError as error:
+                    logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)
+                else:
+                    times = study.seeds * backbones
+                    fits.append(
+                        Fits(mechanisms=plan.mechanisms, times=times, selection=plan.selection)
+                    )
+            progress.advance(1)
+    return fits
+
+
+def _decided(
+    method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
+) -> list[tuple[MethodOptions, int]]:
+    """Returns a method, or what `auto` chooses, with the number of backbones that it is for."""
+    if not method.undecided:
+        return [(method, len(study.backbones))]
+    return [(method.resolved(facts[backbone]), 1) for backbone in study.backbones]

@@ -1,0 +1,92 @@
+"""The privacy statement of a release: a cell's, without what a bundle must not hold, and more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement import Declared, statement
+
+FORMAT = "dpprobe-release-statement"
+FORMAT_VERSION = 2
+NOT_PUBLISHED = "run on the private images without noise, if at all, and not published"
+
+
+def release_statement(
+    plan: Plan,
+    *,
+    method: str,
+    options: MethodOptions,
+    study: str,
+    public_data: Mapping[str, Any],
+    file_hashes: Mapping[str, str],
+    evaluation: Mapping[str, Any] | None,
+    choice: Mapping[str, Any],
+    ledger: Mapping[str, Any],
+    evidence: Mapping[str, Any] | None = None,
+    left_out: Mapping[str, Any] | None = None,
+    chosen_from: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
+
+    Args:
+      plan: of the head.
+      method: its name in the study.
+      options: its options; public files by any path.
+      study: that declares files public.
+      public_data: the backbone's name, options, weights' SHA-256, and whether it was trained.
+      file_hashes: SHA-256 of each public file, by its path in the options.
+      evaluation: by `dpprobe.release.evaluation`; None where nothing was measured.
+      choice: by `dpprobe.release.release_choice_price`.
+      ledger: the composition of all releases from the dataset, this one included.
+      evidence: by `dpprobe.release.audit_evidence`; None where no audit was made.
+      left_out: the `backbone`, `threshold` and `public` datasets by which near-duplicates were
+        removed from the data; None where they were not.
+      chosen_from: the rule that chose the head, and from which facts; None where none did.
+    """
+    named = {name: Path(path).name for name, path in options.public_files().items()}
+    hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
+    values = statement(
+        plan,
+        method=method,
+        options=published_options(options),
+        mode="release",
+        seeds=(0,),
+        public_data={
+            **public_data,
+            "near_duplicate_check": NOT_PUBLISHED,
+            **({"left_out": dict(left_out)} if left_out else {}),
+        },
+        epsilon_all_heads=plan.realised_epsilon,
+        declared=Declared(study=study, files=named, hashes=hashes),
+        private_choices=options.private_choices,
+        priced_normalisation=options.normalize.priced,
+        released_priors=options.releases_priors,
+        engine_limits=options.engine_limits,
+        chosen_from=chosen_from,
+    )
+    del values["epsilon_all_heads"]
+    return {
+        **values,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "evaluation": evaluation and dict(evaluation),
+        "choice": dict(choice),
+        "ledger": dict(ledger),
+        "evidence": evidence and dict(evidence),
+    }
+
+
+def published_options(options: MethodOptions) -> dict[str, Any]:
+    """Returns a method's options with public files by their names alone, not their places."""
+    values = options.model_dump(mode="json")
+    for place in options.public_files():
+        *parents, last = place.split(".")
+        block = values
+        for key in parents:
+            block = block[key]
+        block[last] = Path(block[last]).name
+    return values

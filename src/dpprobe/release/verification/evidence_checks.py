@@ -1,0 +1,198 @@
+"""Checks the blocks beside a promise: evaluation, choice, ledger and audit."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from dpprobe.privacy.accountants import exactly_priced
+from dpprobe.privacy.calibration import price, second_opinions
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release import documents
+from dpprobe.release import evaluation as evaluations
+from dpprobe.release import release_choice_price as choices
+from dpprobe.release.audit_evidence import Evidence
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.verification.stated import (
+    Values,
+    read_block,
+    read_real,
+    read_whole,
+    require,
+    require_same,
+)
+from dpprobe.release.verification.stated_plan import (
+    CHECK_TOLERANCE,
+    read_mechanism,
+    require_bounded,
+)
+from dpprobe.training.plan_file import PRICE_TOLERANCE
+
+LEDGER_TOLERANCE = 1e-4
+# A source's own split, or the rule of one that was made here.
+SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
+_ANY = "@"
+
+EVALUATION_KEYS = {
+    "metric", "value", "interval", "standard_error", "n", "epsilon", "epsilon_target", "delta",
+    "mechanisms", "released", "composition",
+}  # fmt: skip
+CHOICE_KEYS = {"cells", "epsilon", "words"}
+LEDGER_KEYS = {"entry", "releases", "unit", "delta", "epsilon", "exact"}
+
+
+def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Checks that the audit that a statement names may be one of its plan."""
+    if values["evidence"] is None:
+        return "no audit is stated", True
+    evidence = Evidence.model_validate(values["evidence"])
+    require(
+        evidence.epsilon_lower <= plan.realised_epsilon,
+        f"epsilon_lower {evidence.epsilon_lower:g} is above the promise",
+    )
+    return "an audit is stated, whose numbers rest on the word of who made it", True
+
+
+def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
+    """Checks a published test result, its words and its price."""
+    if values["evaluation"] is None:
+        return "no test result is published", True
+    block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS)
+    metric = block["metric"]
+    require(metric in ("accuracy", "auc"), f"metric {metric!r}: write accuracy or auc")
+    tested = _tested(block, plan)
+    evaluations.check_evaluation_plan(
+        tested, metric, classes=len(facts.class_names), multi_label=facts.multi_label
+    )
+    cost = _test_price(tested)
+    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
+    require_same("mechanisms", expected, block["mechanisms"])
+    _check_result(block, tested)
+    words = re.escape(evaluations.composition_words(plan, tested, split=_ANY))
+    require(
+        re.fullmatch(words.replace(re.escape(_ANY), SPLIT_WORDS), str(block["composition"]))
+        is not None,
+        "composition: not what head and test result cost",
+    )
+    return f"{documents.measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
+
+
+def _tested(block: Values, plan: Plan) -> Plan:
+    return require_bounded(
+        Plan(
+            mechanisms=tuple(read_mechanism(item) for item in block["mechanisms"]),
+            n=read_whole("n", block["n"]),
+            unit=plan.unit,
+            epsilon=read_real("epsilon_target", block["epsilon_target"]),
+            delta=read_real("delta", block["delta"]),
+            accountant="pld",
+            realised_epsilon=read_real("epsilon", block["epsilon"]),
+        )
+    )
+
+
+def _test_price(tested: Plan) -> float:
+    """Prices an evaluation, which never samples, exactly and by the other libraries."""
+    cost = price(tested)
+    require(
+        math.isclose(tested.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE),
+        f"epsilon {tested.realised_epsilon:g} is stated, and it is {cost:.6g}",
+    )
+    require(
+        math.isclose(tested.epsilon, cost, rel_tol=CHECK_TOLERANCE),
+        f"epsilon_target {tested.epsilon:g}, and it is {cost:.6g}",
+    )
+    _, others, _ = second_opinions(replace(tested, realised_epsilon=min(cost, tested.epsilon)))
+    require(
+        all(value is None or value >= 0.99 * cost for value in others.values()),
+        f"epsilon {cost:.6g}, and other libraries say {others}",
+    )
+    return cost
+
+
+def _check_result(block: Values, tested: Plan) -> None:
+    """Checks value, interval, standard error and words against each other."""
+    low, high = (read_real("interval", end) for end in block["interval"])
+    value = read_real("value", block["value"])
+    error = read_real("standard_error", block["standard_error"])
+    require(
+        0 <= low <= value <= high <= 1 and low < high and error > 0,
+        f"value {value:g} with interval {low:g} to {high:g}, standard error {error:g}",
+    )
+    stated = evaluations.Estimate(value, low, high, error)
+    words = evaluations.released_words(block["metric"], stated, tested)
+    if block["metric"] == "auc":  # with a remark on labels between the sentences
+        first = words.split(". ")[0]
+        require(str(block["released"]).startswith(first), f"released: not {first!r} first")
+        return
+    # earlier bundles say nothing of constant answers
+    earlier = words.replace(evaluations.CONSTANT_ANSWER, "")
+    require_same("released", earlier if block["released"] == earlier else words, block["released"])
+    deviation = tested.mechanisms[0].noise_multiplier * tested.mechanisms[0].sensitivity
+    computed = evaluations.accuracy_estimate(value, tested.n, deviation)
+    require(
+        np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
+        f"interval {low:g} to {high:g}, standard error {error:g}; of this value and noise they "
+        f"are {computed.low:g} to {computed.high:g}, {computed.standard_error:g}",
+    )
+
+
+def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Checks what is said of the choice of this head among others, and of its price."""
+    block = read_block("choice", values["choice"], CHOICE_KEYS)
+    cells, epsilon, words = block["cells"], block["epsilon"], str(block["words"])
+    require(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
+    if epsilon is not None:
+        require(cells > 0, "an epsilon, and no cells")
+        require(
+            read_real("epsilon", epsilon) > plan.realised_epsilon,
+            f"epsilon {epsilon:g}: no more than the release alone costs",
+        )
+    if epsilon is not None or (cells == 0 and choices.NOT_COVERED not in words):
+        require_same(
+            "words", choices.choice_words(cells, epsilon, delta=plan.delta), block["words"]
+        )
+    else:
+        without_price = (
+            choices.choice_words(cells, None, ["x"]),
+            choices.choice_words(cells, None, unknown=["x"]),
+        )
+        begins = tuple(text.split("x.")[0] for text in without_price)
+        require(
+            words.startswith(begins) and words.endswith(choices.TEST_UNITS),
+            "words: do not say that the choice is not covered",
+        )
+    return words, True
+
+
+def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Checks that the sum of all releases is no less than this release alone."""
+    block = read_block("ledger", values["ledger"], LEDGER_KEYS)
+    entry, count = (read_whole(name, block[name]) for name in ("entry", "releases"))
+    require_same("unit", plan.unit, block["unit"])
+    require_same("delta", plan.delta, block["delta"])
+    require(isinstance(block["exact"], bool), "exact: neither true nor false")
+    known = exactly_priced(plan.mechanisms, plan.selection)
+    require(known or not block["exact"], "exact: of what samples or repeats it is a bound")
+    total = read_real("epsilon", block["epsilon"])
+    tested = values["evaluation"]
+    sides = [plan.realised_epsilon]
+    if tested and tested["delta"] == plan.delta:
+        sides.append(read_real("evaluation.epsilon", tested["epsilon"]))
+    least = max(sides)
+    require(
+        total >= least * (1 - LEDGER_TOLERANCE),
+        f"epsilon {total:g}: less than the {least:g} of this release alone",
+    )
+    if count == 1 and block["exact"]:
+        require(
+            total <= least * (1 + LEDGER_TOLERANCE),
+            f"epsilon {total:g}: of one release, which costs {least:g}",
+        )
+    more = "exactly" if block["exact"] else "at most"
+    releases = "1 release costs" if count == 1 else f"{count} releases together cost"
+    return f"entry {entry}; {releases} {more} epsilon {total:g}, as the ledger said", True

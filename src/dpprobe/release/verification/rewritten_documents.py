@@ -1,0 +1,97 @@
+"""Writes statement, card and page again, and compares them."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from dpprobe.errors import DataError
+from dpprobe.heads.options import MethodOptions
+from dpprobe.options import NAME_PATTERN
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_FILE, BundleFacts
+from dpprobe.release.model_card import write_card
+from dpprobe.release.page import write_page
+from dpprobe.release.release_statement import release_statement
+from dpprobe.release.verification.method import data_facts
+from dpprobe.release.verification.stated import Values, is_hash, read_real, require, require_same
+from dpprobe.versions import code_version
+
+
+def check_words(
+    values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
+) -> tuple[str, bool]:
+    """Writes the statement again from options, facts and plan, and compares every field."""
+    hashes = values["public_files"]
+    require(
+        set(hashes) == {Path(name).name for name in options.public_files().values()}
+        and all(map(is_hash, hashes.values())),
+        "public_files: not a SHA-256 of each public file of the options",
+    )
+    expected = release_statement(
+        plan,
+        method=facts.head.method,
+        options=options,
+        study=facts.study,
+        public_data={
+            "backbone": facts.backbone.name,
+            "backbone_options": facts.backbone.options,
+            "trained": facts.backbone.trained,
+            "weights_sha256": facts.backbone.weights_sha256,
+        },
+        file_hashes=hashes,
+        evaluation=values["evaluation"],
+        choice=values["choice"],
+        ledger=values["ledger"],
+        evidence=values["evidence"],
+        left_out=_left_out(values),
+        chosen_from=options.chosen_from(data_facts(plan, facts)),
+    )
+    other = set(expected) ^ set(values)
+    require(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
+    for name, value in expected.items():
+        try:
+            require_same(name, value, values[name])
+        except DataError as error:
+            raise DataError(f"{error}{_other_version(facts)}") from None
+    return "the statement is what options, facts and noise give, word for word", True
+
+
+def _left_out(values: Values) -> Values | None:
+    """Returns by what near-duplicates are said to have been removed; None where they were not."""
+    said: Values | None = values["public_data"].get("left_out")
+    if said is not None:
+        require(set(said) == {"backbone", "threshold", "public"}, "left_out: other keys than its")
+        names = [said["backbone"], *said["public"]]
+        require(
+            isinstance(said["public"], list)
+            and len(names) > 1
+            and all(re.fullmatch(NAME_PATTERN, name) for name in names),
+            "left_out: not names of a backbone and of public datasets",
+        )
+        read_real("left_out.threshold", said["threshold"])
+        require(0 < said["threshold"] <= 1, "left_out.threshold: not in (0, 1]")
+    return said
+
+
+def _other_version(facts: BundleFacts) -> str:
+    """Returns a remedy for texts of another version; nothing for this one's."""
+    made, here = facts.dpprobe, code_version()
+    return "" if made == here else f" by dpprobe {here}; verify with {made}, which made it"
+
+
+def check_documents(
+    folder: Path, facts: BundleFacts, values: Values, *_checked: bool
+) -> tuple[str, bool]:
+    """Writes card and page again, from facts and statement that were checked, and compares."""
+    with tempfile.TemporaryDirectory() as place:
+        again = Path(place)
+        write_card(again, facts, values)
+        write_page(again, facts, values)
+        for name in (CARD_FILE, PAGE_FILE):
+            require(
+                (again / name).read_bytes() == (folder / name).read_bytes(),
+                f"{name}: not what {FACTS_FILE} and {STATEMENT_FILE} give{_other_version(facts)}",
+            )
+    return f"{CARD_FILE} and {PAGE_FILE} say what {FACTS_FILE} and {STATEMENT_FILE} do", True

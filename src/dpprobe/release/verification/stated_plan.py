@@ -1,0 +1,159 @@
+"""Reads the plan that a statement states, and prices it again."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.calibration import price, price_of_group, round_up, second_opinions
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.statement import kind_of
+from dpprobe.release.bundle import STATEMENT_FILE
+from dpprobe.release.verification.stated import (
+    Values,
+    read_json,
+    read_real,
+    read_whole,
+    require,
+    require_same,
+)
+from dpprobe.training.plan_file import PRICE_TOLERANCE
+
+T = TypeVar("T")
+
+MOST_RELEASES = 10**7
+# Other libraries' answers, between versions of them and processors.
+CHECK_TOLERANCE = 1e-4
+
+
+def read_statement(folder: Path) -> tuple[str, Values]:
+    """Reads a statement, which must be one of a release."""
+    values = read_json(folder / STATEMENT_FILE)
+    require(isinstance(values, dict), "not a JSON object")
+    require(values["mode"] == "release", f"mode {values['mode']!r}, not release")
+    require(values["private"] is True, "private: not true, nothing is promised")
+    return str(values["promise"]), values
+
+
+def read_mechanism(values: Values) -> Mechanism:
+    """Reads a mechanism as statements write it."""
+    return Mechanism(
+        name=str(values["name"]),
+        released=str(values["released"]),
+        sensitivity=read_real("sensitivity", values["sensitivity"]),
+        noise_multiplier=read_real("noise_multiplier", values["noise_multiplier"]),
+        sample_rate=read_real("sample_rate", values["sample_rate"]),
+        count=read_whole("count", values["count"], MOST_RELEASES),
+        kind=kind_of(values["noise"]),
+    )
+
+
+def read_plan(values: Values) -> tuple[str, Plan]:
+    """Reads the plan that a statement states."""
+    unit = {words: key for key, words in Plan.UNITS.items()}[values["unit_of_privacy"]]
+    selection, patients = values["selection"], values["patients"]
+    plan = require_bounded(
+        Plan(
+            mechanisms=tuple(read_mechanism(item) for item in values["mechanisms"]),
+            n=read_whole("n", values["n"]),
+            unit=unit,
+            patients=patients and _patients(patients),
+            epsilon=read_real("epsilon_target", values["epsilon_target"]),
+            delta=read_real("delta", values["delta"]),
+            accountant=_accountant(values["accountant"]),
+            selection=Selection.from_dict(selection) if selection else None,
+            realised_epsilon=read_real("epsilon_realised", values["epsilon_realised"]),
+            priced_by=values["accountant"],
+            checks=dict(values["checks"]),
+            check_notes=dict(values["check_notes"]),
+        )
+    )
+    return f"n = {plan.n}, unit {plan.unit}, {plan.steps} noisy releases", plan
+
+
+def _patients(values: Values) -> Patients:
+    worth = values["epsilon"]
+    return Patients(images=values["images"], epsilon=None if worth is None else float(worth))
+
+
+def _accountant(label: Any) -> str:
+    """Returns the accountant that a study names, by the one that priced."""
+    name = str(label).split(" ")[0]
+    return "pld" if name in ("gaussian", "exponential") else name
+
+
+def require_bounded(plan: Plan) -> Plan:
+    """Returns a plan that can be priced in bounded time."""
+    require(
+        SMALLEST_EPSILON <= plan.epsilon <= LARGEST_EPSILON and plan.delta >= SMALLEST_DELTA,
+        f"epsilon {plan.epsilon:g}, delta {plan.delta:g}: outside what is calibrated",
+    )
+    fault = delta_fault(plan.delta, plan.n, unit=plan.unit)
+    require(fault is None, fault or "")
+    return plan
+
+
+def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
+    """Prices a plan anew, by its accountant and the others.
+
+    Raises:
+      PrivacyError: when the plan costs more than it promises, or says other prices.
+    """
+    cost = price(plan)
+    if not cost <= plan.epsilon * (1 + 1e-9):
+        raise _other_price(plan, f"{plan.epsilon:g}", f"{cost:.6g} or more")
+    if not math.isclose(plan.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE):
+        raise _other_price(plan, f"{plan.realised_epsilon:.6g}", f"{cost:.6g}")
+    by, computed = _check_opinions(plan)
+    _check_patients(plan)
+    others = [f"{value:.6g} by {name}" for name, value in computed.items() if value is not None]
+    return f"epsilon {cost:.6g} at delta {plan.delta:g} by {by}; {', '.join(others)}", True
+
+
+def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:
+    return PrivacyError(f"epsilon {stated} at delta {plan.delta:g} is stated, and it is {computed}")
+
+
+def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
+    """Checks what other accountants say; returns the name of the plan's, and their prices."""
+    by, computed, notes = second_opinions(plan)
+    stated = _keyed(plan.checks)
+    same = _unversioned(by) == _unversioned(plan.priced_by)
+    if not same or set(stated) != {_unversioned(name) for name in computed}:
+        raise PrivacyError(f"stated by {plan.priced_by}, checks {list(stated)}; here by {by}")
+    require_same("check_notes", _keyed(notes), _keyed(plan.check_notes))
+    for name, value in computed.items():
+        other = stated[_unversioned(name)]
+        if (value is None) != (other is None) or (
+            value is not None
+            and not math.isclose(read_real(name, other), value, rel_tol=CHECK_TOLERANCE)
+        ):
+            raise _other_price(plan, f"{other} by {name}", str(value))
+    return by, computed
+
+
+def _unversioned(label: str) -> str:
+    return re.sub(r"\(([\w-]+) [\w.+-]+\)", r"(\1)", str(label))
+
+
+def _keyed(values: Mapping[str, T]) -> dict[str, T]:
+    return {_unversioned(name): value for name, value in values.items()}
+
+
+def _check_patients(plan: Plan) -> None:
+    if plan.patients is None:
+        return
+    images, stated = plan.patients.images, plan.patients.epsilon
+    worth = None if images is None else round_up(price_of_group(plan, read_whole("images", images)))
+    agree = stated == worth or (
+        stated is not None
+        and worth is not None
+        and math.isclose(stated, worth, rel_tol=CHECK_TOLERANCE)
+    )
+    if not agree:
+        raise PrivacyError(f"patients: epsilon {stated} is stated for {images} images: {worth}")

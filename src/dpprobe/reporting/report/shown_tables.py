@@ -1,0 +1,74 @@
+"""The tables of the report: made again from the data that their files were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpprobe.analysis.law_record import LAW_TABLES
+from dpprobe.errors import DataError
+from dpprobe.exhibits import published
+from dpprobe.exhibits.tables import Table
+from dpprobe.reporting.accuracy_table import NAME, accuracy_table
+from dpprobe.reporting.paper_tables.common import Run
+from dpprobe.reporting.paper_tables.write import paper_tables
+from dpprobe.results.summary import read_grid
+
+# How the names of the tables end that stand in a section of their own.
+SECTION_TABLES = ("_fairness", *(f"_{name}" for name in LAW_TABLES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportTable:
+    """A table on the page.
+
+    Attributes:
+      files: the files that hold it, Markdown among them; the page links them.
+      dataset: the dataset that it is of; None for a table of all.
+    """
+
+    table: Table
+    files: Sequence[Path]
+    dataset: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of its files' folder: "papers" for the papers' tables."""
+        return self.files[0].parent.name
+
+
+def study_tables(
+    files: Sequence[Path], summaries: Sequence[Path], run: Run | None
+) -> list[ReportTable]:
+    """Makes the tables that these files hold, in the order of the Markdown files.
+
+    Those that stand in a section of their own are left out.
+
+    Args:
+      summaries: those that the tables of results were made from.
+      run: what the papers' tables were made from; None where there are none.
+
+    Raises:
+      DataError: when a Markdown file is no table of these results.
+    """
+    results: dict[str, tuple[Table, str | None]] = {
+        NAME: (accuracy_table(read_grid(summaries)), None)
+    }
+    for summary in summaries:
+        grid = read_grid([summary])
+        results |= {f"{name}_{NAME}": (accuracy_table(grid), name) for name in grid.measures}
+    papers: dict[str, tuple[Table, str | None]] = {}
+    if run is not None:
+        papers = {table.name: (table, None) for table in paper_tables(run, published.read())}
+    made = []
+    for path in files:
+        if path.suffix != ".md" or path.stem.endswith(SECTION_TABLES):
+            continue
+        known = papers if path.parent.name == "papers" else results
+        if path.stem not in known:
+            raise DataError(f"{path}: not a table of these results")
+        table, dataset = known[path.stem]
+        beside = [file for file in files if file.with_suffix(".md") == path]
+        made.append(ReportTable(table=table, files=beside, dataset=dataset))
+    return made

@@ -1,0 +1,208 @@
+"""The command that runs a study: it starts Snakemake with the rules of a clone, or installed ones.
+
+Results are written to the working directory, as Snakemake does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dpprobe.errors import ConfigError
+from dpprobe.resources import clone_root, is_clone, project_root
+
+# Tells the script that Snakemake runs in a conda environment which dpprobe to install in it.
+ROOT = "DPPROBE_ROOT"
+STUDY = "config.yaml"  # the default study
+# Each says how much may run at once, or names a profile that does.
+_SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
+_FILES = ("--configfile", "--configfiles")
+ALL_CORES = ("--cores", "all")
+NO_PROFILE = "none"  # to Snakemake, as the name of one
+_DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
+_PROFILE = re.compile(r"--profile(?:=|$)(.*)", re.DOTALL)
+_STORE_OPTIONS = ("--default-storage-provider", "--default-storage-prefix")
+# Snakemake asks for a plugin to install before it reads any rule, which says this again.
+NO_OBJECT_STORE = (
+    "data and results must be on a file system; mount the bucket, and run in one of its folders "
+    "without this option: docs/storage.md"
+)
+
+
+def add_command(commands: Any) -> None:
+    """Adds `run` to a parser's commands."""
+    summary = "run a study here: all options and targets are Snakemake's"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        help=summary,
+        description=summary,
+        allow_abbrev=False,
+        usage="dpprobe run [TARGET ...] [--configfile FILE] [options of snakemake]",
+        epilog="Without --configfile the study is config.yaml here, or the default one, the digits "
+        "of scikit-learn. Without --cores, --jobs or a profile all cores are taken. Files of "
+        "config/ and profiles of profiles/ are known by these names: --profile slurm. The rules "
+        "are those of the clone that you stand in, or those installed with dpprobe. All options: "
+        "snakemake --help.",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> NoReturn:
+    start(arguments.words)
+
+
+def start(words: Sequence[str]) -> NoReturn:
+    """Becomes Snakemake, with the words after `dpprobe run`; does not return.
+
+    Raises:
+      ConfigError: where the files of the workflow are missing, for a study's file that is none, and
+        for an object store.
+    """
+    here = Path.cwd()
+    for option in _STORE_OPTIONS:
+        if any(word.partition("=")[0] == option for word in words):
+            raise ConfigError(f"{option}: {NO_OBJECT_STORE}")
+    root = workflow_root(here)
+    if not (root / "Snakefile").is_file():
+        raise ConfigError(
+            f"{root}: has no Snakefile; install dpprobe's wheel, or its clone with "
+            "pip install --editable"
+        )
+    typed = snakemake_words(words, root, here)
+    _check_files(typed, here)
+    command = [sys.executable, "-m", "snakemake", *typed]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment(root, os.environ))
+
+
+def workflow_root(here: Path) -> Path:
+    """Returns the clone that a folder lies in, else where the files of this package are."""
+    return next((folder for folder in (here, *here.parents) if is_clone(folder)), project_root())
+
+
+def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
+    """Returns what Snakemake is started with for what a person typed."""
+    named = list(_with_known_files(words, root, here))
+    before = ["--snakefile", str(root / "Snakefile")]
+    sized = any(_SIZES.match(word) for word in words) or os.environ.get("SNAKEMAKE_PROFILE")
+    if not sized:
+        before += ALL_CORES
+    chosen = any(word.partition("=")[0] in _FILES for word in words)
+    if not chosen and not (_directory(words, here) / STUDY).exists():
+        # last, for it takes every word that follows
+        return [*before, *named, "--configfile", str(root / STUDY)]
+    return [*before, *named]
+
+
+def _directory(words: Sequence[str], here: Path) -> Path:
+    """Returns the folder that Snakemake will work in, whose study is the default one."""
+    return here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
+
+
+def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
+    """Returns the values of an option that takes one, in its word or as the next."""
+    pairs = zip_longest(words, words[1:], fillvalue="")
+    return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
+
+
+def _check_files(words: Sequence[str], here: Path) -> None:
+    """Raises ConfigError for a study's file that is not there: Snakemake has a traceback for it."""
+    for file in _values(words, *_FILES):
+        if not (here / file).exists():
+            raise ConfigError(
+                f"--configfile {file}: no such file; correct it (targets stand before "
+                "--configfile, which takes all words that follow)"
+            )
+        if (here / file).is_dir():
+            raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
+
+
+def _values(words: Sequence[str], *options: str) -> Iterator[str]:
+    """Yields the values of options that take all words up to the next one, or what is after `=`."""
+    taking = False
+    for word in words:
+        if word.startswith("-"):
+            option, equals, value = word.partition("=")
+            taking = option in options and not equals
+            if option in options and value:
+                yield value
+        elif taking:
+            yield word
+
+
+def _with_known_files(words: Sequence[str], root: Path, here: Path) -> Iterator[str]:
+    """Yields the words, with the paths of studies and profiles that only `root` has."""
+    option = ""
+    for word in words:
+        if word.startswith("-"):
+            option, _, value = word.partition("=")
+            yield f"{option}={_known(option, value, root, here)}" if value else word
+        else:
+            yield _known(option, word, root, here)
+            if option not in _FILES:
+                option = ""
+
+
+def _known(option: str, word: str, root: Path, here: Path) -> str:
+    places = {"--profile": root / "profiles"} | dict.fromkeys(_FILES, root)
+    folder = places.get(option)
+    if folder is None or not word or (here / word).exists() or not (folder / word).exists():
+        return word
+    return str(folder / word)
+
+
+def environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dict[str, str]:
+    """Returns the variables for Snakemake and its jobs, which import the package of `root`."""
+    result = {**variables, ROOT: str(root)}
+    if root != project_root():
+        places = [str(root / "src"), variables.get("PYTHONPATH", "")]
+        result["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+    return result
+
+
+def profile_words(words: Sequence[str]) -> list[str]:
+    """Returns the options among Snakemake's words that name profiles, which say where jobs run.
+
+    Returns:
+      No words where the environment names one; all cores of this machine where nobody does.
+    """
+    named = _single_values(words, _PROFILE)
+    if named == [NO_PROFILE]:
+        return [*ALL_CORES]
+    if named:
+        return [word for name in named for word in ("--profile", name)]
+    return [] if os.environ.get("SNAKEMAKE_PROFILE") else [*ALL_CORES]
+
+
+def run_words(
+    *targets: str, call: Sequence[str] = (), where: Sequence[str] = ALL_CORES
+) -> list[str]:
+    """Returns the words that run a study from the working directory.
+
+    Args:
+      targets: files or named targets; all where there are none.
+      call: the options of Snakemake that select the study, as Snakemake was given them.
+      where: the options that say where jobs run, or how many.
+    """
+    if clone_root() is not None:
+        return ["snakemake", *targets, *where, *call]
+    installed = project_root()
+    options = list(call)
+    for option, file in (("--snakefile", "Snakefile"), ("--configfile", STUDY)):
+        if option in options:
+            place = options.index(option)
+            if Path(options[place + 1]).resolve() == installed / file:
+                del options[place : place + 2]
+    return ["dpprobe", "run", *targets, *where, *options]
+
+
+def run_command(*call: str, targets: Sequence[str] = ()) -> str:
+    """Returns the line that runs a study, for a person to copy; arguments as of `run_words`."""
+    return shlex.join(run_words(*targets, call=call))

@@ -1,0 +1,94 @@
+"""Methods that facts of the features decide: resolved and calibrated where the features are.
+
+Calibration of a study's other methods needs n alone, and is a job of its own before the features.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.training.plan_file import Plans, make_plans
+
+logger = logging.getLogger("dpprobe")
+
+
+def facts_of(store: FeatureStore, *, n: int, epsilon: float, delta: float, unit: str) -> DataFacts:
+    """Returns the facts that decide a method on these training features, for n units."""
+    return DataFacts(
+        n=n,
+        dimension=store.dimension,
+        classes=store.num_classes,
+        multi_label=store.multi_label,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+    )
+
+
+def facts_of_plan(plan: Plan, *, dimension: int, classes: int, multi_label: bool) -> DataFacts:
+    """Returns the facts that decided the method of a plan."""
+    return DataFacts(
+        n=plan.n,
+        dimension=dimension,
+        classes=classes,
+        multi_label=multi_label,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        unit=plan.unit,
+    )
+
+
+def decide(
+    methods: Mapping[str, MethodOptions],
+    calibrated: Plans,
+    facts: DataFacts,
+    *,
+    accountant: str,
+    cache: Path,
+    seeds: int,
+    patients: Patients | None,
+) -> tuple[dict[str, MethodOptions], Plans]:
+    """Resolves the methods that facts decide, and adds their plans to those of the others.
+
+    Args:
+      methods: by name; of those that are decided nothing changes.
+      calibrated: the plans of the file, which has none for methods that facts decide.
+      cache: the folder of noise multipliers.
+      seeds: heads of each method.
+      patients: those that the dataset names, where the unit is one image.
+
+    Returns:
+      All methods, decided, and the plans of all.
+    """
+    decided = {
+        name: options.resolved(facts) for name, options in methods.items() if options.undecided
+    }
+    if not decided:
+        return dict(methods), calibrated
+    for name, options in decided.items():
+        logger.info("%s: head %s, chosen from public facts", name, options.trained.head)
+    made = make_plans(
+        decided,
+        n=facts.n,
+        epsilon=facts.epsilon,
+        delta=facts.delta,
+        accountant=accountant,
+        cache=cache,
+        seeds=seeds,
+        unit=facts.unit,
+        patients=patients,
+    )
+    plans = replace(
+        calibrated,
+        plans={**calibrated.plans, **made.plans},
+        failures={**calibrated.failures, **made.failures},
+        together={**calibrated.together, **made.together},
+    )
+    return {name: decided.get(name, options) for name, options in methods.items()}, plans

@@ -1,0 +1,138 @@
+"""The contents of a cell, its seeds' weights, scores and history, and the files that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file, save
+
+from dpprobe.artifacts import atomic_path
+from dpprobe.privacy.private_mark import marked
+from dpprobe.results.cell_record import (
+    HISTORY_FILE,
+    PREDICTIONS_FILE,
+    WEIGHTS_FILE,
+    CellName,
+    CellRecord,
+)
+from dpprobe.training.job_features import JobFeatures
+
+HISTORY = pa.schema(
+    [
+        ("seed_index", pa.int32()),
+        ("step", pa.int64()),
+        ("epoch", pa.float64()),
+        ("train_loss", pa.float64()),
+        ("test_accuracy", pa.float64()),
+        ("test_auc", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellContents:
+    """Every seed of a cell, as trained or as read back: one entry a seed in each field."""
+
+    indices: tuple[int, ...]
+    weights: np.ndarray  # [S, K, d + 1]
+    arrays: Mapping[str, np.ndarray]  # released by normalisations, [S, ...] each
+    scores: np.ndarray  # [S, m, K]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    chosen: tuple[Mapping[str, Any], ...] = ()  # by a search over hyperparameters
+    seconds: float = 0.0
+
+
+def merge(parts: Sequence[CellContents], seeds: int) -> CellContents:
+    """Returns the first `seeds` seeds out of earlier and new ones, in order."""
+    places = {
+        index: (part, position) for part in parts for position, index in enumerate(part.indices)
+    }
+    chosen = [places[index] for index in range(seeds)]
+    history = [row for part in parts for row in part.history if row["seed_index"] < seeds]
+    return CellContents(
+        indices=tuple(range(seeds)),
+        weights=np.stack([part.weights[position] for part, position in chosen]),
+        arrays={
+            name: np.stack([part.arrays[name][position] for part, position in chosen])
+            for name in parts[0].arrays
+        },
+        scores=np.stack([part.scores[position] for part, position in chosen]),
+        history=sorted(history, key=lambda row: (row["seed_index"], row["step"])),
+        chosen=tuple(part.chosen[position] for part, position in chosen if part.chosen),
+        seconds=sum(part.seconds for part in parts),
+    )
+
+
+def write_contents(
+    folder: Path,
+    contents: CellContents,
+    features: JobFeatures,
+    *,
+    name: CellName,
+    options: Mapping[str, Any],
+) -> None:
+    """Writes the weights, predictions and history of a cell.
+
+    Args:
+      features: whose test rows the scores are of.
+      name: of the cell, and `options` of its method: they are stored beside the weights.
+    """
+    with atomic_path(folder / WEIGHTS_FILE) as temporary:
+        tensors = {"weights": contents.weights, **contents.arrays}
+        content = save(
+            {name: np.ascontiguousarray(values) for name, values in tensors.items()},
+            metadata=marked(name.model_dump(), options),
+        )
+        temporary.write_bytes(content)  # save_file would hide the system's error
+    with atomic_path(folder / PREDICTIONS_FILE) as temporary:
+        pq.write_table(_predictions(contents, features), temporary, compression="zstd")
+    with atomic_path(folder / HISTORY_FILE) as temporary:
+        pq.write_table(pa.Table.from_pylist(contents.history, schema=HISTORY), temporary)
+
+
+def read_contents(folder: Path, record: CellRecord) -> CellContents:
+    """Reads every seed of a whole cell from its files."""
+    indices = tuple(seed["index"] for seed in record.seeds)
+    table = pq.read_table(folder / PREDICTIONS_FILE, columns=["scores"])
+    values = table["scores"].combine_chunks().flatten().to_numpy()
+    tensors = load_file(folder / WEIGHTS_FILE)
+    return CellContents(
+        indices=indices,
+        weights=tensors.pop("weights"),
+        arrays=tensors,
+        scores=values.reshape(len(indices), record.rows.test, -1),
+        history=pq.read_table(folder / HISTORY_FILE).to_pylist(),
+        chosen=tuple(seed["chosen"] for seed in record.seeds if "chosen" in seed),
+        seconds=record.seconds or 0.0,
+    )
+
+
+def _predictions(contents: CellContents, features: JobFeatures) -> pa.Table:
+    rows, seeds = len(features.test_labels), len(contents.indices)
+    classes = contents.scores.shape[2]
+    flat = pa.array(contents.scores.astype(np.float32).reshape(-1))
+    columns = {
+        "seed_index": pa.array(np.repeat(np.array(contents.indices, np.int32), rows)),
+        "id": pa.array(list(features.test_ids) * seeds),
+        "label": _label_column(np.concatenate([features.test_labels] * seeds)),
+        "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+    }
+    if features.test_units is not None:
+        columns["unit"] = pa.array(np.tile(features.test_units, seeds))
+    for name, values in features.test_groups.items():
+        columns[name] = pa.array(list(values) * seeds)
+    return pa.table(columns)
+
+
+def _label_column(labels: np.ndarray) -> pa.Array:
+    """Returns int64, or list<int8> where a row may have several labels."""
+    if labels.ndim == 1:
+        return pa.array(labels)
+    flat = pa.array(labels.astype(np.int8).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, labels.shape[1]).cast(pa.list_(pa.int8()))

@@ -1,0 +1,386 @@
+"""A cell as a training job handles it: its inputs, its folders, and its state.
+
+A cell is current when its files are whole, its fingerprint is the one that today's features,
+options and plan give, and its privacy statement is today's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import (
+    PARTIAL_SUFFIX,
+    atomic_path,
+    fingerprint,
+    read_json,
+    sha256_file,
+    sync,
+    when_there_is_room,
+    write_json,
+)
+from dpprobe.data.options import Headline
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fitted import CLASS_PRIORS
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.statement import Declared, statement
+from dpprobe.records import Difference, first_difference
+from dpprobe.results import metrics, uncertainty
+from dpprobe.results.cell_record import (
+    CELL_FORMAT_VERSION,
+    METRICS_FILE,
+    PAYLOAD_FILES,
+    STATEMENT_FILE,
+    CellName,
+    CellRecord,
+    MetricSummary,
+    SplitCounts,
+    disagreement,
+    parse_cell,
+)
+from dpprobe.results.halves import half_values
+from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+from dpprobe.training.auto_methods import facts_of_plan
+from dpprobe.training.cell_contents import CellContents, read_contents, write_contents
+from dpprobe.training.job_features import JobFeatures
+
+logger = logging.getLogger("dpprobe")
+
+RECORDS_BYTES = 100_000  # of a cell without its weights and scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellTask:
+    """A cell of a job: the data, options and plan it is made from, and its folders.
+
+    Attributes:
+      name: of the cell.
+      seeds: the number of repetitions, indexed from 0.
+      study_seed: of the bootstrap over test rows.
+      mode: of the privacy statement, "benchmark".
+      epsilon_all_heads: of publishing the heads of all seeds together.
+      near_duplicates: the counts of the check against public data, or "not run".
+      train: features of the training rows.
+      headline: the metric that the cell is shown by; metric_named: True if the study names it.
+      published, staged: the cell's folder, and the one that it is finished in.
+      identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
+      study: the study's name, for the privacy statement.
+    """
+
+    name: CellName
+    options: MethodOptions
+    plan: Plan
+    seeds: int
+    study_seed: int
+    mode: str
+    epsilon_all_heads: float
+    near_duplicates: Mapping[str, Any] | str
+    train: FeatureStore
+    headline: Headline
+    metric_named: bool
+    published: Path
+    staged: Path
+    identity: Mapping[str, Any]
+    study: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the cell's contents."""
+        return fingerprint(self.identity)
+
+    @property
+    def link(self) -> metrics.Link:
+        """The function that makes probabilities of the cell's scores."""
+        return self.options.link_on(self.train.multi_label)
+
+    @property
+    def facts(self) -> DataFacts:
+        """The public facts that the method may have been chosen from."""
+        return facts_of_plan(
+            self.plan,
+            dimension=self.train.dimension,
+            classes=self.train.num_classes,
+            multi_label=self.train.multi_label,
+        )
+
+    def seed(self, index: int) -> int:
+        """Returns the seed of one repetition, derived from the identity: no other cell has it."""
+        return cell_seed(self.identity, index)
+
+    @cached_property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement as it reads back from its file."""
+        values = statement(
+            self.plan,
+            method=self.name.method,
+            options=self.options.model_dump(mode="json"),
+            mode=self.mode,
+            seeds=[self.seed(index) for index in range(self.seeds)],
+            public_data={
+                "backbone": self.train.backbone,
+                "backbone_options": self.train.backbone_options,
+                "trained": self.train.trained,
+                "weights_sha256": self.train.weights_sha256,
+                "near_duplicate_check": self.near_duplicates,
+            },
+            epsilon_all_heads=self.epsilon_all_heads,
+            declared=Declared(
+                study=self.study,
+                files=self.options.public_files(),
+                hashes={path: sha256_file(Path(path)) for path in self.options.input_files()},
+            ),
+            private_choices=self.options.private_choices,
+            priced_normalisation=self.options.normalize.priced,
+            released_priors=self.options.releases_priors,
+            engine_limits=self.options.engine_limits,
+            network=self.options.tunes_network,
+            chosen_from=self.options.chosen_from(self.facts),
+            copies=(self.train.copies or {}).get(self.plan.unit),
+        )
+        return dict(json.loads(json.dumps(values, allow_nan=False)))
+
+    def is_current(self) -> bool:
+        """Returns True if the published or the staged cell holds exactly these seeds, whole."""
+        return self.finished() is not None
+
+    def finished(self) -> Path | None:
+        """Returns the folder that holds the current cell, None where neither does."""
+        for folder in (self.staged, self.published):
+            record = self._whole(folder)
+            if (
+                record
+                and self._disagreement(record) is None
+                and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
+                and record.format_version == CELL_FORMAT_VERSION
+                and record.headline == self.headline
+                and record.metric_named == self.metric_named
+                and read_json(folder / STATEMENT_FILE) == self.statement
+            ):
+                return folder
+        return None
+
+    def reusable(self) -> CellContents | None:
+        """Returns the seeds that an earlier run trained for this very fingerprint."""
+        for folder in (self.staged, self.published):
+            if record := self._whole(folder):
+                return read_contents(folder, record)
+        return None
+
+    def _whole(self, folder: Path) -> CellRecord | None:
+        """Returns the record of a cell that is whole and was made from this very identity."""
+        record = whole_cell(folder, self.fingerprint)
+        if record is None:
+            return None
+        try:
+            recorded = method_options(record.options).identity()
+        except ConfigError:
+            recorded = {}
+        if difference := first_difference(recorded, self.options.identity()):
+            logger.warning(
+                "%s: its record says %s: %s; the cell is trained again",
+                folder,
+                difference.place,
+                difference.first,
+            )
+            return None
+        return record
+
+    def _disagreement(self, record: CellRecord) -> Difference | None:
+        """Returns where a record differs from the cell that is asked for."""
+        return disagreement(
+            record.model_dump(mode="json"),
+            options=self.options.model_dump(mode="json"),
+            seeds=self.seeds,
+            study_seed=self.study_seed,
+            delta=self.plan.delta if self.plan.private else None,
+            accountant=self.plan.accountant if self.plan.private else None,
+            unit=self.plan.unit,
+        )
+
+    def stage(self, contents: CellContents, features: JobFeatures) -> None:
+        """Writes a whole cell to its staging folder, and waits for room where there is none.
+
+        Raises:
+          DiskError: when there is none for an hour.
+        """
+        self.staged.parent.mkdir(parents=True, exist_ok=True)
+        needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
+        when_there_is_room(
+            self.staged.parent, needed, lambda: self._write_staged(contents, features)
+        )
+
+    def _write_staged(self, contents: CellContents, features: JobFeatures) -> None:
+        """Writes a cell beside its staging folder, and puts it there when it is whole."""
+        self._drop(self._partial)
+        try:
+            self._partial.mkdir()
+            options = self.options.model_dump(mode="json")
+            write_contents(self._partial, contents, features, name=self.name, options=options)
+            write_json(self._partial / STATEMENT_FILE, self.statement)
+            self._record(contents, features).write(self._partial / METRICS_FILE)
+            self._drop(self.staged)
+            self._partial.replace(self.staged)
+        finally:
+            self._drop(self._partial)
+
+    def publish(self) -> None:
+        """Moves a staged cell to its place, or marks the published one as seen by this run."""
+        folder = self.finished()
+        assert folder is not None, f"{self.name.method}: published before it was trained"
+        files = (*PAYLOAD_FILES, METRICS_FILE)
+        if folder == self.published:
+            logger.info("%s: kept, nothing it depends on has changed", self.name.method)
+            for name in files:
+                os.utime(self.published / name)
+        else:
+            self.published.mkdir(parents=True, exist_ok=True)
+            # Renamed in turn from the last, when all are copied: a full disk leaves the old cell.
+            with ExitStack() as stack:
+                for name in reversed(files):
+                    temporary = stack.enter_context(atomic_path(self.published / name))
+                    shutil.copyfile(self.staged / name, temporary)
+                    sync(temporary)
+        self._drop(self.staged)
+        self._drop(self._partial)
+
+    @property
+    def _partial(self) -> Path:
+        """The folder in which a staged cell is written."""
+        return self.staged.with_name(self.staged.name + PARTIAL_SUFFIX)
+
+    @staticmethod
+    def _drop(folder: Path) -> None:
+        if folder.exists():
+            shutil.rmtree(folder)
+
+    def _record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
+        """Returns the record of a cell whose other files are written."""
+        plan = self.plan
+        seeds, summary = self._evaluate(contents, features)
+        files = {name: sha256_file(self._partial / name) for name in PAYLOAD_FILES}
+        noise = [mechanism.noise_multiplier for mechanism in plan.mechanisms]
+        return CellRecord(
+            cell=self.name,
+            head=self.options.head,
+            private=plan.private,
+            fingerprint=self.fingerprint,
+            content_hash=fingerprint(
+                {"fingerprint": self.fingerprint, "files": files, "headline": self.headline}
+            ),
+            delta=plan.delta if plan.private else None,
+            noise_multiplier=noise[0] if plan.private and len(noise) == 1 else None,
+            realised_epsilon=plan.realised_epsilon if self.statement["private"] else None,
+            options=self.options.model_dump(mode="json"),
+            rows=SplitCounts(train=features.train.rows, test=len(features.test_labels)),
+            units=_patients(self.train, features),
+            unit=plan.unit,
+            n=plan.n,
+            accountant=plan.accountant if plan.private else None,
+            study_seed=self.study_seed,
+            dimension=features.train.dimension,
+            class_names=list(features.class_names),
+            multi_label=features.multi_label,
+            headline=self.headline,
+            metric_named=self.metric_named,
+            test_counts=class_counts(features.test_labels, len(features.class_names)),
+            constant_accuracy=metrics.constant_accuracy(
+                features.test_labels, units=features.test_units
+            ),
+            auc_labels=len(features.ranked),
+            seeds=seeds,
+            summary=summary,
+            files=files,
+            # With a random number of trials the time would tell the number.
+            seconds=None if plan.selection else round(contents.seconds, 3),
+        )
+
+    def _evaluate(
+        self, contents: CellContents, features: JobFeatures
+    ) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
+        """Computes the metrics of each seed, and of each metric its summary over seeds."""
+        labels, link = features.test_labels, self.link
+        seeds = [
+            {
+                "index": index,
+                **metrics.evaluate(
+                    contents.scores[position],
+                    labels,
+                    link=link,
+                    accepted=features.test_accepted,
+                    units=features.test_units,
+                ),
+                "halves": half_values(
+                    self.headline,
+                    contents.scores[position],
+                    labels,
+                    link=link,
+                    halves=features.test_halves(self.headline),
+                ),
+            }
+            for position, index in enumerate(contents.indices)
+        ]
+        for seed, chosen in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
+            seed["chosen"] = dict(chosen)
+        if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
+            for seed, each in zip(seeds, priors, strict=True):
+                seed[CLASS_PRIORS] = each.tolist()
+        summary = uncertainty.summarise(
+            seeds,
+            correct=metrics.hits(contents.scores[0], labels, link=link),
+            labels=labels,
+            scores=contents.scores[0],
+            units=features.test_units,
+            seed=self.study_seed,
+        )
+        return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
+
+
+def _patients(train: FeatureStore, features: JobFeatures) -> SplitCounts | None:
+    """Counts the patients of the two splits; None where the dataset does not name them."""
+    trained, tested = count_units(unit_codes(train.units)), count_units(features.test_units)
+    if trained is None or tested is None:
+        return None
+    return SplitCounts(train=trained, test=tested)
+
+
+def whole_cell(folder: Path, expected: str) -> CellRecord | None:
+    """Returns the record of a cell whose files are all as they were written, else None.
+
+    Args:
+      folder: the cell's folder.
+      expected: the fingerprint that makes the cell current.
+
+    Raises:
+      DataError: when a newer dpprobe wrote it.
+    """
+    try:
+        record = parse_cell((folder / METRICS_FILE).read_bytes())
+        if record.fingerprint != expected:
+            return None
+        damaged = [
+            name for name, digest in record.files.items() if sha256_file(folder / name) != digest
+        ]
+    except FileNotFoundError:
+        return None
+    except DataError as error:  # of a newer dpprobe, whose cell is not overwritten
+        raise DataError(f"{folder}: {error}") from None
+    except ValueError as error:
+        logger.warning("%s: unreadable (%s); the cell is trained again", folder, error)
+        return None
+    if damaged:
+        logger.warning("%s: %s damaged; the cell is trained again", folder, ", ".join(damaged))
+        return None
+    return record

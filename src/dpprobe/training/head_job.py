@@ -1,0 +1,188 @@
+"""The training job: every method of one (dataset, backbone, epsilon), cell by cell.
+
+Current cells are kept; one that lacks seeds gets just those, one whose statement reads differently
+gets that; anything else is trained anew. A cell is finished in a staging folder and published at
+the job's end, by renames: a job that fails or is killed in its last method leaves the others' work
+to its next run, and a published cell is never half new.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpprobe.devices import identity_device, resolve_device
+from dpprobe.errors import DpprobeError, may_pass
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Observe
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.scoring import products, score_rows
+from dpprobe.privacy.machine_code import MachineCode, processor
+from dpprobe.results import metrics
+from dpprobe.results.unit_counts import row_weights
+from dpprobe.training.cell_contents import CellContents, merge
+from dpprobe.training.cell_task import CellTask
+from dpprobe.training.job_features import (
+    JobFeatures,
+    read_job_features,
+)
+from dpprobe.training.tasks import Job, open_job
+
+logger = logging.getLogger("dpprobe")
+
+
+def train_job(
+    job: Job,
+    *,
+    train: Path,
+    test: Path,
+    plans: Path,
+    cells: Path,
+    device: str,
+    overlap: Path | None = None,
+    tables: Path | None = None,
+) -> None:
+    """Brings every cell of a job up to date.
+
+    Args:
+      train, test: manifests of the two splits' features.
+      plans: the calibrated plans of the job's methods.
+      overlap: the counts of a near-duplicate check, where one was run.
+      cells: the folder of all cells; a finished but unpublished one is a hidden sibling there.
+      tables: the folder of all split tables, where they may lie on this machine.
+      device: "auto", "cpu" or "cuda".
+
+    Raises:
+      PrivacyError: before anything is trained, when a plan is not its method's or does not cost
+        what its file says, and for a file that is declared public and is not.
+      DpprobeError: naming each method that failed, after the others have been trained and staged.
+    """
+    opened = open_job(
+        job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
+    )
+    kind = identity_device(device)
+    tasks = [opened.task(name, device=kind) for name in opened.planned]
+    stale = [task for task in tasks if not task.is_current()]
+    for task in stale:
+        opened.check_stale(task)
+    errors: dict[str, Exception] = {}
+    if stale:
+        logger.info(
+            "processor %s; machine code %s", processor(), ", ".join(sorted(MachineCode.ready))
+        )
+        features = read_job_features(
+            opened.stores,
+            device=resolve_device(device),
+            memory_mb=job.memory_mb,
+            headline=stale[0].headline,
+            units=opened.units,
+        )
+        errors = _train_all(stale, features)
+    if opened.failures or errors:
+        raise _failure(opened.failures, errors)
+    for task in tasks:
+        task.publish()
+
+
+def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
+    """Trains and stages each cell; errors are collected, so that one method stops no other."""
+    errors: dict[str, Exception] = {}
+    for task in tasks:
+        try:
+            _train_cell(task, features)
+        except DpprobeError as error:
+            logger.warning("%s failed; why is told when the job ends", task.name.method)
+            errors[task.name.method] = error
+        except Exception as error:  # also what torch or SciPy raise: the others still train
+            logger.exception("%s failed", task.name.method)
+            errors[task.name.method] = error
+    return errors
+
+
+def _failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
+    """Returns the error of a job: a line for each method without a plan or with an error."""
+    reasons: dict[str, object] = dict(unplanned)
+    for method, error in errors.items():
+        reasons[method] = error if isinstance(error, DpprobeError) else repr(error)
+    failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
+    failure.passes = any(map(may_pass, errors.values()))
+    return failure
+
+
+def _train_cell(task: CellTask, features: JobFeatures) -> None:
+    """Trains the seeds that a cell lacks, and stages the whole cell."""
+    earlier = task.reusable()
+    done = earlier.indices if earlier else ()
+    missing = [index for index in range(task.seeds) if index not in done]
+    if missing:
+        logger.info("%s: training seeds %s", task.name.method, ", ".join(map(str, missing)))
+    trained = _fit(task, features, missing) if missing else None
+    contents = merge([part for part in (earlier, trained) if part], task.seeds)
+    task.stage(contents, features)
+
+
+def _fit(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
+    """Trains the seeds of these indices and scores the test rows."""
+    started = time.perf_counter()
+    fitted = fit_heads(
+        task.options,
+        features.train,
+        task.plan,
+        [task.seed(index) for index in indices],
+        record=_observer(features, task.link),
+    )
+    return CellContents(
+        indices=tuple(indices),
+        weights=fitted.weights,
+        arrays=fitted.arrays(),
+        scores=np.concatenate(
+            [score_rows(fitted, block) for _, block in features.test_blocks()], 1
+        ),
+        history=[row | {"seed_index": indices[row["seed_index"]]} for row in fitted.history],
+        chosen=fitted.chosen,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _observer(features: JobFeatures, link: metrics.Link) -> Observe:
+    """Returns the function that tests the heads in training: accuracy, and AUC if there is one."""
+    labels = torch.from_numpy(features.test_labels).to(features.train.device)
+    each = row_weights(features.test_units)
+    weights_of = None if each is None else torch.from_numpy(each).to(labels.device)
+    total = len(labels) if each is None else float(each.sum())
+
+    def count(
+        step: int,  # noqa: ARG001
+        weights: torch.Tensor,
+        transform: Transform,
+    ) -> dict[str, list[float]]:
+        kind = torch.int64 if weights_of is None else torch.float64
+        hits = torch.zeros(len(weights), dtype=kind, device=weights.device)
+        for start, block in features.test_blocks():
+            window = slice(start, start + len(block))
+            right = products(weights, transform(block)).argmax(2) == labels[window]
+            hits += right.sum(1) if weights_of is None else right.double() @ weights_of[window]
+        return {"test_accuracy": (hits / total).tolist()}
+
+    def rank(
+        step: int,  # noqa: ARG001
+        weights: torch.Tensor,
+        transform: Transform,
+    ) -> dict[str, list[float]]:
+        blocks = [
+            products(weights, transform(block)).cpu().numpy() for _, block in features.test_blocks()
+        ]
+        tested = [
+            metrics.training_metrics(
+                scores_of_seed, features.test_labels, link=link, units=features.test_units
+            )
+            for scores_of_seed in np.concatenate(blocks, axis=1)
+        ]
+        return {name: [seed[name] for seed in tested] for name in tested[0]}
+
+    return rank if features.ranked or features.multi_label else count

@@ -1,0 +1,308 @@
+"""The calibrated plans of all methods at one epsilon, as a file between two jobs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import check_not_newer, fingerprint, read_json, write_json
+from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.heads.options import MethodOptions, check_counts
+from dpprobe.privacy import accountants
+from dpprobe.privacy.calibration import (
+    calibrate,
+    price,
+    price_of_group,
+    round_up,
+    second_opinions,
+)
+from dpprobe.privacy.limits import delta_fault, delta_warning
+from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.progress import Progress
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-plans"
+FORMAT_VERSION = 3
+# Prices are rounded up to six digits, and their last bits differ between processors.
+PRICE_TOLERANCE = 2e-5
+_ROUND_OFF = 1e-9
+_NOBODY = Patients(images=None)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The result of a calibration job.
+
+    Attributes:
+      plans: by method; those that meet the target.
+      failures: by method, the reasons of those that do not.
+      together: by method of `plans`, the epsilon at the same delta of publishing the heads of all
+        seeds; infinite where nothing is guaranteed.
+    """
+
+    plans: Mapping[str, Plan]
+    failures: Mapping[str, str]
+    together: Mapping[str, float]
+
+
+def write_plans(
+    methods: Mapping[str, MethodOptions],
+    *,
+    output: Path,
+    cache: Path,
+    n: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    seeds: int,
+    unit: str = "image",
+    patients: Patients | None = None,
+    allow_delta_above_one_over_n: bool = False,
+) -> None:
+    """Calibrates each method's mechanisms to (epsilon, delta) on n units.
+
+    A method that cannot meet the target does not keep the others from it: the file says why.
+    Methods that facts of the features decide are left to the jobs that read them (`auto_methods`).
+
+    Args:
+      methods: by name.
+      output: the file to write.
+      cache: the folder of noise multipliers, shared by all datasets and methods.
+      seeds: heads of each method; their price together is written beside each plan.
+      unit: of privacy.
+      patients: those that the dataset names, where the unit is one image.
+      allow_delta_above_one_over_n: warn of such a delta in place of refusing it.
+
+    Raises:
+      PrivacyError: when delta is above 1/n and not allowed; naming each method, when none can meet
+        the target.
+    """
+    if fault := delta_fault(delta, n, unit=unit, allowed=allow_delta_above_one_over_n):
+        raise PrivacyError(fault)
+    if warning := delta_warning(delta, n, unit=unit):
+        logger.warning("%s", warning)
+    made = make_plans(
+        {name: options for name, options in methods.items() if not options.undecided},
+        n=n,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        cache=cache,
+        seeds=seeds,
+        unit=unit,
+        patients=patients,
+    )
+    if made.failures and len(made.failures) == len(methods):
+        raise PrivacyError("\n".join(f"{name}: {why}" for name, why in made.failures.items()))
+    entries = {name: _entry(name, made) for name in methods if not methods[name].undecided}
+    record = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "seeds": seeds,
+        "methods": entries,
+    }
+    write_json(output, {**record, "sha256": fingerprint(record)})
+
+
+def make_plans(
+    methods: Mapping[str, MethodOptions],
+    *,
+    n: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    cache: Path,
+    seeds: int,
+    unit: str,
+    patients: Patients | None,
+) -> Plans:
+    """Calibrates each method, and prices all its heads together; see `write_plans`."""
+    plans: dict[str, Plan] = {}
+    failures: dict[str, str] = {}
+    together: dict[str, float] = {}
+    progress = Progress(
+        len(methods), label=f"noise at epsilon {epsilon:g}", unit="methods", last_line=False
+    )
+    for name, options in methods.items():
+        try:
+            plan = plan_method(
+                options,
+                n=n,
+                epsilon=epsilon,
+                delta=delta,
+                accountant=accountant,
+                cache=cache,
+                unit=unit,
+                patients=patients,
+            )
+            together[name] = _together(plan, seeds)
+            plans[name] = plan
+        except DpprobeError as error:
+            failures[name] = str(error)
+        progress.advance(1)
+    _warn_of_patients(plans, delta)
+    return Plans(plans=plans, failures=failures, together=together)
+
+
+def _entry(name: str, made: Plans) -> dict[str, Any]:
+    """Returns what the file says of a method."""
+    if name in made.failures:
+        return {"error": made.failures[name]}
+    cost = made.together[name]
+    together = "inf" if math.isinf(cost) else cost
+    return {"plan": made.plans[name].to_dict(), "together": together}
+
+
+def plan_method(
+    options: MethodOptions,
+    *,
+    n: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    cache: Path,
+    unit: str,
+    patients: Patients | None,
+) -> Plan:
+    """Calibrates one method's mechanisms; see `write_plans`.
+
+    Raises:
+      DpprobeError: when the method cannot meet the target.
+    """
+    mechanisms = options.mechanisms(n)
+    check_counts(mechanisms)
+    plan = calibrate(
+        mechanisms,
+        n=n,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        cache=cache,
+        selection=options.selection(n),
+        unit=unit,
+    )
+    return replace(plan, patients=_priced(plan, patients))
+
+
+def read_plans(path: Path) -> Plans:
+    """Reads what `write_plans` wrote.
+
+    Raises:
+      PrivacyError: when the file is not one of its, or was edited since.
+      DataError: for a file of a newer dpprobe.
+    """
+    try:
+        record = read_json(path)
+        check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
+        written = record.pop("sha256")
+        if (record["format"], record["format_version"]) != (FORMAT, FORMAT_VERSION):
+            raise ValueError(f"format {record['format']!r} {record['format_version']!r}")
+        if written != fingerprint(record):
+            raise ValueError("edited since it was written")
+        entries: dict[str, dict[str, Any]] = record["methods"]
+        good = {name: entry for name, entry in entries.items() if "error" not in entry}
+        return Plans(
+            plans={name: Plan.from_dict(entry["plan"]) for name, entry in good.items()},
+            failures={name: entry["error"] for name, entry in entries.items() if "error" in entry},
+            together={name: float(entry["together"]) for name, entry in good.items()},
+        )
+    except PrivacyError as error:
+        raise PrivacyError(f"{path}: {error}; delete it and run again") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PrivacyError(f"{path}: unreadable ({error!r}); delete it and run again") from error
+
+
+def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
+    """Prices a method's plan anew: by its accountant and the others, and all its heads together.
+
+    The file's hash tells of damage, not of an edit by who knows how to hash. Nothing in it that
+    stands in a statement is believed: what the other accountants say takes a second or less, once
+    for all methods of a job that are priced alike.
+
+    Raises:
+      PrivacyError: when the plan costs more than its target, or the file says other epsilons than
+        these.
+    """
+    for fault in _faults(plans.plans[method], plans.together[method], seeds):
+        raise PrivacyError(f"{path}: {method}: {fault}; delete it and run again")
+
+
+def check_price(plan: Plan) -> None:
+    """Prices the plan of one head anew; nothing in the file that it was read from is believed.
+
+    Raises:
+      PrivacyError: when it costs more than its target, or says other epsilons than these.
+    """
+    for fault in _faults(plan, plan.realised_epsilon, 1):
+        raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")
+
+
+def _faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
+    """Yields what is wrong with a plan's prices, the cheapest to compute first."""
+    says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"
+    cost = price(plan)
+    if plan.private and not cost <= plan.epsilon * (1 + _ROUND_OFF):
+        yield says.format(f"{plan.epsilon:g}", "", f"its mechanisms cost {cost:.9g} or more")
+    patients, priced = plan.patients or _NOBODY, _priced(plan, plan.patients) or _NOBODY
+    for what, said, computed in (
+        ("", plan.realised_epsilon, cost),
+        (f" for {seeds} heads together", together, _together(plan, seeds)),
+        (f" to a patient of {priced.images} images", patients.epsilon, priced.epsilon),
+    ):
+        if not _agree(said, computed):
+            yield says.format(_number(said), what, f"it is {_number(computed)}")
+    priced_by, checks, notes = second_opinions(plan)
+    for what, noted, right in (
+        ("priced by", plan.priced_by, priced_by),
+        ("checked by", sorted(plan.checks), sorted(checks)),
+        ("notes", dict(plan.check_notes), notes),
+    ):
+        if noted != right:
+            yield f"{what} {noted!r}, which here is {right!r}"
+    for name, computed in checks.items():
+        if not _agree(plan.checks[name], computed):
+            yield says.format(
+                _number(plan.checks[name]), f" by {name}", f"it is {_number(computed)}"
+            )
+
+
+def _priced(plan: Plan, patients: Patients | None) -> Patients | None:
+    """Returns the patients with what the plan is worth to one of them."""
+    if patients is None or patients.images is None or not plan.private:
+        return patients and replace(patients, epsilon=None)
+    return replace(patients, epsilon=round_up(price_of_group(plan, patients.images)))
+
+
+def _warn_of_patients(plans: Mapping[str, Plan], delta: float) -> None:
+    """Says what a promise for one image is worth to a patient of several."""
+    for name, plan in plans.items():
+        patients = plan.patients
+        if patients is not None and patients.epsilon is not None:
+            logger.warning(
+                "%s: promised to one image; to a patient of %d the epsilon at delta %g is %s",
+                name, patients.images, delta, patients.epsilon,
+            )  # fmt: skip
+
+
+def _agree(said: float | None, cost: float | None) -> bool:
+    if said is None or cost is None:
+        return said is cost
+    return said == cost or math.isclose(said, cost, rel_tol=PRICE_TOLERANCE)
+
+
+def _number(epsilon: float | None) -> str:
+    return "none" if epsilon is None else f"{epsilon:.6g}"
+
+
+def _together(plan: Plan, seeds: int) -> float:
+    """Prices publishing as many heads, each a fit by itself: the epsilon at the plan's delta."""
+    if not plan.private:
+        return math.inf
+    if seeds == 1:
+        return plan.realised_epsilon
+    return round_up(accountants.together(plan.mechanisms, plan.delta, seeds, plan.selection))

@@ -1,0 +1,241 @@
+"""Published numbers: as the papers print them, each with its source."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+
+from dpprobe import resources
+from dpprobe.errors import ConfigError
+from dpprobe.exhibits import published
+from dpprobe.study.load import load_study
+from tests.support.small_study import changed
+
+FOUNDATION, MEHTA = "foundation_features", "mehta_2022"
+BERRADA, LAW = "berrada_2023", "representation_law"
+
+
+@pytest.fixture
+def raw() -> Any:
+    return copy.deepcopy(resources.read_yaml(published.FILE))
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "row", "column", "value"),
+    [
+        # tables 1 and 2 of the foundation-features paper
+        (FOUNDATION, "1", "ResNet50", "dimension", 2048),
+        (FOUNDATION, "1", "ViT", "dimension", 768),
+        (FOUNDATION, "1", "CLIP", "dimension", 512),
+        (FOUNDATION, "2", "MNIST, 2.93", "cnn", 98.1),
+        (FOUNDATION, "2", "MNIST, 1.2", "sn_lc", 98.1),
+        (FOUNDATION, "2", "Fashion-MNIST, 2.7", "vit_lc", 88.1),
+        (FOUNDATION, "2", "CIFAR-10, 0.5", "cnn", 73.3),
+        (FOUNDATION, "2", "CIFAR-10, 0.5", "vit_lc", 94.0),
+        (FOUNDATION, "2", "CIFAR-10, 3.0", "sn_cnn", 69.3),
+        (FOUNDATION, "2", "CIFAR-100, 0.5", "clip_lc", 60.05),
+        (FOUNDATION, "2", "Chest X-Ray, 0.5", "clip_lc", 0.74),
+        (FOUNDATION, "2", "Chest X-Ray, 2.69", "cnn", 0.88),
+        # Mehta et al. 2022
+        (MEHTA, "1", "ResNet50x4 (BiT), last layer", "dp_20", 49.2),
+        (MEHTA, "1", "ViT-B/16, full", "dp_17", 66.5),
+        (MEHTA, "2", "ResNet50x4, last layer", "dp_20", 68.8),
+        (MEHTA, "2", "ViT-B/16, full", "best", 84.8),
+        (MEHTA, "3", "ViT-H/14 - 4B, last layer", "dp_20", 81.0),
+        (MEHTA, "4", "Resolution 384 to 256", "change", 0.4),
+        (MEHTA, "8", "ResNet152x4 (BiT)", "speed_up", 30.0),
+        (MEHTA, "9", "ViT-B/16, full", "dp_15", 45.23),
+        (MEHTA, "figure 1b", "this paper", "epochs", 1),
+        (MEHTA, "figure 1b", "Kurakin et al.", "epochs", 70),
+        (MEHTA, "figure 1b", "De et al.", "epochs", 2500),
+        # Berrada et al. 2023
+        (BERRADA, "summary", "private", "auc", 0.8924),
+        (BERRADA, "summary", "non-private baseline", "auc", 0.8997),
+        (BERRADA, "summary", "state of the art", "auc", 0.93),
+        # the representation-law paper
+        (LAW, "figures 1 to 3", "constant rate, 1", "lowest", 11.5),
+        (LAW, "figures 1 to 3", "constant rate, 8", "highest", 95.8),
+        (LAW, "figures 1 to 3", "tuned, 1", "lowest", 92.83),
+        (LAW, "figures 1 to 3", "tuned, 1", "highest", 93.57),
+        (LAW, "figures 1 to 3", "tuned, 8", "highest", 93.56),
+        (LAW, "section 1", "De et al.", "accuracy", 95.4),
+        (LAW, "section 1", "Abadi et al.", "accuracy", 67.0),
+    ],
+)
+def test_numbers_are_those_printed(
+    paper: str, table: str, row: str, column: str, value: float
+) -> None:
+    (number,) = published.read().select(paper=paper, table=table, row=row, column=column)
+    assert number.value == value
+
+
+def test_every_number_has_a_source() -> None:
+    found = published.read()
+    assert len(found.numbers) > 150
+    for number in found.numbers:
+        assert number.paper in found.citations
+        assert number.citation in found.citations
+        assert number.table
+        assert number.row
+        assert number.dataset or number.metric == "dimension"
+
+
+def test_the_parts_of_a_result_agree() -> None:
+    """Accuracies are percent and AUCs fractions; without privacy there is no delta."""
+    for number in published.read().numbers:
+        if math.isnan(number.value):
+            assert number.printed == published.RANDOM_CHANCE
+        elif number.metric == "accuracy":
+            assert 1 < number.value < 100, number
+        elif number.metric == "auc":
+            assert 0.5 < number.value < 1, number
+        if number.epsilon == math.inf:
+            assert number.delta is None
+        if number.metric in ("accuracy", "auc"):
+            assert number.epsilon is not None, number
+
+
+def test_what_a_column_says_goes_before_its_row_and_its_table() -> None:
+    found = published.read()
+    cnn, scatter, _, own, *_ = found.select(table="2", row="CIFAR-10, 3.0") + found.select(
+        table="2", row="CIFAR-10, 0.5", column="vit_lc"
+    )
+    assert (cnn.citation, cnn.delta) == ("nasr_2020", None)
+    assert (scatter.citation, scatter.delta) == ("tramer_boneh_2021", None)
+    assert (own.citation, own.metric) == (FOUNDATION, "accuracy")
+    (chest,) = found.select(row="Chest X-Ray, 0.52")
+    assert (chest.metric, chest.percent, chest.text) == ("auc", 85.0, "0.85")
+    (best,) = found.select(paper=MEHTA, table="3", row="ViT-L/16, full", column="best")
+    assert (best.optimiser, best.batch_size, best.epsilon) == ("momentum", 512, math.inf)
+
+
+def test_points_are_private_single_and_told_once() -> None:
+    found = published.read()
+    points = found.points("cifar10", "accuracy")
+    assert {point.value for point in points} == {
+        73.3, 49.7, 94.0, 92.7, 55.0, 67.0, 69.3, 44.3, 66.2, 53.0,
+    }  # fmt: skip
+    assert len(points) == 11, "67.0 at 3 stands in two tables, and another 67.0 is at 2"
+    assert not found.points("chexpert", "auc"), "of tuned networks alone"
+    assert all(
+        point.epsilon_range is not None for point in found.points("plantdisease", "accuracy")
+    )
+    imagenet = found.points("imagenet", "accuracy")
+    assert {point.epsilon for point in imagenet} == {0.1, 1, 8, 10, (4, 10)}
+    ours = [point for point in imagenet if point.citation == "mehta_2022"]
+    assert all(point.tuning == "last layer" for point in ours)
+    models = {point.model: point.value for point in ours}
+    assert len(models) == len(ours), "the best of a model alone, not its sweep"
+    assert (models["ViT-B/16"], models["ResNet152x4 (BiT)"]) == (70.6, 72.9)
+    mnist = [p.value for p in found.points("mnist", "accuracy") if p.single_epsilon == 2.93]
+    assert sorted(mnist) == [98.1, 98.7, 98.7], "two results of one work may be equal"
+
+
+def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> None:
+    found = published.read()
+    models = [p for p in found.points("imagenet", "accuracy") if p.model == "ViT-H/14-4B"]
+    assert [(p.epsilon, p.value) for p in models] == [((4, 10), 81.7)], "not 81.4 at 10 as well"
+    (eurosat,) = (p for p in found.points("eurosat", "accuracy") if p.column == "cnn")
+    assert (eurosat.epsilon_range, eurosat.value) == ((0.5, 1.5), 90.1)
+
+
+def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
+    found = published.read()
+    (private,) = found.points("chexpert", "auc", networks=True)
+    assert (private.value, private.single_epsilon) == (0.8924, 8)
+
+
+def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() -> None:
+    found = published.read()
+    inferred = [number for number in found.numbers if number.inferred]
+    assert {(n.dataset, n.single_epsilon) for n in inferred} == {
+        ("mnist", 1.2), ("fashion_mnist", 2.7),
+    }  # fmt: skip
+    assert {n.column for n in inferred} == {"resnet50_lc", "vit_lc", "clip_lc"}
+    columns = {n.column: n.delta for n in found.select(paper=FOUNDATION, table="2")}
+    assert columns == {
+        "cnn": None, "sn_lc": None, "sn_cnn": None,
+        "resnet50_lc": 1e-5, "vit_lc": 1e-5, "clip_lc": 1e-5,
+    }  # fmt: skip
+
+
+def test_an_inferred_fact_of_no_column_is_refused(raw: Any) -> None:
+    table = next(item for item in raw["tables"] if item["table"] == "2")
+    table["rows"][0]["inferred"] = {"epsilon": ["nobody"]}
+    with pytest.raises(ConfigError, match="no column nobody"):
+        published.parse(raw)
+
+
+def test_tuned_blocks_and_parts_of_a_dataset_are_told_apart() -> None:
+    found = published.read()
+    tuned = found.select(paper=LAW, learning_rate="tuned")
+    assert {(n.blocks, n.train_rows, n.delta, n.tuning) for n in tuned} == {
+        ((1, 12), 1000, 1e-3, "blocks")
+    }
+    constant = found.select(paper=LAW, learning_rate="constant")
+    assert {n.blocks for n in constant} == {12}
+    assert {n.epsilon for n in tuned} == {n.epsilon for n in constant} == {1, 8}
+    assert not {n.paper for n in found.points("cifar10", "accuracy") if n.train_rows}
+
+
+def test_texts_are_as_printed() -> None:
+    found = published.read()
+    texts = {(n.table, n.row, n.column): n.text for n in found.numbers}
+    assert texts["2", "CIFAR-10, 0.5", "vit_lc"] == "94.0"
+    assert texts["9", "ViT-B/16, full", "dp_15"] == "45.23"
+    assert texts["figure 1b", "De et al.", "epochs"] == "2500"
+    assert texts["summary", "private", "auc"] == "0.8924"
+    assert texts["8", "ViT-B/16", "last"] == "900"
+    assert texts["4", "Inception crop to centre crop", "change"] == "+0.2"
+    assert texts["4", "Zero init to LeCun normal init", "accuracy"] == "random chance"
+
+
+def test_a_number_without_a_source_is_refused(raw: Any) -> None:
+    del raw["citations"]["nasr_2020"]
+    with pytest.raises(ConfigError, match=r"no citation 'nasr_2020'"):
+        published.parse(raw)
+
+
+@pytest.mark.parametrize("change", ["column", "twice", "key", "value"])
+def test_a_malformed_table_is_refused(raw: Any, change: str) -> None:
+    rows = raw["tables"][0]["rows"]
+    if change == "column":
+        rows[0]["values"]["cnm"] = 1.0
+    elif change == "twice":
+        rows.append(rows[0])
+    elif change == "key":
+        rows[0]["epsilom"] = 1.0
+    else:
+        rows[0]["values"]["cnn"] = "96.6 %"
+    with pytest.raises(ConfigError, match=r"tables\.0"):
+        published.parse(raw)
+
+
+def test_the_bibliography_has_every_citation() -> None:
+    found = published.read()
+    text = published.bibliography(found)
+    for key, citation in found.citations.items():
+        assert f"@misc{{{key}," in text
+        assert citation.authors.split(", ")[0] in text
+    assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "papers", "shown"),
+    [
+        ("lesions", {}, {}, set()),
+        ("lesions", {}, {"datasets": {"lesions": "cifar10"}}, {"cifar10"}),
+        ("lesions", {}, {"datasets": {"lesions": "nobody_published_it"}}, set()),
+        ("lesions", {"catalog": "cifar10"}, {}, {"cifar10"}),
+        ("cifar10", {}, {}, {"cifar10"}),
+    ],
+)
+def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
+    name: str, dataset: dict[str, Any], papers: dict[str, Any], shown: set[str]
+) -> None:
+    study = changed("papers", papers)
+    study["datasets"] = {name: dataset or study["datasets"]["digits"]}
+    assert load_study(study).paper_names() & published.published_datasets() == shown

@@ -1,0 +1,231 @@
+"""The check of a network refuses what would break a clipped sum, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpprobe.errors import ConfigError
+from dpprobe.finetune import layer_rules, layers
+from dpprobe.finetune.engine_check import check_network
+from dpprobe.finetune.row_mixing import check_rows_apart
+from tests.unit.finetune.small_networks import Small, of_timm
+
+
+def check(network: Small, classes: int = 3, **options: Any) -> None:
+    defaults = {"sigmoid": False, "precision": "float32", "engine": "ghost", "views": 1}
+    dtype = options.pop("dtype", torch.float32)
+    example = torch.zeros(2, *network.shape, dtype=dtype)
+    check_network(network, example=example, classes=classes, **{**defaults, **options})
+
+
+def small(*front: nn.Module) -> Small:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        *front,
+        nn.Conv2d(4, 6, 3),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(6 * 16, 3),
+    )
+    with torch.no_grad():
+        for parameter in module[-1].parameters():
+            parameter.zero_()
+    return Small.of(module, (4, 6, 6))
+
+
+class Bytes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float() / 255
+
+
+class Mixes(nn.Module):
+    """Subtracts a little of the batch's mean."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - 0.05 * x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("sigmoid", [False, True])
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_networks_pass(precision: str, engine: str, sigmoid: bool, views: int) -> None:
+    check(small(), precision=precision, engine=engine, sigmoid=sigmoid, views=views)
+
+
+def test_images_pass() -> None:
+    check(small(Bytes()), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2_100", "resnet26", "test_convnext", "test_nfnet"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_whole_networks_pass(name: str, precision: str) -> None:
+    check(of_timm(name, 64), 5, precision=precision)
+
+
+def test_parameters_stay_as_they_were() -> None:
+    network = small()
+    before = {name: value.detach().clone() for name, value in network.trained.items()}
+
+    check(network)
+
+    assert all(torch.equal(before[name], value) for name, value in network.trained.items())
+    assert not network.trained["4.weight"].any()
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_networks_that_mix_rows_are_refused(engine: str) -> None:
+    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
+        check(small(Mixes()), engine=engine)
+
+
+def test_batch_norm_in_training_is_refused() -> None:
+    network = small(nn.BatchNorm2d(4, track_running_stats=False))
+    with pytest.raises(ConfigError, match="mixes the rows"):
+        check(network)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("0.weight", 0.9), ("1.weight", 1.1)])
+def test_a_wrong_rule_is_refused_by_name(
+    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = small()
+    rule = layer_rules.rule_of(network.module.get_submodule(name.split(".")[0]))
+    right = rule.gradients
+
+    def wrong(call: layers.Call, names: Any) -> layers.Gradients:
+        result = right(call, names)
+        return {key: factor * value if key == "weight" else value for key, value in result.items()}
+
+    monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: True)
+    monkeypatch.setattr(rule, "gradients", wrong)
+
+    with pytest.raises(ConfigError, match=rf"ghost gives a wrong gradient of {name}.*functional"):
+        check(network)
+    check(network, engine="functional")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("factor", [0.9, 0.998])
+def test_a_wrong_norm_is_refused(
+    factor: float, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = layers.squared_norms
+    monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: False)
+    monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factor * right(a, g))
+
+    with pytest.raises(ConfigError, match="wrong gradient norm"):
+        check(small(), precision=precision)
+
+
+class HalfCalled(nn.Module):
+    """A small part of whose parameters is used without a call of their layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Linear(4, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1e-2 * self.table.weight.view(4, 1, 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_small_gradient_that_is_missing_is_refused(precision: str) -> None:
+    with pytest.raises(ConfigError, match=r"wrong gradient of 1\.table\.weight"):
+        check(small(nn.Conv2d(4, 4, 1), HalfCalled()), precision=precision)
+
+
+class Turned(nn.Module):
+    """A layer whose first dimension is no row: tokens first, rows second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.flatten(2).permute(2, 0, 1)).permute(1, 2, 0).reshape(x.shape)
+
+
+def test_layers_that_see_rows_elsewhere_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"wrong gradient of 0\.linear\."):
+        check(small(Turned()))
+    check(small(Turned()), engine="functional")
+
+
+class Fails(nn.Module):
+    """Cannot be taken row by row: its branch depends on numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale if float(x.sum()) > 0 else x * self.scale * 1.0
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_what_an_engine_cannot_do_is_refused(engine: str) -> None:
+    with pytest.raises(ConfigError, match=f"engine {engine} cannot take .* choose another"):
+        check(small(Fails()), engine=engine)
+
+
+def test_networks_without_a_gradient_are_refused() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 0
+
+    network = Small.of(nn.Sequential(nn.Linear(8, 3), Nothing()), (8,))
+
+    with pytest.raises(ConfigError, match="no gradient arrives"):
+        check(network)
+
+
+class TakesFromTheRowBefore(nn.Module):
+    """Adds a little of the row before, as a shift over the batch does; the first row has none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[:1], x[1:] + 0.1 * x[:-1]])
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_rows_that_depend_on_those_before_them_are_refused(engine: str) -> None:
+    network = small(TakesFromTheRowBefore())
+    # Behind layers that are trained wrong gradients would show; frozen ones only mix.
+    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
+        check(network, engine=engine)
+
+
+def test_a_backbone_whose_rows_depend_on_those_before_them_is_refused_by_layer() -> None:
+    model = nn.Sequential(nn.ReLU(), TakesFromTheRowBefore(), nn.Flatten())
+    with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
+        check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
+    check_rows_apart(nn.Sequential(nn.ReLU(), nn.Flatten()), torch.randn(3, 4, 6, 6), name="net")
+
+
+class Branch(nn.Module):
+    """A branch that starts closed but for a millionth, as LayerScale does."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.gate = inner, nn.Parameter(torch.full((4, 1, 1), 1e-7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.gate * self.inner(x)
+
+
+def test_a_branch_that_is_nearly_closed_hides_no_mixing_of_rows() -> None:
+    network = small(Branch(Mixes()))
+    before = network.trained["0.gate"].clone()
+    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
+        check(network)
+    assert torch.equal(network.trained["0.gate"], before)
+
+
+def test_a_branch_that_is_nearly_closed_hides_no_wrong_gradient() -> None:
+    with pytest.raises(ConfigError, match=r"wrong gradient of 0\.inner\.linear\."):
+        check(small(Branch(Turned())))

@@ -1,0 +1,239 @@
+"""The probe: priced in the whole plan, released once, with noise of its own, and then the start."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.finetune.inputs import CutInputs
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
+from dpprobe.finetune.train import train_network
+from dpprobe.finetune.tuned_network import TunedNetwork
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.unit_weights import Units
+from dpprobe.privacy import gradient_noise as noise_module
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.releases import Releases
+from tests.support.tiny_networks import CPU, SEED, flat, network_options, plan_of
+
+DIMENSION, CLASSES, ROWS = 7, 3, 60
+
+
+def features() -> torch.Tensor:
+    return torch.randn(ROWS, DIMENSION, generator=torch.Generator().manual_seed(1))
+
+
+def labels() -> torch.Tensor:
+    return features()[:, :CLASSES].argmax(1)
+
+
+def data(units: Units | None = None) -> TrainingSet:
+    return TrainingSet(features(), labels(), CLASSES, units=units)
+
+
+class Head(nn.Module):
+    """Features -> scores, after a normalisation."""
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.transform, self.head = transform, nn.Linear(DIMENSION, CLASSES)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.transform(rows))
+        return scores
+
+
+def head_network(transform: Transform) -> TunedNetwork:
+    module = Head(transform).eval()
+    return TunedNetwork(
+        module=module, trained=dict(module.named_parameters()), shape=(DIMENSION,),
+        from_images=False,
+    )  # fmt: skip
+
+
+def probed(method: dict[str, Any] | None = None, **values: Any) -> Options:
+    base = {"steps": 5} if "head" in (method or {}) else {"steps": 5, "normalize": "l2"}
+    method = {"head": "momentum", **base, **(method or {})}
+    return network_options(tune="head", steps=4, probe={"share": 0.3, "method": method}, **values)
+
+
+def releases_of(options: Options, noise: float, n: int = ROWS) -> Releases:
+    return Releases(plan_of(options, n, noise), [SEED], CPU)
+
+
+METHODS: list[dict[str, Any]] = [
+    {"head": "momentum", "steps": 5},
+    {"head": "sgd", "batch_size": 12, "steps": 5, "normalize": {"kind": "l2"}},
+    {"head": "feature_covariance", "normalize": {"kind": "l2"}},
+    {"head": "feature_covariance"},  # its statistics are priced
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_the_network_starts_from_the_probe_s_scores(method: dict[str, Any], noise: float) -> None:
+    options = probed(method)
+    weights, transform = fit_probe(options, data(), releases_of(options, noise), SEED)
+    assert weights.shape == (CLASSES, DIMENSION + 1)
+    assert weights.dtype == np.float32
+    network = head_network(transform)
+    start_from(network, weights, transform)
+    heads = Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
+    with torch.no_grad():
+        assert torch.equal(
+            network.module(features()), torch.from_numpy(score_rows(heads, features())[0])
+        )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_parts_are_counted_in_the_plan_of_the_whole(method: dict[str, Any]) -> None:
+    options = probed(method)
+    releases = releases_of(options, 1.0)
+    weights, transform = fit_probe(options, data(), releases, SEED)
+    with pytest.raises(PrivacyError, match="gradients: 0 noisy releases were taken, 4 were"):
+        releases.check()
+    network = head_network(transform)
+    start_from(network, weights, transform)
+    inputs = CutInputs(features(), labels(), CLASSES, shape=(DIMENSION,), units=None)
+    train_network(options, network, inputs, releases)
+    releases.check()
+
+
+def test_a_training_without_its_probe_is_not_whole() -> None:
+    options = probed()
+    releases = releases_of(options, 1.0)
+    inputs = CutInputs(features(), labels(), CLASSES, shape=(DIMENSION,), units=None)
+    transform = Transform(options.normalize)
+    train_network(options, head_network(transform), inputs, releases)
+    with pytest.raises(PrivacyError, match="probe gradients: 0 noisy releases"):
+        releases.check()
+
+
+def test_a_probe_is_released_once() -> None:
+    options = probed()
+    releases = releases_of(options, 1.0)
+    fit_probe(options, data(), releases, SEED)
+    with pytest.raises(PrivacyError, match="probe gradients: 10 noisy releases were taken, 5"):
+        fit_probe(options, data(), releases, SEED)
+
+
+def test_a_plan_without_a_probe_is_refused() -> None:
+    options = network_options(tune="head")
+    releases = releases_of(options, 1.0)
+    with pytest.raises(PrivacyError, match="the plan prices none"):
+        fit_probe(probed(), data(), releases, SEED)
+    with pytest.raises(PrivacyError, match="the options have none"):
+        fit_probe(options, data(), releases, SEED)
+
+
+def test_a_plan_for_other_rows_or_another_probe_is_refused() -> None:
+    options = probed()
+    with pytest.raises(PrivacyError, match="the plan is for n = 59"):
+        fit_probe(options, data(), releases_of(options, 1.0, n=59), SEED)
+    with pytest.raises(PrivacyError, match="calibrate for this method"):
+        fit_probe(probed({"steps": 6}), data(), releases_of(options, 1.0), SEED)
+
+
+def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
+    """Full batches: mu^2 adds up, and the probe's part of it is its share."""
+    options = probed()
+    plan = calibrate(
+        options.mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=1e-3, accountant="pld", cache=tmp_path
+    )
+    parts = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
+    assert set(parts) == {"probe gradients", "gradients"}
+    assert parts["probe gradients"] / sum(parts.values()) == pytest.approx(0.3, rel=1e-6)
+    part = probe_plan(plan)
+    assert [item.name for item in part.mechanisms] == ["gradients"]
+    multiplier = plan.mechanism("probe gradients").noise_multiplier
+    assert part.mechanisms[0].noise_multiplier == multiplier
+    releases = Releases(plan, [SEED], CPU)
+    fit_probe(options, data(), releases, SEED)
+
+
+def test_probe_and_network_never_share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two releases with one noise would give their difference away."""
+    drawn: list[np.ndarray] = []
+    draw = noise_module.GaussianNoise.draw
+
+    def watched(self: Any, steps: int, deviation: float) -> torch.Tensor:
+        block = draw(self, steps, deviation)
+        drawn.extend((block[0] / deviation).numpy().copy())
+        return block
+
+    monkeypatch.setattr(noise_module.GaussianNoise, "draw", watched)
+    options = probed()
+    releases = releases_of(options, 1.0)
+    weights, transform = fit_probe(options, data(), releases, SEED)
+    network = head_network(transform)
+    start_from(network, weights, transform)
+    inputs = CutInputs(features(), labels(), CLASSES, shape=(DIMENSION,), units=None)
+    train_network(options, network, inputs, releases)
+    assert len(drawn) == 5 + 4
+    numbers = np.concatenate([np.round(one[:24], 5) for one in drawn])
+    assert len(set(numbers.tolist())) > 0.98 * len(numbers)
+
+
+def test_units_are_the_probe_s_too() -> None:
+    units = Units.of([f"p{row // 3}" for row in range(ROWS)])
+    options = probed()
+    releases = releases_of(options, 1.0, n=20)
+    weights, _ = fit_probe(options, data(units), releases, SEED)
+    assert np.isfinite(weights).all()
+
+
+def test_without_privacy_the_start_is_the_head_s_own_fit() -> None:
+    options = probed({"steps": 200})
+    weights, _ = fit_probe(options, data(), releases_of(options, 0.0), SEED)
+    scores = features() @ torch.from_numpy(weights[:, :-1]).T + torch.from_numpy(weights[:, -1])
+    assert float((scores.argmax(1) == labels()).float().mean()) > 0.9
+    assert math.isfinite(float(flat({"w": torch.from_numpy(weights)}).sum()))
+
+
+def test_a_head_of_another_shape_is_refused() -> None:
+    transform = Transform(network_options().normalize)
+    with pytest.raises(ConfigError, match=r"a head of shape \[3, 7\].*\[3, 8\]"):
+        start_from(head_network(transform), np.zeros((3, 7), dtype=np.float32), transform)
+
+
+def test_a_normalisation_with_a_price_is_the_probe_s() -> None:
+    options = probed({"head": "feature_covariance"})
+    assert options.normalize.priced
+    names = [item.name for item in options.mechanisms(ROWS)]
+    assert names == ["probe centre", "probe covariance", "probe gradients", "gradients"]
+    cost = {
+        item.name: item.count * (item.sample_rate / item.noise_multiplier) ** 2
+        for item in options.mechanisms(ROWS)
+    }
+    assert cost["gradients"] == pytest.approx(0.7 * sum(cost.values()))
+    assert method_options(options.model_dump(mode="json")) == options
+
+
+def test_gradients_pass_through_released_statistics() -> None:
+    options = probed({"head": "feature_covariance"})
+    _, transform = fit_probe(options, data(), releases_of(options, 1.0), SEED)
+    rows = features().double()[:2].requires_grad_()
+    double = Transform(transform.spec, {k: v.double() for k, v in transform.arrays.items()})
+
+    def normalised(rows: torch.Tensor) -> torch.Tensor:
+        return double(rows)
+
+    (gradient,) = torch.autograd.grad(normalised(rows).sum(), rows)
+    step = 1e-3
+    for place in range(3):
+        moved = rows.detach().clone()
+        moved[0, place] += step
+        slope = (normalised(moved) - normalised(rows)).sum().item() / step
+        assert gradient[0, place].item() == pytest.approx(slope, abs=5e-3)

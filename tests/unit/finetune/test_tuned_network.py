@@ -1,0 +1,518 @@
+"""Networks that are trained: the features they start from, and exactly what is trained of them."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm.layers.norm_act import BatchNormAct2d
+from torch import nn
+
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.loading import load
+from dpprobe.backbones.networks import Graph
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.adapters import ChannelAffine
+from dpprobe.finetune.cut_shards import cut_backbone
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.standard_form import SelfAttention, standard_form
+from dpprobe.finetune.tuned_network import (
+    TunedNetwork,
+    build_network,
+    features_of,
+    load_tuned_state,
+    tuned_state,
+    whole_network,
+)
+from dpprobe.heads.normalisation import (
+    L2,
+    GroupNorm,
+    LayerNorm,
+    NoNormalisation,
+    Normalisation,
+)
+from dpprobe.heads.rows import Transform
+from tests.support import tiny_clip
+from tests.support.backbones import (
+    TINY,
+    images,
+    open_clip_backbone,
+    real_mobilenet,
+    timm_backbone,
+)
+
+CPU = Runtime(device="cpu", precision="float32")
+CLASSES = 3
+UNIT = Transform(L2())
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
+LORA = {"lora": {"rank": 2}}
+
+
+def build(
+    backbone: Backbone,
+    *,
+    seed: int = 0,
+    **values: Any,
+) -> TunedNetwork:
+    return build_network(
+        backbone,
+        Options(**values),
+        classes=CLASSES,
+        seed=seed,
+        device="cpu",
+        transform=UNIT,
+    )
+
+
+def trained(network: TunedNetwork) -> list[str]:
+    names = list(network.trained)
+    assert names[-2:] == ["head.weight", "head.bias"]
+    # they are the module's own parameters, and no others require gradients
+    marked = {path: one for path, one in network.module.named_parameters() if one.requires_grad}
+    assert marked.keys() == set(names)
+    assert all(marked[name] is network.trained[name] for name in names)
+    return names[:-2]
+
+
+def disturb(network: TunedNetwork, scale: float = 0.02) -> None:
+    """Moves all trained parameters, as training does."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for one in network.trained.values():
+            one.add_(scale * torch.randn(one.shape, generator=generator))
+
+
+@pytest.mark.parametrize("kind", TINY)
+@pytest.mark.parametrize("tune", ["all", {"blocks": 1}, {"blocks": 3}])
+def test_a_network_starts_from_the_backbones_own_features(kind: str, tune: Any) -> None:
+    backbone = timm_backbone(kind)
+    network = build(backbone, tune=tune, init="lecun_normal")
+    pictures = images(backbone)
+    inputs = pictures
+    if not network.from_images:
+        stored = cut_backbone(backbone, CPU, tune["blocks"]).forward(pictures)
+        inputs = stored.unflatten(1, network.shape).clone()
+    assert inputs.shape[1:] == network.shape
+    expected = nn.functional.normalize(backbone.forward(pictures).clone())
+    features = features_of(network)(inputs)
+    torch.testing.assert_close(features.detach(), expected, **CLOSE)
+    head = network.trained["head.weight"], network.trained["head.bias"]
+    torch.testing.assert_close(network.module(inputs), features @ head[0].T + head[1])
+    assert network.module(inputs).dtype == torch.float32
+
+
+@pytest.mark.parametrize("tune", ["head", "all", {"blocks": 2}])
+def test_a_zero_head_gives_zero_scores(tune: Any) -> None:
+    network = build(timm_backbone("mobilenet"), tune=tune)
+    dtype = torch.uint8 if network.from_images else torch.float32
+    inputs = torch.ones((4, *network.shape), dtype=dtype)
+    assert torch.equal(network.module(inputs), torch.zeros(4, CLASSES))
+    biased = build(timm_backbone("mobilenet"), tune=tune, loss="sigmoid", init_bias=-10)
+    assert torch.equal(biased.module(inputs), torch.full((4, CLASSES), -10.0))
+
+
+def test_heads_start_as_linear_ones_do(tmp_path: Path) -> None:
+    backbone = timm_backbone("mobilenet")
+    weights = torch.randn(CLASSES, 1280)
+    path = tmp_path / "start.safetensors"
+    save_file({"weights": weights}, path)
+    network = build(backbone, tune="head", init="file", init_file=str(path), init_scale=2.0)
+    assert torch.equal(network.trained["head.weight"].detach(), 2 * weights)
+    assert torch.equal(network.trained["head.bias"].detach(), torch.zeros(CLASSES))
+    one, again, other = (build(backbone, tune="head", init="torch", seed=s) for s in (1, 1, 2))
+    heads = [each.trained["head.weight"].detach() for each in (one, again, other)]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+
+
+# what is trained
+
+
+def module_names(model: nn.Module, kind: type[nn.Module]) -> set[str]:
+    return {path for path, one in model.named_modules() if isinstance(one, kind)}
+
+
+def test_head_trains_the_head_alone() -> None:
+    network = build(timm_backbone("vit"), tune="head")
+    assert trained(network) == []
+    assert network.shape == (192,)
+    assert not network.from_images
+    augmented = build(timm_backbone("vit"), tune="head", augment={"views": 2})
+    assert trained(augmented) == []
+    assert augmented.shape == (3, 32, 32)
+    assert augmented.from_images
+
+
+def test_all_trains_what_the_library_trains() -> None:
+    backbone = timm_backbone("vit")
+    assert isinstance(backbone.graph, Graph)
+    expected = [f"body.{path}" for path, _ in backbone.graph.model.named_parameters()]
+    assert trained(build(backbone, tune="all")) == expected
+    assert "body.pos_embed" in expected
+    backbone.graph.learned -= {"pos_embed"}  # such as sines
+    expected.remove("body.pos_embed")
+    assert trained(build(backbone, tune="all")) == expected
+
+
+def test_all_of_a_net_with_batch_norm_trains_scales_and_shifts() -> None:
+    backbone = timm_backbone("mobilenet")
+    names = trained(build(backbone, tune="all"))
+    assert isinstance(backbone.graph, Graph)
+    before = [path for path, _ in backbone.graph.model.named_parameters()]
+    renamed = [
+        re.sub(
+            r"(bn\d)\.(weight|bias)$",
+            lambda m: f"{m[1]}.{'scale' if m[2] == 'weight' else 'shift'}",
+            path,
+        )
+        for path in before
+    ]
+    assert [name.removeprefix("body.").replace(".norm.", ".") for name in names] == renamed
+
+
+@pytest.mark.parametrize("augment", [None, {"views": 1}])
+def test_blocks_train_the_last_blocks_and_all_after_them(augment: Any) -> None:
+    names = trained(build(timm_backbone("mobilenet"), tune={"blocks": 2}, augment=augment))
+    parts = {".".join(name.split(".")[1:4]) for name in names if ".blocks." in name}
+    assert parts == {"blocks.5.2", "blocks.6.0"}
+    rest = [name for name in names if ".blocks." not in name]
+    assert rest == ["body.conv_head.weight", "body.bn2.norm.scale", "body.bn2.norm.shift"]
+
+
+def test_all_blocks_leave_the_embedding_frozen() -> None:
+    names = trained(build(timm_backbone("vit"), tune={"blocks": 12}))
+    assert {name.split(".")[1] for name in names} == {"blocks", "norm"}
+    assert len({name.split(".")[2] for name in names if ".blocks." in name}) == 12
+
+
+def test_bias_trains_every_bias() -> None:
+    backbone = timm_backbone("vit")
+    assert isinstance(backbone.graph, Graph)
+    expected = [
+        f"body.{path}"
+        for path, _ in backbone.graph.model.named_parameters()
+        if path.endswith(".bias")
+    ]
+    assert trained(build(backbone, tune="bias")) == expected
+    names = trained(build(timm_backbone("mobilenet"), tune="bias"))
+    assert all(name.endswith(".shift") for name in names)
+    assert len(names) == 52  # of its batch norms; its convolutions have none
+
+
+def test_norm_trains_scales_and_shifts_of_normalisations() -> None:
+    names = trained(build(timm_backbone("vit"), tune="norm"))
+    assert len(names) == 2 * (2 * 12 + 1)
+    assert all(re.search(r"\.norm\d?\.(weight|bias)$", name) for name in names)
+    names = trained(build(timm_backbone("mobilenet"), tune="norm"))
+    assert len(names) == 2 * 52
+    assert all(name.endswith((".scale", ".shift")) for name in names)
+    names = trained(build(timm_backbone("group_norm"), tune="norm"))
+    assert len(names) == 26
+    with pytest.raises(ConfigError, match="tune: norm: test_nfnet has no such parameters"):
+        build(timm_backbone("nfnet"), tune="norm")
+
+
+@pytest.mark.parametrize("kind", ["vit", "convnext", "mobilenet", "group_norm", "resnet"])
+def test_film_trains_a_scale_and_a_shift_after_each_normalisation(kind: str) -> None:
+    backbone = timm_backbone(kind)
+    film = trained(build(backbone, tune="film"))
+    assert len(film) == len(trained(build(backbone, tune="norm")))
+    assert all(name.endswith((".film.affine.scale", ".film.affine.shift")) for name in film)
+
+
+def test_lora_trains_the_adapters_alone() -> None:
+    names = trained(build(timm_backbone("vit"), tune=LORA))
+    layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    expected = [
+        f"body.blocks.{block}.{layer}.{factor}.weight"
+        for block in range(12)
+        for layer in layers
+        for factor in "ab"
+    ]
+    assert sorted(names) == sorted(expected)
+    targeted = {"lora": {"rank": 3, "targets": ["attn.qkv"], "alpha": 6}}
+    network = build(timm_backbone("vit"), tune=targeted)
+    assert len(trained(network)) == 24
+    assert network.trained["body.blocks.0.attn.qkv.a.weight"].shape == (3, 192)
+    assert network.module.get_submodule("body.blocks.0.attn.qkv").scale == 2
+    with pytest.raises(ConfigError, match="mobilenetv2_035 has no linear layer in its blocks"):
+        build(timm_backbone("mobilenet"), tune=LORA)
+
+
+# open_clip
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-timm"])
+@pytest.mark.parametrize("tune", ["all", "bias", "norm", "film", LORA, {"blocks": 2}])
+def test_towers_of_open_clip_are_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, tune: Any
+) -> None:
+    tiny_clip.register(tmp_path, monkeypatch)
+    backbone = open_clip_backbone(model)
+    network = build(backbone, tune=tune, init="lecun_normal")
+    assert trained(network)
+    expected = nn.functional.normalize(backbone.forward(images(backbone)).clone())
+    state = tuned_state(network)
+    whole = whole_network(
+        backbone,
+        Options(tune=tune),
+        state,
+        classes=CLASSES,
+        device="cpu",
+        transform=UNIT,
+    )
+    head = network.trained["head.weight"]
+    torch.testing.assert_close(whole(images(backbone)), expected @ head.detach().T, **CLOSE)
+
+
+def test_attention_of_torch_becomes_layers_that_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_clip.register(tmp_path, monkeypatch)
+    backbone = open_clip_backbone("tiny")
+    assert backbone.graph is not None
+    model = standard_form(backbone.graph, name="tiny")
+    assert module_names(model, nn.MultiheadAttention) == set()
+    assert len(module_names(model, SelfAttention)) == 3
+    names = trained(build(backbone, tune=LORA))
+    assert sum(".attn.in_proj." in name for name in names) == 6
+    biases = trained(build(backbone, tune="bias"))
+    assert sum(name.endswith(".attn.in_proj.bias") for name in biases) == 3
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attention_in_layers_equals_torchs(batch_first: bool) -> None:
+    torch.manual_seed(0)
+    reference = nn.MultiheadAttention(8, 2, batch_first=batch_first).eval()
+    nn.init.normal_(reference.in_proj_bias)
+    x = torch.randn(5, 7, 8)
+    expected = reference(x, x, x, need_weights=False)[0]
+    torch.testing.assert_close(SelfAttention(reference)(x, x, x, need_weights=False)[0], expected)
+
+
+# the copies
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d(4), BatchNormAct2d(4), nn.BatchNorm2d(4, affine=False)]
+)
+def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: nn.BatchNorm2d) -> None:
+    torch.manual_seed(0)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.1, 3)
+    if norm.affine:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), norm).eval()
+    learned = frozenset(path for path, _ in model.named_parameters())
+    graph = Graph(model, mean=[0.0] * 3, std=[1.0] * 3, flip=False, learned=learned)
+    folded = standard_form(graph, name="net")
+    assert not module_names(folded, nn.BatchNorm2d)
+    (affine,) = [one for one in folded.modules() if isinstance(one, ChannelAffine)]
+    assert affine.scale.requires_grad == norm.affine  # constants stay constants
+    x = torch.randn(5, 3, 6, 6)
+    torch.testing.assert_close(folded(x), model(x))
+
+
+def test_the_backbone_is_left_as_it_was() -> None:
+    backbone = load(
+        backbone_options(
+            {"family": "timm", "pretrained": False, "layers": "all", **TINY["mobilenet"]}
+        ),
+        runtime=CPU,
+    )
+    assert backbone.graph is not None
+    assert backbone.forward_layers is not None
+    pictures = images(backbone)
+    before, state = backbone.forward(pictures).clone(), copy.deepcopy(backbone.graph.state_dict())
+    for tune in ("all", "film", {"blocks": 2}):
+        network = build(backbone, tune=tune, init="torch")
+        disturb(network)
+        if network.from_images:
+            network.module(pictures).sum().backward()
+    assert torch.equal(backbone.forward(pictures), before)
+    assert backbone.graph.state_dict().keys() == state.keys()
+    assert all(torch.equal(one, state[name]) for name, one in backbone.graph.state_dict().items())
+    assert not any(one.requires_grad for one in backbone.graph.parameters())
+    # it still reads its layers, and the copies do not write into it
+    _, layers = backbone.forward_layers(pictures)
+    kept = {name: values.clone() for name, values in layers.items()}
+    build(backbone, tune="all").module(pictures)
+    assert all(torch.equal(layers[name], kept[name]) for name in kept)
+
+
+def spoilt(kind: str, path: str, module: nn.Module) -> Backbone:
+    """A backbone one of whose layers is another one."""
+    backbone = timm_backbone(kind)
+    assert isinstance(backbone.graph, Graph)
+    parent, _, name = path.rpartition(".")
+    setattr(backbone.graph.model.get_submodule(parent), name, module)
+    return backbone
+
+
+class Centring(nn.Module):
+    """Subtracts the mean over the batch: it mixes rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("tune", ["all", "bias", {"blocks": 1}])
+def test_layers_that_mix_rows_are_refused_by_name(tune: Any) -> None:
+    norm = nn.BatchNorm2d(64, track_running_stats=False)
+    with pytest.raises(
+        ConfigError, match=r"batch norm layer2\.0\.bn1 of test_resnet has no running"
+    ):
+        build(spoilt("resnet", "layer2.0.bn1", norm), tune=tune)
+    with pytest.raises(ConfigError, match=r"layer blocks\.1\.norm2 of vit_tiny_patch16_224 mixes"):
+        build(spoilt("vit", "blocks.1.norm2", Centring()), tune=tune)
+
+
+def test_a_backbone_that_is_no_network_is_refused() -> None:
+    pixels = load(backbone_options({"family": "pixels", "size": 4}), runtime=Runtime(device="cpu"))
+    with pytest.raises(ConfigError, match="the backbone is no network"):
+        build(pixels, tune="all")
+
+
+def test_random_crops_and_mirrored_views_are_refused_with_a_cut() -> None:
+    size = TINY["mobilenet"]["preprocessing"]
+    crops = timm_backbone("mobilenet", preprocessing={**size, "crop": "inception"})
+    flips = timm_backbone("mobilenet", preprocessing={**size, "flip": True})
+    with pytest.raises(ConfigError, match="has preprocessing.crop: inception"):
+        build(crops, tune={"blocks": 1})
+    with pytest.raises(ConfigError, match="has preprocessing.flip"):
+        build(flips, tune={"blocks": 1})
+    with pytest.raises(ConfigError, match="has preprocessing.flip"):
+        cut_backbone(flips, CPU, 1)
+    build(crops, tune="head")  # of the stored features, whatever they are of
+    network = build(flips, tune="all", init="lecun_normal")
+    expected = nn.functional.normalize(flips.forward(images(flips)).clone())
+    features = features_of(network)(images(flips)).detach()
+    torch.testing.assert_close(features, expected, **CLOSE)
+
+
+# states
+
+
+@pytest.mark.parametrize("kind", ["mobilenet", "vit", "convnext", "nfnet", "resnet_fused_norm"])
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_the_whole_network_computes_what_the_cut_one_learned(kind: str, blocks: int) -> None:
+    check_whole(timm_backbone(kind), blocks)
+
+
+def test_the_whole_real_mobilenet_computes_what_the_cut_one_learned(shared_data: Path) -> None:
+    check_whole(real_mobilenet(shared_data), 2)
+
+
+def check_whole(backbone: Backbone, blocks: int) -> None:
+    tune = {"blocks": blocks}
+    network = build(backbone, tune=tune, init="torch")
+    pictures = images(backbone)
+    stored = cut_backbone(backbone, CPU, blocks).forward(pictures).unflatten(1, network.shape)
+    untuned = network.module(stored.clone()).detach()
+    disturb(network)
+    tuned = network.module(stored.clone()).detach()
+    assert not torch.allclose(tuned, untuned, atol=1e-3)
+    for augment in (None, {"views": 1}):
+        whole = whole_network(
+            backbone,
+            Options(tune=tune, augment=augment),
+            tuned_state(network),
+            classes=CLASSES,
+            device="cpu",
+            transform=UNIT,
+        )
+        torch.testing.assert_close(whole(pictures), tuned, rtol=1e-4, atol=1e-4)
+        assert not any(one.requires_grad for one in whole.parameters())
+
+
+@pytest.mark.parametrize("tune", ["head", "all", "bias", "norm", "film", LORA, {"blocks": 2}])
+def test_states_are_put_back_exactly(tune: Any) -> None:
+    backbone = timm_backbone("vit")
+    network = build(backbone, tune=tune)
+    disturb(network)
+    state = tuned_state(network)
+    assert list(state) == list(network.trained)
+    assert all(one.is_contiguous() and not one.requires_grad for one in state.values())
+    again = build(backbone, tune=tune, seed=9)
+    load_tuned_state(again, state)
+    disturb(network)  # a state is a copy
+    for name, one in again.trained.items():
+        assert torch.equal(one.detach(), state[name])
+    whole = whole_network(
+        backbone,
+        Options(tune=tune),
+        state,
+        classes=CLASSES,
+        device="cpu",
+        transform=UNIT,
+    )
+    assert whole(images(backbone)).shape == (5, CLASSES)
+
+
+def test_states_of_other_networks_are_refused() -> None:
+    backbone = timm_backbone("vit")
+    network = build(backbone, tune="head")
+    other = tuned_state(build(backbone, tune="bias"))
+    with pytest.raises(ConfigError, match=r"body.patch_embed.proj.bias is only in the state"):
+        load_tuned_state(network, other)
+    state = tuned_state(network)
+    with pytest.raises(ConfigError, match="head.bias is missing in the state"):
+        load_tuned_state(network, {"head.weight": state["head.weight"]})
+    with pytest.raises(ConfigError, match=r"head.bias is \[4\] in the state and \[3\]"):
+        load_tuned_state(network, {**state, "head.bias": torch.zeros(4)})
+
+
+# gradients through the features' normalisation
+
+
+@pytest.mark.parametrize("spec", [L2(), LayerNorm(), GroupNorm(groups=4), NoNormalisation()])
+def test_gradients_flow_through_the_normalisation_of_features(spec: Normalisation) -> None:
+    rows = torch.linspace(-3, 2, 24).square().view(3, 8)
+    kept = rows.clone()
+    inputs = rows.clone().requires_grad_(True)
+    weights = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+    transform = Transform(spec)
+    (transform(inputs) * weights).sum().backward()
+    assert torch.equal(inputs.detach(), kept)  # inputs are not written to
+    assert inputs.grad is not None
+
+    def value(at: torch.Tensor) -> float:
+        if isinstance(spec, L2):
+            out = nn.functional.normalize(at)
+        elif isinstance(spec, LayerNorm):
+            out = nn.functional.layer_norm(at, at.shape[1:])
+        elif isinstance(spec, GroupNorm):
+            out = nn.functional.group_norm(at, spec.groups)
+        else:
+            out = at
+        return float((out * weights.double()).sum())
+
+    for position in [(0, 0), (1, 5), (2, 7)]:
+        step = torch.zeros(3, 8, dtype=torch.float64)
+        step[position] = 1e-5
+        slope = (value(rows.double() + step) - value(rows.double() - step)) / 2e-5
+        assert float(inputs.grad[position]) == pytest.approx(slope, rel=1e-3, abs=1e-3)
+
+
+def test_a_row_of_zeros_has_a_finite_gradient() -> None:
+    rows = torch.zeros(2, 4, requires_grad=True)
+    Transform(L2())(rows).sum().backward()
+    assert rows.grad is not None
+    assert torch.equal(rows.grad, torch.ones(2, 4))
+
+
+def test_images_that_are_no_bytes_are_refused() -> None:
+    backbone = timm_backbone("vit")
+    floats = replace(backbone, transform=lambda picture: backbone.transform(picture).float())
+    with pytest.raises(ConfigError, match="does not take images as bytes"):
+        build(floats, tune="all")

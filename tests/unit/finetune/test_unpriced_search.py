@@ -1,0 +1,277 @@
+"""The unpriced search: the same trials whatever happened before, one writer, none repeated."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from dpprobe.errors import ConfigError, StoreError
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.unpriced_search import (
+    NOT_PRICED,
+    SearchLog,
+    Trial,
+    best_trial,
+    run_trials,
+    search_options,
+    suggest,
+)
+from dpprobe.heads.registry import method_options
+
+SPACE: dict[str, Any] = {
+    "learning_rate": {"low": 1e-3, "high": 10, "log": True},
+    "backbone_rate": {"low": 0, "high": 1},
+    "clipping": ["fixed", "automatic"],
+    "optimiser": ["sgd", "adam", "momentum"],
+}
+
+
+def searched(trials: int = 14, **changes: Any) -> Options:
+    values = {
+        "head": "fine_tune",
+        "tune": {"blocks": 1},
+        "steps": 3,
+        "search": {"trials": trials, "space": SPACE},
+        **changes,
+    }
+    options = method_options(values)
+    assert isinstance(options, Options)
+    return options
+
+
+def quality(options: Options, number: int) -> float:  # noqa: ARG001
+    """Is best at a rate of 0.3 with automatic clipping; diverges above 5."""
+    if options.learning_rate > 5:
+        return math.nan
+    miss = math.log10(options.learning_rate / 0.3) ** 2 + (options.backbone_rate - 0.5) ** 2
+    return math.exp(-miss) + 0.1 * (options.clipping == "automatic")
+
+
+class Counted:
+    """An objective that notes the trials it is called for, and may stop at one."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.numbers: list[int] = []
+        self.stop = stop
+
+    def __call__(self, options: Options, number: int) -> float:
+        if number == self.stop:
+            raise KeyboardInterrupt
+        self.numbers.append(number)
+        assert options.search is None
+        return quality(options, number)
+
+
+def test_a_search_is_a_function_of_its_seed(tmp_path: Path) -> None:
+    first = run_trials(searched(), quality, log=tmp_path / "a.json", seed=1)
+    assert run_trials(searched(), quality, log=tmp_path / "b.json", seed=1) == first
+    assert run_trials(searched(), quality, log=tmp_path / "c.json", seed=2) != first
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_values_lie_in_the_space_and_are_written_as_they_are(tmp_path: Path) -> None:
+    for trial in run_trials(searched(30), quality, log=tmp_path / "log.json", seed=3):
+        values = trial.values
+        assert set(values) == set(SPACE)
+        assert 1e-3 <= values["learning_rate"] <= 10  # type: ignore[operator]
+        assert 0 <= values["backbone_rate"] <= 1  # type: ignore[operator]
+        assert values["clipping"] in SPACE["clipping"]
+        assert values["optimiser"] in SPACE["optimiser"]
+        assert float(f"{values['learning_rate']:.6g}") == values["learning_rate"]
+
+
+def test_it_learns_from_earlier_trials(tmp_path: Path) -> None:
+    trials = run_trials(searched(60), quality, log=tmp_path / "log.json", seed=4)
+    scores = [trial.score or 0.0 for trial in trials]
+    assert sum(scores[-20:]) / 20 > 1.2 * sum(scores[:10]) / 10
+    assert abs(math.log10(best_trial(trials).values["learning_rate"] / 0.3)) < 0.3  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("stop", [0, 1, 6, 11, 13])
+def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path: Path, stop: int) -> None:
+    whole = run_trials(searched(), quality, log=tmp_path / "whole.json", seed=5)
+    log = tmp_path / "log.json"
+    with pytest.raises(KeyboardInterrupt):
+        run_trials(searched(), Counted(stop), log=log, seed=5)
+    again = Counted()
+    assert run_trials(searched(), again, log=log, seed=5) == whole
+    assert again.numbers == list(range(stop, 14))
+    assert log.read_bytes() == (tmp_path / "whole.json").read_bytes()
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from tests.unit.finetune.test_unpriced_search import quality, searched
+from dpprobe.finetune.unpriced_search import run_trials
+
+def slow(options, number):
+    with open(sys.argv[2], "a") as stream:
+        stream.write(f"{number}\\n")
+    time.sleep(0.15)
+    return quality(options, number)
+
+run_trials(searched(), slow, log=Path(sys.argv[1]), seed=6)
+"""
+
+
+def test_a_search_that_is_killed_goes_on(tmp_path: Path, repository: Path) -> None:
+    log, begun = tmp_path / "log.json", tmp_path / "begun"
+
+    def start() -> subprocess.Popen[bytes]:
+        path = os.pathsep.join([str(repository), str(repository / "src")])
+        command = [sys.executable, "-c", CHILD, str(log), str(begun)]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+
+    child = start()
+    _wait(lambda: log.exists() and len(SearchLog.read(log).trials) >= 4, child)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    finished = len(SearchLog.read(log).trials)
+    assert 4 <= finished < 14
+    assert start().wait(timeout=60) == 0
+    numbers = list(map(int, begun.read_text().split()))
+    # at most the trial that was running is begun twice
+    assert sorted(set(numbers)) == list(range(14))
+    assert len(numbers) <= 15
+    assert all(numbers.count(number) == 1 for number in range(finished))
+    whole = run_trials(searched(), quality, log=tmp_path / "whole.json", seed=6)
+    assert SearchLog.read(log).trials == whole
+
+
+def _wait(reached: Callable[[], bool], child: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        if reached():
+            return
+        assert child.poll() is None, "ended too soon"
+        time.sleep(0.05)
+    raise AssertionError("not reached")
+
+
+def test_a_finished_search_trains_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    best = search_options(searched(), quality, log=log, seed=7)
+    again = Counted()
+    assert search_options(searched(), again, log=log, seed=7) == best
+    assert again.numbers == []
+
+
+def test_more_trials_go_on_from_fewer(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    run_trials(searched(5), quality, log=log, seed=8)
+    more = Counted()
+    trials = run_trials(searched(12), more, log=log, seed=8)
+    assert more.numbers == list(range(5, 12))
+    assert trials == run_trials(searched(12), quality, log=tmp_path / "whole.json", seed=8)
+    assert run_trials(searched(5), Counted(stop=0), log=log, seed=8) == trials[:5]
+
+
+@pytest.mark.parametrize("change", ["seed", "options", "identity", "space"])
+def test_a_log_of_another_search_is_not_believed(
+    tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "log.json"
+    asked: dict[str, Any] = {"seed": 9, "identity": {"data": "a"}}
+    run_trials(searched(3), quality, log=log, **asked)
+    options = searched(3)
+    if change == "seed":
+        asked["seed"] = 10
+    elif change == "identity":
+        asked["identity"] = {"data": "b"}
+    elif change == "options":
+        options = searched(3, max_grad_norm=2.0)
+    else:
+        space = {**SPACE, "clipping": ["automatic", "fixed"]}
+        options = searched(search={"trials": 3, "space": space})
+    again = Counted()
+    run_trials(options, again, log=log, **asked)
+    assert again.numbers == [0, 1, 2]
+    assert "starts anew" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{", json.dumps({"format": "other"})])
+def test_a_damaged_log_is_not_believed(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "log.json"
+    log.write_text(text)
+    again = Counted()
+    run_trials(searched(2), again, log=log, seed=1)
+    assert again.numbers == [0, 1]
+    assert "unreadable" in caplog.text
+
+
+def test_there_is_one_writer(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    lock = FileLock(tmp_path / "log.json.lock", fallback_to_soft=False)
+    with lock, pytest.raises(StoreError, match="another process runs this search"):
+        run_trials(searched(2), quality, log=log, seed=1)
+    assert len(run_trials(searched(2), quality, log=log, seed=1)) == 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
+def test_a_trial_that_diverged_is_worst_and_stops_nothing(tmp_path: Path, bad: float) -> None:
+    def one_good(options: Options, number: int) -> float:  # noqa: ARG001
+        return 0.01 if number == 3 else bad
+
+    trials = run_trials(searched(12), one_good, log=tmp_path / "log.json", seed=2)
+    assert [trial.score for trial in trials] == [None] * 3 + [0.01] + [None] * 8
+    assert best_trial(trials).number == 3
+    with pytest.raises(ConfigError, match="all 3 trials diverged"):
+        best_trial(trials[:3])
+
+
+def test_of_equal_scores_the_first_is_best() -> None:
+    trials = [Trial(number=n, values={}, score=s) for n, s in enumerate([0.1, 0.5, 0.5])]
+    assert best_trial(trials).number == 1
+
+
+def test_values_that_python_calls_equal_are_told_apart() -> None:
+    options = searched(search={"trials": 2, "space": {"learning_rate": [1, 1.0, 2]}})
+    assert options.search is not None
+    trials = [Trial(number=0, values={"learning_rate": 1.0}, score=0.5)]
+    assert suggest(options.search, trials, 0)["learning_rate"] in (1, 2)
+    restored = Trial.model_validate_json(trials[0].model_dump_json())
+    assert type(restored.values["learning_rate"]) is float
+
+
+def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
+    space: dict[str, tuple[Any, ...]] = {"ema_decay": (0.9, 0.99), "average": ("ema", "last")}
+    options = searched(30, average="ema", search={"trials": 2, "space": {"ema_decay": [0.9, 0.8]}})
+    assert options.search is not None
+    search = options.search.model_copy(update={"space": space})
+    clashing = options.model_copy(update={"search": search.model_copy(update={"trials": 30})})
+    with pytest.raises(ConfigError, match=r"search.space: ema_decay .*average 'last': ema_decay"):
+        run_trials(clashing, quality, log=tmp_path / "log.json", seed=1)
+
+
+def test_what_a_search_chooses_is_called_not_for_release() -> None:
+    assert "without a price" in NOT_PRICED
+    assert "for release" in NOT_PRICED
+
+
+def test_options_without_a_search_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="search: missing"):
+        run_trials(searched().trial({}), quality, log=tmp_path / "log.json", seed=1)
+
+
+def test_a_search_keeps_what_scores_are() -> None:
+    with pytest.raises(ConfigError, match="loss: 'sigmoid': it changes what scores"):
+        method_options(
+            {
+                "head": "fine_tune",
+                "tune": "head",
+                "search": {"space": {"loss": ["softmax", "sigmoid"]}},
+            }
+        )

@@ -1,0 +1,95 @@
+"""Predictions: they rise with images and budget, and refuse what cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import ConfigError
+from dpprobe.planner.learning_curves import read_curves
+from dpprobe.planner.predicted_accuracy import (
+    Kept,
+    Setting,
+    n_that_would_do,
+    n_to_keep,
+    predict,
+    too_few,
+)
+
+SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
+
+
+def _rises(results: list[Kept]) -> bool:
+    return all(
+        left.low <= right.low and left.expected <= right.expected and left.high <= right.high
+        for left, right in pairwise(results)
+    )
+
+
+def test_more_images_and_more_budget_never_hurt() -> None:
+    by_n = [predict(SETTING.with_n(round(20 * 1.5**step))) for step in range(30)]
+    assert _rises(by_n)
+    assert by_n[0].expected < 0.3 < by_n[-1].expected
+    by_epsilon = [predict(SETTING.with_epsilon(0.01 * 1.4**step)) for step in range(27)]
+    assert _rises(by_epsilon)
+    assert by_epsilon[0].expected < 0.3 < by_epsilon[-1].expected
+
+
+def test_the_dimension_may_be_unknown_and_is_then_the_most_favourable() -> None:
+    unknown = predict(replace(SETTING, dimension=None))
+    assert unknown == predict(replace(SETTING, dimension=read_curves().law.smallest))
+    assert unknown.expected >= predict(SETTING).expected
+
+
+def test_signals_beyond_all_measured_ones_are_told() -> None:
+    assert predict(SETTING).beyond == 0
+    assert predict(SETTING.with_n(10**9)).beyond == 1
+    assert predict(replace(SETTING, n=4, epsilon=0.01)).beyond == -1
+
+
+def test_n_to_keep_keeps_it() -> None:
+    n = n_to_keep(SETTING, 0.5)
+    assert n is not None
+    assert predict(SETTING.with_n(n)).expected >= 0.5 - 1e-6
+    assert predict(SETTING.with_n(round(0.9 * n))).expected < 0.5
+    assert n_that_would_do(SETTING) == n
+    assert n_to_keep(SETTING, 1.5) is None
+
+
+def test_sixty_images_of_ten_classes_are_too_few_and_fifty_thousand_are_not() -> None:
+    few = Setting(n=60, classes=10, epsilon=0.1, dimension=1280)
+    assert too_few(few)
+    assert not too_few(few.with_n(50_000))
+    would_do = n_that_would_do(few)
+    assert would_do is not None
+    assert would_do > 60
+    enough = few.with_n(would_do)
+    assert not too_few(enough.with_n(round(1.01 * would_do)))
+    assert predict(enough).expected >= 0.5 - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 3}, "n 3: fewer than the 4 classes; write at least one a class"),
+        ({"classes": 1}, "classes 1: .*write 2 or more"),
+        ({"epsilon": 0.0}, "epsilon 0: outside 0.01 to 100.*write one within"),
+        ({"epsilon": -1.0}, "epsilon -1: outside"),
+        ({"epsilon": float("nan")}, "epsilon nan: outside"),
+        ({"dimension": 0}, "d 0: no features; write 1 or more"),
+        ({"delta": 0.0}, "delta 0: outside .*write one below 1 / n"),
+        ({"delta": 1.0}, "delta 1: outside"),
+    ],
+)
+def test_what_cannot_be_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(SETTING, **changes).check()
+
+
+def test_all_faults_come_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        replace(SETTING, n=1, epsilon=0.0).check()
+    assert len(str(caught.value).splitlines()) == 2

@@ -1,0 +1,413 @@
+"""The best of a random number of runs: its price against brute force, theorems and libraries."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy import accountants, best_of_runs_price
+from dpprobe.privacy.best_of_runs_price import Bound, Profile, Table, best_bound
+from dpprobe.privacy.plan import Selection
+from dpprobe.privacy.random_run_count import draw_runs, stopping_probability
+from tests.support.mechanisms import best_of, gaussians
+from tests.support.number_of_runs import KINDS, generating
+
+DELTA = 1e-5
+
+
+def exact_delta(kind: Selection, run: np.ndarray, other: np.ndarray, epsilon: float) -> float:
+    """delta of the best of K runs over a finite ordered set of outputs, worst first."""
+
+    def best(probability: np.ndarray) -> np.ndarray:
+        below = np.concatenate([[0.0], np.cumsum(probability)])
+        return np.diff(generating(kind, np.minimum(below, 1.0)))
+
+    return float(np.maximum(best(run) - math.exp(epsilon) * best(other), 0).sum())
+
+
+def finite_profile(run: np.ndarray, other: np.ndarray) -> Profile:
+    def deltas(epsilons: np.ndarray) -> np.ndarray:
+        factors = np.exp(epsilons)[:, None]
+        one = np.maximum(run - factors * other, 0).sum(1)
+        return np.maximum(one, np.maximum(other - factors * run, 0).sum(1))
+
+    def epsilon(delta: float) -> float:
+        low, high = 0.0, 60.0
+        while high - low > 1e-10:
+            middle = (low + high) / 2
+            low, high = (low, middle) if deltas(np.array([middle]))[0] <= delta else (middle, high)
+        return high
+
+    return Profile(deltas=deltas, epsilon=epsilon)
+
+
+@given(
+    weights=st.lists(st.tuples(st.floats(0.02, 1), st.floats(0.02, 1)), min_size=3, max_size=5),
+    kind=st.sampled_from(KINDS),
+    delta=st.sampled_from([1e-5, 1e-3, 0.05]),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_price_bounds_every_order_of_a_finite_set(
+    weights: list[tuple[float, float]], kind: tuple[float, float], delta: float
+) -> None:
+    """Whatever order the scores give to the outputs, and whichever dataset is the larger one."""
+    selection = best_of(*kind)
+    run, other = (np.array(side) / sum(side) for side in zip(*weights, strict=True))
+    profile = finite_profile(run, other)
+    price = best_bound(selection, profile, delta).epsilon(delta)
+    for order in permutations(range(len(run))):
+        places = list(order)
+        assert exact_delta(selection, run[places], other[places], price) <= delta * (1 + 1e-6)
+        assert exact_delta(selection, other[places], run[places], price) <= delta * (1 + 1e-6)
+
+
+def test_the_price_of_a_finite_set_is_not_far_above_the_worst_order() -> None:
+    """An output that is best and tells most is the worst case: the bound comes near it."""
+    run, other = np.array([0.9, 0.09, 0.01]), np.array([0.95, 0.049, 0.001])
+    kind, delta = best_of(10, 1.0), 1e-5
+    profile = finite_profile(run, other)
+    price = best_bound(kind, profile, delta).epsilon(delta)
+    assert exact_delta(kind, run, other, 0.7 * price) > delta
+
+
+@pytest.mark.parametrize(("mean", "shape"), KINDS)
+@pytest.mark.parametrize("mu", [0.05, 0.5])
+def test_the_price_bounds_the_best_of_gaussian_runs(mean: float, shape: float, mu: float) -> None:
+    """Runs N(0, 1) and N(mu, 1), best is largest or smallest: densities integrated."""
+    kind = best_of(mean, shape)
+    price = accountants.epsilon([gaussians(1 / mu)], DELTA, "pld", selection=kind)
+    cells = np.linspace(-12, 12 + mu, 400_001)
+    one, two = np.diff(ndtr(cells)), np.diff(ndtr(cells - mu))
+    for order in (slice(None), slice(None, None, -1)):
+        assert exact_delta(kind, one[order], two[order], price) <= DELTA
+        assert exact_delta(kind, two[order], one[order], price) <= DELTA
+
+
+def theorem_two(orders: np.ndarray, rho: float, kind: Selection) -> np.ndarray:
+    """RDP of the best of K runs of a rho-zCDP mechanism: Papernot and Steinke 2022, theorem 2."""
+    gamma = stopping_probability(kind)
+    others = np.linspace(1, 2000, 400_000)
+    least = (rho * (others - 1) + math.log(1 / gamma) / others).min()
+    return orders * rho + (1 + kind.shape) * least + math.log(kind.mean) / (orders - 1)
+
+
+def theorem_six(orders: np.ndarray, mu: float, kind: Selection) -> np.ndarray:
+    """For a Poisson number of runs of a mu-GDP mechanism: theorem 6, with the exact delta."""
+    at = np.log1p(1 / (orders - 1))
+    deltas = [math.exp(accountants.gaussian_log_delta(mu, epsilon)) for epsilon in at]
+    return orders * mu**2 / 2 + kind.mean * np.array(deltas) + math.log(kind.mean) / (orders - 1)
+
+
+def converted(orders: np.ndarray, rdp: np.ndarray, delta: float) -> float:
+    """Canonne, Kamath and Steinke 2020, proposition 12."""
+    values = rdp + np.log1p(-1 / orders) - math.log(delta) / (orders - 1)
+    return float((values - np.log(orders) / (orders - 1)).min())
+
+
+@pytest.mark.parametrize(("mean", "shape"), KINDS)
+@pytest.mark.parametrize("mu", [0.02, 0.3, 1.5])
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+def test_renyi_prices_agree_with_the_theorems(
+    mean: float, shape: float, mu: float, delta: float
+) -> None:
+    """dp-accounting's answer at its orders, and both theorems worked out here at many."""
+    kind = best_of(mean, shape)
+    rdp = accountants.epsilon([gaussians(1 / mu)], delta, "rdp", selection=kind)
+    orders = 1 + np.geomspace(1e-2, 2e3, 4000)
+    if math.isinf(shape):  # its delta-hat is a conversion of RDP, ours exact
+        reference = converted(orders, theorem_six(orders, mu, kind), delta)
+        assert reference * (1 - 1e-6) <= rdp <= 1.5 * reference
+    else:
+        reference = converted(orders, theorem_two(orders, mu**2 / 2, kind), delta)
+        assert rdp == pytest.approx(reference, rel=0.04)
+    # And the price that is used is tighter.
+    pld = accountants.epsilon([gaussians(1 / mu)], delta, "pld", selection=kind)
+    assert pld < reference * (1 + 1e-4 if math.isinf(shape) else 0.92)
+    single = accountants.epsilon([gaussians(1 / mu)], delta / mean, "pld")
+    assert pld > single
+
+
+def test_sampled_runs_are_priced_by_their_own_profile() -> None:
+    kind = best_of(5, 1.0)
+    almost = [gaussians(8.0, 1 - 1e-9, 20)]
+    exact = accountants.epsilon([gaussians(8.0, 1.0, 20)], DELTA, "pld", selection=kind)
+    assert accountants.epsilon(almost, DELTA, "pld", selection=kind) == pytest.approx(
+        exact, rel=2e-3
+    )
+    sampled = [gaussians(1.0, 0.02, 200)]
+    pld = accountants.epsilon(sampled, DELTA, "pld", selection=kind)
+    rdp = accountants.epsilon(sampled, DELTA, "rdp", selection=kind)
+    assert accountants.epsilon(sampled, DELTA, "pld") < pld < 0.95 * rdp
+
+
+def test_what_is_released_once_composes_with_the_selection() -> None:
+    kind = best_of(5, 1.0)
+    inside = [gaussians(4.0)]
+    alone = accountants.epsilon(inside, DELTA, "pld", selection=kind)
+
+    def beside(noise: float) -> float:
+        once = [gaussians(noise, name="centre"), *inside]
+        return accountants.epsilon(once, DELTA, "pld", selection=kind)
+
+    assert beside(1e4) == pytest.approx(alone, rel=1e-4)
+    assert beside(1e4) >= alone * (1 - 1e-4)
+    # Inside every run it costs more than once outside, and outside more than nothing.
+    every = best_of(5, 1.0, "g", "centre")
+    within = accountants.epsilon(
+        [gaussians(8.0, name="centre"), *inside], DELTA, "pld", selection=every
+    )
+    assert alone < beside(8.0) < within
+    # The other way to compose: Renyi divergences add.
+    once = [gaussians(8.0, name="centre"), *inside]
+    assert beside(8.0) < accountants.epsilon(once, DELTA, "rdp", selection=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mu", [0.02, 0.4])
+def test_the_bound_gives_delta_at_its_epsilon(kind: tuple[float, float], mu: float) -> None:
+    bound = best_bound(best_of(*kind), gaussian_profile(mu), DELTA)
+    price = bound.epsilon(DELTA)
+    deltas = [accountants.gaussian_log_delta(mu, abs(price - c)) for c in bound.offsets]
+    exact = np.exp(deltas)
+    before = bound.offsets > price
+    exact[before] = 1 - np.exp(-(bound.offsets - price)[before]) * (1 - exact[before])
+    assert bound.weights @ exact + bound.tail == pytest.approx(DELTA, rel=2e-3)
+    assert bound.delta(price) <= DELTA
+    assert (bound.tail > 0) == (kind == (100, math.inf))
+
+
+def weight(kind: Selection, z: np.ndarray) -> np.ndarray:
+    """f'(1 - z), by differences of the generating function."""
+    step = 1e-6
+    return (generating(kind, 1 - z + step) - generating(kind, 1 - z - step)) / (2 * step)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mu", [0.02, 0.4, 2.0])
+def test_the_hinges_are_above_the_largest_line(kind: tuple[float, float], mu: float) -> None:
+    """The bound's one claim about the runs: no z has w(z) - m w(T(z)) above the sum of hinges."""
+    selection = best_of(*kind)
+    bound = best_of_runs_price._bound(selection, table_of(mu), 1.0, 0.0)
+    z = np.concatenate([np.geomspace(1e-12, 1e-3, 400), np.linspace(1e-3, 1, 2001)])
+    heights, others = weight(selection, z), weight(selection, ndtr(ndtri(z) + mu))
+    for offset in np.linspace(-1, 1.2 * bound.offsets[-1], 60):
+        line = (heights - math.exp(offset) * others).max()
+        hinges = np.maximum(1 - np.exp(np.minimum(offset - bound.offsets, 0.0)), 0.0)
+        assert bound.weights @ hinges >= line * (1 - 1e-6) - 1e-7 * kind[0]
+        # and not far above it, but for the first chord, which begins at m = 0
+        if kind[0] < 100 and line > 1e-2 and offset >= 0:
+            assert bound.weights @ hinges <= line * 1.02 + 0.01
+    assert bound.weights.sum() == pytest.approx(kind[0], rel=1e-8)
+    assert bound.weights.min() >= 0
+
+
+@pytest.mark.parametrize("kind", [(10, 0.0), (3, 100.0), (10, math.inf)])
+@pytest.mark.parametrize("answer", [4.0, 7.5, 10.0])
+def test_the_hinges_are_above_the_largest_line_where_all_lines_reach_one(
+    kind: tuple[float, float], answer: float
+) -> None:
+    """Of randomised response T rises steeply to nearly 1, and has a corner there."""
+    true = 1 / (1 + math.exp(-answer))
+    profile = Profile(
+        deltas=lambda epsilons: np.maximum(true - np.exp(epsilons) * (1 - true), 0.0),
+        epsilon=lambda delta: math.log((true - delta) / (1 - true)),
+    )
+    selection = best_of(*kind)
+    bound = best_of_runs_price._bound(selection, Table.of(profile, DELTA), 1.0, 0.0)
+    z = math.exp(-answer) * np.linspace(0.9, 1.1, 4001)
+    worst = np.minimum(math.exp(answer) * z, 1 - math.exp(-answer) * (1 - z))
+    heights, others = weight(selection, z), weight(selection, worst)
+    for offset in np.linspace(0, bound.offsets[-1], 200):
+        line = (heights - math.exp(offset) * others).max()
+        hinges = np.maximum(1 - np.exp(np.minimum(offset - bound.offsets, 0.0)), 0.0)
+        assert bound.weights @ hinges >= line * (1 - 1e-7) - 1e-7 * kind[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mu", [0.02, 0.17, 1.0, 4.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_the_price_is_not_above_that_of_one_point(
+    kind: tuple[float, float], mu: float, delta: float
+) -> None:
+    """E[K] delta_Q(e - c), by the worst ratio of weights, was the price before."""
+    selection, mean = best_of(*kind), kind[0]
+    z = np.concatenate([np.geomspace(1e-12, 1e-3, 2000), np.linspace(1e-3, 1, 20_001)])
+    worst = ndtr(ndtri(z) + mu)
+    if math.isinf(kind[1]):
+        offset = mean * float((worst - z).max())
+    else:
+        gamma = stopping_probability(selection)
+        ratios = (gamma + (1 - gamma) * worst) / (gamma + (1 - gamma) * z)
+        offset = (kind[1] + 1) * math.log(float(ratios.max()))
+    before = offset + accountants.gaussian_epsilon(mu, delta / mean)
+    price = best_bound(selection, gaussian_profile(mu), delta).epsilon(delta)
+    assert price <= before * (1 + 2e-3)
+    if mu < 1:
+        assert price < 0.985 * before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("mu", "near"), [(0.02, 0.96), (0.17, 0.98), (1.0, 0.985)])
+def test_some_order_of_gaussian_runs_costs_nearly_the_price(
+    kind: tuple[float, float], mu: float, near: float
+) -> None:
+    """First what is likelier on the other dataset, then what tells most, then all else.
+
+    With near 1 the price cannot be lowered; an order above the price would refute it.
+    """
+    selection = best_of(*kind)
+    price = accountants.epsilon([gaussians(1 / mu)], DELTA, "pld", selection=selection)
+    edges = np.linspace(-8, 8 + mu, 2001)
+    one, two = np.diff(ndtr(edges)), np.diff(ndtr(edges - mu))
+    attained = 0.0
+    for first in np.linspace(-1, 3 + mu, 17):
+        for second in np.linspace(-4.5, -1.5, 13):
+            upper, lower = edges[:-1] >= first, edges[:-1] < second
+            best_first = np.concatenate(
+                [
+                    np.flatnonzero(upper)[::-1],
+                    np.flatnonzero(lower & ~upper),
+                    np.flatnonzero(~upper & ~lower)[::-1],
+                ]
+            )
+            order = best_first[::-1]
+            assert exact_delta(selection, one[order], two[order], price) <= DELTA
+            attained = max(attained, exact_delta(selection, one[order], two[order], near * price))
+    if kind[0] < 100:
+        assert attained > DELTA
+
+
+def test_the_best_run_has_the_probabilities_that_are_priced() -> None:
+    """The attack's order by simulation: how often each kind of output wins."""
+    kind, generator = best_of(5, 1.0), np.random.Generator(np.random.SFC64(3))
+    probabilities = np.array([0.5, 0.1, 0.4])  # worst first
+    wins = np.zeros(3)
+    for _ in range(20_000):
+        wins[generator.choice(3, draw_runs(kind, generator), p=probabilities).max()] += 1
+    expected = np.diff(generating(kind, np.concatenate([[0.0], np.cumsum(probabilities)])))
+    assert wins / wins.sum() == pytest.approx(expected, abs=0.015)
+
+
+def gaussian_profile(mu: float) -> Profile:
+    return accountants._profile([gaussians(1 / mu)], "gaussian", None)
+
+
+def table_of(mu: float) -> Table:
+    return Table.of(gaussian_profile(mu), DELTA)
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.3, 3.0])
+def test_a_table_is_above_the_profile_and_near_it(mu: float) -> None:
+    """At negative epsilons too, where the exact delta is Phi(mu/2 - e/mu) - exp(e) Phi(...)."""
+    table = table_of(mu)
+    epsilons = np.linspace(-1.2, 1.2, 2501) * table.epsilons[-1]
+    exact = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons) * ndtr(-mu / 2 - epsilons / mu)
+    assert (table.at(epsilons) >= exact - 1e-13).all()
+    inside = np.abs(epsilons) < 0.9 * table.epsilons[-1]
+    assert table.at(epsilons)[inside] == pytest.approx(exact[inside], rel=3e-3, abs=1e-12)
+
+
+def test_a_bound_of_a_delta_that_is_not_reached_costs_nothing() -> None:
+    table = table_of(0.01)
+    bound = Bound(table, np.array([2.0]), np.array([0.0]), 0.0)
+    assert bound.epsilon(0.5) == 0.0
+    assert bound.epsilon(DELTA) == pytest.approx(
+        accountants.gaussian_epsilon(0.01, DELTA / 2), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(("mu", "first"), [(0.25, 0.125), (0.02, 0.02), (0.02, 0.2)])
+def test_the_composition_is_the_integral_over_the_first_release(mu: float, first: float) -> None:
+    """E over s of delta_A(epsilon - loss(s)) at the price found, by quadrature.
+
+    For delta_A: its bound, at negative epsilons that of the other direction, and as the convex
+    function of exp(epsilon) that it is; and what it exactly is for runs N(0, 1) and N(mu, 1).
+    """
+    kind = best_of(5, 1.0)
+    once = [gaussians(1 / first, name="centre"), gaussians(1 / mu)]
+    price = accountants.epsilon(once, DELTA, "pld", selection=kind)
+    places = np.linspace(-8, 8, 4001)
+    density = np.exp(-(places**2) / 2) / math.sqrt(2 * math.pi) * (places[1] - places[0])
+    left = price - first**2 / 2 - first * places
+    profile = accountants._profile([gaussians(1 / mu)], "gaussian", None)
+    bound = best_bound(kind, profile, DELTA)
+    at = np.linspace(0.0, np.abs(left).max(), 20_001)
+    positive = np.array([bound.delta(each) for each in at])
+    positive = np.minimum.accumulate(np.minimum(positive, 1.0))
+    x = np.concatenate([np.exp(-at[::-1]), np.exp(at)])
+    y = np.concatenate([1 - np.exp(-at[::-1]) * (1 - positive[::-1]), positive])
+    total = density @ np.interp(np.exp(left), x, best_of_runs_price._convex_minorant(x, y))
+    assert total == pytest.approx(DELTA, rel=5e-3)
+
+    cells = np.linspace(-9, 9 + mu, 4001)
+    one, two = np.diff(ndtr(cells)), np.diff(ndtr(cells - mu))
+    for a, b in ((one, two), (two, one), (one[::-1], two[::-1]), (two[::-1], one[::-1])):
+        deltas = [exact_delta(kind, a, b, epsilon) for epsilon in left[::10]]
+        assert 10 * density[::10] @ np.array(deltas) <= DELTA
+
+
+def test_all_heads_of_a_selection_together() -> None:
+    kind = best_of(5, 1.0)
+    one = [gaussians(9.0, name="centre"), gaussians(4.0)]
+    alone = accountants.epsilon(one, DELTA, "pld", selection=kind)
+    three = accountants.together(one, DELTA, 3, kind)
+    assert 1.5 * alone < three < 3 * alone
+    assert three <= accountants._rdp_epsilon(one, DELTA, kind, times=3)
+    sampled = [gaussians(1.0, 0.02, 200)]
+    alone = accountants.epsilon(sampled, DELTA, "rdp", selection=kind)
+    assert alone < accountants.together(sampled, DELTA, 3, kind) < 3 * alone
+
+
+@pytest.mark.parametrize("mean", [10, 100])
+def test_all_heads_of_a_poisson_selection_together(mean: float) -> None:
+    kind, mu, once = best_of(mean, math.inf), 0.1, 0.05
+    one = [gaussians(1 / once, name="centre"), gaussians(1 / mu)]
+    orders = 1 + np.geomspace(1e-2, 2e3, 4000)
+    rdp = theorem_six(orders, mu, kind) + orders * once**2 / 2
+    alone, three = (converted(orders, times * rdp, DELTA) for times in (1, 3))
+    assert accountants.epsilon(one, DELTA, "pld", selection=kind) <= alone * (1 + 1e-3)
+    together = accountants.together(one, DELTA, 3, kind)
+    assert together == pytest.approx(three, rel=1e-3) or 1.5 * alone < together < three
+
+
+def test_checks_of_a_selection() -> None:
+    answers, notes = accountants.checks([gaussians(4.0)], DELTA, "pld", best_of(5, 1.0))
+    pld, rdp, prv = answers.values()
+    exact = accountants.epsilon([gaussians(4.0)], DELTA, "pld", selection=best_of(5, 1.0))
+    assert pld == pytest.approx(exact, rel=1e-3)
+    assert rdp is not None
+    assert rdp > exact
+    assert prv is None
+    assert list(notes.values()) == [
+        "Opacus cannot price repeated runs of which the best is released"
+    ]
+    with pytest.raises(PrivacyError, match="cannot price"):
+        accountants.epsilon([gaussians(4.0)], DELTA, "prv", selection=best_of(5, 1.0))
+
+
+def test_a_convex_minorant() -> None:
+    x = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    y = np.array([1.0, 1.0, 1.0, 0.1, 0.0])
+    lower = best_of_runs_price._convex_minorant(x, y)
+    assert lower == pytest.approx([1.0, 0.7, 0.4, 0.1, 0.0])
+    assert np.diff(lower, 2).min() >= -1e-12
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"mean": 1.0}, {"mean": 1001}, {"mean": math.nan}, {"shape": -0.5}, {"shape": 101},
+        {"shape": math.nan}, {"repeated": ()},
+    ],
+)  # fmt: skip
+def test_selections_that_cannot_be_priced_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError, match="selection: "):
+        Selection(**{"mean": 5.0, "shape": 1.0, "repeated": ("g",), **bad})

@@ -1,0 +1,235 @@
+"""Compiled functions: the same bits in every process, whoever compiled them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+
+from dpprobe.heads.kernels import fused_step
+from dpprobe.privacy import gradient_noise
+from dpprobe.privacy.machine_code import MachineCode, processor
+from tests.support.kernel_bits import EXACT_KERNELS, FLOAT_KERNELS
+
+SOURCE = """
+from dpprobe.privacy.machine_code import MachineCode
+
+CODE = MachineCode(__file__)
+
+@CODE.jit()
+def twice(a):
+    return 2 * a
+
+@CODE.jit("f8(f8)")
+def four_times(a):
+    return twice(twice(a))
+
+{middle}
+
+@CODE.jit("f8(f8, f8)")
+def add(a, b):
+    return twice(a) + b
+
+CODE.keep()
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder for machine code, which does not exist yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setattr(MachineCode, "folders", lambda _: [folder])
+    return folder
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Callable[..., Any]:
+    def imported(middle: str = "") -> Any:
+        path = tmp_path / "doubling.py"
+        path.write_text(SOURCE.format(middle=middle))
+        spec = importlib.util.spec_from_file_location("doubling", path)
+        assert spec
+        assert spec.loader
+        result = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(result)
+        return result
+
+    return imported
+
+
+def compilations(module: Any) -> list[int]:
+    """The number of times that each function was compiled."""
+    functions = (module.twice, module.four_times, module.add)
+    return [sum(function.stats.cache_misses.values()) for function in functions]
+
+
+def test_a_module_is_one_file_that_the_next_process_loads(
+    cache: Path, module: Callable[..., Any]
+) -> None:
+    compiled = module()
+    assert compilations(compiled) == [1, 1, 1]
+    assert [path.name for path in cache.iterdir()] == [compiled.CODE.name]
+    loaded = module()
+    assert loaded.add(1.0, 2.0) == 4.0
+    assert loaded.four_times(1.5) == 6.0
+    assert compilations(loaded) == [0, 0, 0]
+    # Of another type than the module's: for this process alone.
+    assert loaded.twice(3) == 6
+    assert compilations(module()) == [0, 0, 0]
+
+
+def test_a_process_that_ends_while_it_compiles_leaves_nothing(
+    cache: Path, module: Callable[..., Any]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        module("raise KeyboardInterrupt")
+    assert not cache.exists()
+    assert compilations(module()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("harm", ["a flipped byte", "cut short", "empty"])
+def test_a_damaged_file_is_made_anew_as_a_whole(
+    cache: Path, module: Callable[..., Any], harm: str
+) -> None:
+    module()
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    flipped = whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:]
+    harmed = {"a flipped byte": flipped, "cut short": whole[:-1], "empty": b""}
+    path.write_bytes(harmed[harm])
+    assert compilations(module()) == [1, 1, 1]
+    assert compilations(module()) == [0, 0, 0]
+
+
+def test_where_nothing_can_be_kept_functions_are_compiled_in_memory(
+    cache: Path, module: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.write_text("a file where the folder should be")
+    with caplog.at_level(logging.INFO, logger="dpprobe"):
+        compiled = module()
+    assert compiled.add(1.0, 2.0) == 4.0
+    assert "set NUMBA_CACHE_DIR" in caplog.text
+
+
+def test_other_source_and_other_settings_are_other_files(
+    cache: Path, module: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [module().CODE.name, module("# changed").CODE.name]
+    monkeypatch.setattr(numba.config, "LOOP_VECTORIZE", 0)
+    names.append(module().CODE.name)
+    assert sorted(names) == sorted(path.name for path in cache.iterdir())
+    assert len(set(names)) == 3
+
+
+def test_files_lie_where_numba_is_told_to_keep_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = MachineCode(__file__)
+    assert code.folders()[0] == Path(__file__).parent / "__pycache__"
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert code.folders()[0] == tmp_path
+
+
+def test_infinity_and_nan_keep_their_meaning() -> None:
+    def least(a: float, b: float) -> float:
+        return b if abs(a) <= 1e300 else 0.0
+
+    jit = MachineCode(__file__).jit
+    compiled: Any = jit(fastmath=frozenset({"contract", "reassoc", "nsz"}))(least)
+    assert compiled(1.0, 2.0) == 2.0
+    assert compiled(math.nan, 2.0) == 0.0
+    assert compiled(math.inf, 2.0) == 0.0
+
+
+def test_other_errors_are_not_swallowed() -> None:
+    def add(a: float, b: float) -> float:
+        return a + b
+
+    with pytest.raises(Exception, match="(?i)invalid|unknown|name"):
+        MachineCode(__file__).jit("no_such_type(f8)")(add)
+
+
+def test_processor_and_kernels_have_names() -> None:
+    assert processor().endswith(")")
+    assert fused_step.MACHINE_CODE.name.startswith("fused_step-")
+    assert gradient_noise.MACHINE_CODE.name.startswith("gradient_noise-")
+    assert {fused_step.MACHINE_CODE.name, gradient_noise.MACHINE_CODE.name} <= MachineCode.ready
+
+
+def test_every_module_of_compiled_functions_is_compiled_beforehand_and_held_to_its_bits(
+    repository: Path,
+) -> None:
+    source = repository / "src"
+    modules = {
+        ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in source.rglob("*.py")
+        if "= MachineCode(__file__" in path.read_text(encoding="utf-8")
+    }
+    assert modules == {*FLOAT_KERNELS, *EXACT_KERNELS}
+    makefile = (repository / "Makefile").read_text(encoding="utf-8")
+    assert {name for name in modules if name in makefile} == modules
+
+
+class Kernels:
+    """Processes that compute with the native kernels, which they load from a folder or compile."""
+
+    def __init__(self, repository: Path) -> None:
+        self._script = repository / "tests/support/kernel_bits.py"
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        command = [sys.executable, str(self._script), *map(str, arguments)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def hash(self, process: subprocess.Popen[str]) -> str:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        return output.strip()
+
+
+@pytest.fixture(scope="module")
+def kernels(repository: Path) -> Kernels:
+    return Kernels(repository)
+
+
+@pytest.fixture(scope="module")
+def in_memory(kernels: Kernels) -> str:
+    """The hash of results of a process that compiles for itself alone, beside no other."""
+    return kernels.hash(kernels.start())
+
+
+def test_processes_that_compile_at_once_compute_the_same_bits(
+    kernels: Kernels, in_memory: str, tmp_path: Path
+) -> None:
+    """They race on a cold folder, a little apart, two in one order and one in another.
+
+    Another process then loads what they left.
+    """
+    racing = []
+    for arguments in ([], ["noise-first"], []):
+        racing.append(kernels.start(tmp_path, *arguments))
+        time.sleep(0.4)
+    assert [kernels.hash(process) for process in racing] == [in_memory] * 3
+    assert len(list(tmp_path.iterdir())) == len(FLOAT_KERNELS)
+    assert kernels.hash(kernels.start(tmp_path)) == in_memory
+
+
+def test_exact_sums_and_noise_are_the_same_bits_compiled_and_loaded(
+    kernels: Kernels, tmp_path: Path
+) -> None:
+    compiled = kernels.hash(kernels.start(tmp_path, "exact"))
+    kept = {path.name for path in tmp_path.iterdir()}
+    names = {name.rpartition(".")[2] for name in EXACT_KERNELS}
+    assert names <= {name.rpartition("-")[0] for name in kept}
+    assert kernels.hash(kernels.start(tmp_path, "exact")) == compiled
+    assert {path.name for path in tmp_path.iterdir()} == kept

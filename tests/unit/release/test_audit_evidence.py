@@ -1,0 +1,128 @@
+"""The evidence beside a release's promise: which audit is taken, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.audit_evidence import Evidence, in_words, read_evidence
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.make import make_release
+from dpprobe.release.verification.verify import verify
+from dpprobe.training.plan_file import plan_method
+from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
+from tests.support.release_study import ROWS, study, write_features
+
+EVIDENCE = {
+    "audited": "2026-01-31",
+    "code": "dpprobe 0.1.0, audit 1",
+    "runs": 1000,
+    "confidence": 0.95,
+    "epsilon_lower": 0.71234,
+    "caught_factor": 1.52,
+    "probability": 0.95,
+}
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, calibration: Path) -> Plan:
+    return plan_method(
+        study(tmp_path).methods["covariance"], n=ROWS["train"], epsilon=2.0, delta=1e-4,
+        accountant="pld", cache=calibration, unit="image", patients=None,
+    )  # fmt: skip
+
+
+def _audit(folder: Path, plan: Plan, **changes: Any) -> Path:
+    path = write_audit(folder, membership=MEMBERSHIP, **changes)
+    write_json(path, read_json(path) | {"plan": plan.to_dict()})
+    return path
+
+
+def test_an_audit_of_the_same_plan_is_evidence(tmp_path: Path, plan: Plan) -> None:
+    assert read_evidence(_audit(tmp_path, plan), plan) == EVIDENCE
+
+
+def test_attacks_on_real_rows_are_no_part_of_it(tmp_path: Path, plan: Plan) -> None:
+    assert set(EVIDENCE) == set(Evidence.model_fields)
+    assert read_evidence(_audit(tmp_path, plan, white_box=None), plan) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"n": 301}, {"delta": 1e-5}, {"mechanisms": []}, {"unit": "patient"}, {"epsilon": 1.0}],
+)
+def test_an_audit_of_another_plan_is_none(
+    change: dict[str, Any], tmp_path: Path, plan: Plan
+) -> None:
+    path = write_audit(tmp_path)
+    write_json(path, read_json(path) | {"plan": plan.to_dict() | change})
+    assert read_evidence(path, plan) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"code": "certified by an authority"},
+        {"audited": "yesterday"},
+        {"epsilon_lower": float("inf")},
+        {"caught_factor": 0.5},
+        {"membership": {"auc": 0.9}},
+    ],
+)
+def test_evidence_holds_numbers_and_no_words_of_others(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Evidence.model_validate(EVIDENCE | change)
+
+
+def test_it_is_said_with_its_power() -> None:
+    words = in_words(EVIDENCE)
+    assert words is not None
+    for part in ("2026-01-31", "1,000 other heads", "0.712 at 95 %", "1.52", "no certificate"):
+        assert part in words
+    assert in_words(None) is None
+
+
+def test_a_release_states_its_evidence_and_verifies(
+    tmp_path: Path, plan: Plan, calibration: Path
+) -> None:
+    write_features(tmp_path)
+    output = tmp_path / "results/releases/first"
+    make_release(
+        study(tmp_path), "first", train=tmp_path / "train/manifest.json",
+        test=tmp_path / "test/manifest.json", output=output, cache=calibration,
+        audit=_audit(tmp_path, plan),
+    )  # fmt: skip
+    assert read_json(output / "privacy.json")["evidence"] == EVIDENCE
+    for name in ("README.md", "release.html"):
+        text = " ".join((output / name).read_text(encoding="utf-8").split())
+        assert "epsilon to be at least 0.712 at 95 % confidence" in text
+    report = verify(output)
+    assert report.passed
+    (check,) = [check for check in report.checks if check.name == "evidence"]
+    assert "rest on the word" in check.detail
+
+
+def test_nothing_is_released_or_booked_where_an_audit_refutes_the_promise(
+    tmp_path: Path, plan: Plan, calibration: Path
+) -> None:
+    write_features(tmp_path)
+    refuted = {**WHITE_BOX, "epsilon_lower": 3.0, "holds": False}
+    with pytest.raises(PrivacyError, match="epsilon is at least 3 .* nothing is released"):
+        make_release(
+            study(tmp_path), "first", train=tmp_path / "train/manifest.json",
+            test=tmp_path / "test/manifest.json", output=tmp_path / "results/releases/first",
+            cache=calibration, audit=_audit(tmp_path, plan, white_box=refuted),
+        )  # fmt: skip
+    assert Ledger.of(tmp_path / "data", "toy").entries() == []
+    assert not (tmp_path / "results/releases/first").exists()

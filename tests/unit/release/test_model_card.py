@@ -1,0 +1,157 @@
+"""The model card: what the Hub reads of it, what people read, and that nothing breaks out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from dpprobe.release.bundle import BundleFacts, CardFacts
+from dpprobe.release.model_card import CLASSES_SHOWN, write_card
+from tests.support.releases import HOSTILE, Release, example, long_release, measured
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return example(tmp_path_factory.mktemp("release") / "bundle")
+
+
+def card(folder: Path, facts: BundleFacts, statement: dict[str, Any]) -> ModelCard:
+    """The card as the Hub's library reads it."""
+    write_card(folder, facts, statement)
+    return ModelCard((folder / "README.md").read_text(encoding="utf-8"))
+
+
+def test_the_hub_reads_what_the_model_is(tmp_path: Path, release: Release) -> None:
+    facts, statement = release
+    licensed = facts.model_copy(update={"card": CardFacts(license="Apache-2.0")})
+    data = card(tmp_path, licensed, statement).data.to_dict()
+    assert data == {
+        "library_name": "dpprobe",
+        "license": "apache-2.0",
+        "pipeline_tag": "image-classification",
+        "tags": ["differential-privacy", "dpprobe", "frozen-features"],
+    }
+
+
+def test_a_license_that_is_no_identifier_has_a_name(tmp_path: Path, release: Release) -> None:
+    facts, statement = release
+    licensed = facts.model_copy(update={"card": CardFacts(license="Our terms:\nask us")})
+    data = card(tmp_path, licensed, statement).data.to_dict()
+    assert (data["license"], data["license_name"]) == ("other", "Our terms: ask us")
+
+
+@pytest.mark.parametrize(("metric", "name"), [("accuracy", "accuracy"), ("auc", "roc_auc")])
+def test_the_hub_reads_an_evaluation(
+    tmp_path: Path, release: Release, metric: str, name: str
+) -> None:
+    facts, statement = release
+    data: Any = card(tmp_path, facts, {**statement, "evaluation": measured(metric)}).data
+    (result,) = data.eval_results or []
+    assert (result.metric_type, result.metric_value) == (name, 0.8125)
+    assert data.to_dict()["metrics"] == [name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "base"),
+    [
+        (
+            {
+                "options": {"family": "timm", "model": "resnet50"},
+                "architecture": "resnet50",
+                "pretrained_tag": "a1_in1k",
+                "trained": True,
+            },
+            "timm/resnet50.a1_in1k",
+        ),
+        (
+            {"options": {"family": "open_clip", "model": "hf-hub:laion/clip"}, "trained": True},
+            "laion/clip",
+        ),
+        (
+            {
+                "options": {"family": "timm", "model": "resnet50"},
+                "architecture": "resnet50",
+                "checkpoint": "weights.safetensors",
+                "weights_sha256": "0" * 64,
+                "trained": True,
+            },
+            None,
+        ),
+    ],
+)
+def test_the_base_model_is_a_name_of_the_hub(
+    tmp_path: Path, release: Release, changes: dict[str, Any], base: str | None
+) -> None:
+    facts, statement = release
+    backbone = facts.backbone.model_copy(update=changes)
+    written = card(tmp_path, facts.model_copy(update={"backbone": backbone}), statement)
+    assert written.data.to_dict().get("base_model") == base
+    assert ("--checkpoint WEIGHTS" in written.text) == (backbone.checkpoint is not None)
+    assert ("0" * 64 in written.text) == (backbone.checkpoint is not None)
+
+
+def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: Release) -> None:
+    facts, statement = release
+    text = card(tmp_path, facts, {**statement, "evaluation": measured()}).text
+    for fact in (
+        "Not a medical device",
+        "dpprobe predict lesions_v1 IMAGES",
+        "dpprobe verify .",
+        statement["promise"],
+        statement["choice"]["words"],
+        "| 1 % | 2 % | 1.2 % |",
+        "Who takes an image for as likely trained on as not is right at most 55.4 % of the time",
+        "Accuracy 81.2 % (95 % interval 77.2 to 85.2 %)",
+        "the head costs training images epsilon 1 and test images nothing",
+        "the only release from this dataset: it costs one image epsilon 1 at delta 1e-5",
+    ):
+        assert fact in text
+    for item in [*statement["not_covered"], *statement["public"]]:
+        assert item[1:].replace("`", "") in text
+
+
+def test_a_persons_words_replace_the_defaults(tmp_path: Path, release: Release) -> None:
+    facts, statement = release
+    words = CardFacts(intended_use="Sorting.", limits="Not at night.\n\nNot abroad.", contact="me")
+    text = card(tmp_path, facts.model_copy(update={"card": words}), statement).text
+    assert "## Intended use\n\nSorting.\n" in text
+    assert "## Limits\n\nNot at night.\n\nNot abroad.\n" in text
+    assert text.endswith("## Contact\n\nme\n")
+    assert "medical device" not in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_breaks_out_of_it(tmp_path: Path, release: Release, text: str) -> None:
+    """The same lines as of a harmless text, but for those that show it; nothing else to the Hub."""
+    facts, statement = release
+
+    def written(words: str) -> ModelCard:
+        named = facts.model_copy(
+            update={
+                "class_names": (words, words),
+                "card": CardFacts(license=words, intended_use=words, limits=words, contact=words),
+            }
+        )
+        return card(tmp_path, named, {**statement, "evaluation": measured()})
+
+    harmless, hostile = written("Two words."), written(text)
+    fixed = [line for line in harmless.text.splitlines() if line and "Two words" not in line]
+    lines = [line for line in hostile.text.splitlines() if line]
+    assert [line for line in lines if line in fixed] == fixed
+    shown = [line for line in lines if line not in fixed]
+    # Classes, use, limits and contact; all but the first in paragraphs where the text has two.
+    assert 4 <= len(shown) <= 7
+    for line in shown:
+        assert "<" not in line
+        assert not line.lstrip().startswith(("---", "- ", "# ", "1. ", "```"))
+        assert "\u202e" not in line
+    assert set(hostile.data.to_dict()) - set(harmless.data.to_dict()) <= {"license_name"}
+
+
+def test_long_lists_of_classes_are_cut(tmp_path: Path, release: Release) -> None:
+    text = card(tmp_path, *long_release(release)).text
+    assert f"and {1000 - CLASSES_SHOWN} more, in `bundle.json`" in text
+    assert "one patient (all of their training images together)" in text

@@ -1,0 +1,188 @@
+"""What choosing a release by a look at the benchmark costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.heads.auto_rule import choose
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.release_choice_price import NO_CHOICE, WHAT_IT_MEANS, choice_block
+from dpprobe.results.summary import rounded_up
+from dpprobe.study.study import Study
+from tests.support.small_study import STUDY
+
+N, SEEDS = 1000, 3
+COVARIANCE = {"head": "feature_covariance"}
+SQUARES = {"head": "least_squares"}
+SMALL = {"head": "sgd", "batch_size": 50, "steps": 20, "learning_rate": 0.1}
+BACKBONES = {"pixels": {"family": "pixels"}, "small": {"family": "pixels", "size": 4}}
+
+NETWORK = {"vit": {"family": "timm", "model": "vit_tiny_patch16_224"}}
+
+
+def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
+    values = {"methods": methods, "epsilons": epsilons, "seeds": SEEDS}
+    return Study.model_validate({**STUDY, "backbones": BACKBONES, **values, **more})
+
+
+def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
+    method = method_options(options)
+    return calibrate(
+        method.mechanisms(N), n=N, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder,
+        selection=method.selection(N),
+    )  # fmt: skip
+
+
+def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
+    tmp_path: Path,
+) -> None:
+    methods = {"covariance": COVARIANCE, "squares": SQUARES}
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    block = choice_block(
+        study(methods, [0.5, 2]), dataset="digits", plan=release, n=N, cache=tmp_path
+    )
+    heads = [
+        accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
+        for options in methods.values()
+        for epsilon in (0.5, 2.0)
+    ]
+    square = SEEDS * len(BACKBONES) * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
+    exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+    assert block["cells"] == 8
+    assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+    assert f"at most epsilon {rounded_up(block['epsilon']):g} at delta 1e-05" in block["words"]
+    assert "nothing covers the test units" in block["words"]
+
+
+def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    chosen = study({"sgd": SMALL}, [1])
+    block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
+    cell = plan_of(SMALL, 1.0, tmp_path)
+    heads = [item.repeated(SEEDS * len(BACKBONES)) for item in cell.mechanisms]
+    tight = accountants.epsilon([*heads, *release.mechanisms], 1e-5, "pld")
+    assert tight <= block["epsilon"] <= 1.3 * tight
+
+
+def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    cases: list[tuple[Study, str, int]] = [
+        (study({"covariance": COVARIANCE}, [1, "inf"]), "covariance at epsilon inf", 4),
+        (
+            study({"covariance": COVARIANCE, "ceiling": {"head": "nonprivate"}}, [1]),
+            "ceiling at epsilon inf", 4,
+        ),
+        (
+            study({"covariance": COVARIANCE}, [1], few_shot={"backbones": ["small"]}),
+            "small/few-shot probes", 2,
+        ),
+        (
+            study({"covariance": COVARIANCE}, [1], long_tail={}),
+            "small/long tail", 2,
+        ),
+        (
+            study({"covariance": COVARIANCE}, [1], representation_law={}, backbones=NETWORK),
+            "vit/representation law", 1,
+        ),
+        (
+            study({"covariance": COVARIANCE}, [1], audit={"membership": {}}),
+            "pixels/covariance at epsilon 1, attacks on membership", 2,
+        ),
+    ]  # fmt: skip
+    for chosen, named, cells in cases:
+        block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
+        assert (block["cells"], block["epsilon"]) == (cells, None)
+        assert "not covered" in block["words"]
+        assert named in block["words"]
+        assert WHAT_IT_MEANS in block["words"]
+        assert "nothing covers the test units" in block["words"]
+
+
+def test_an_audit_on_made_up_rows_exposes_none(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    added: list[dict[str, Any]] = [{}, {"audit": {}}, {"representation_law": {}}]  # of no network
+    blocks = [
+        choice_block(
+            study({"covariance": COVARIANCE}, [1], **more),
+            dataset="digits",
+            plan=release,
+            n=N,
+            cache=tmp_path,
+        )
+        for more in added
+    ]
+    assert blocks[0]["epsilon"] is not None
+    assert blocks[1:] == blocks[:1] * 2
+
+
+def test_methods_that_cannot_be_calibrated_have_no_heads_to_choose(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    too_large = {**SMALL, "batch_size": 2 * N}
+    both = study({"covariance": COVARIANCE, "sgd": too_large}, [1])
+    alone = study({"covariance": COVARIANCE}, [1])
+    blocks = [
+        choice_block(each, dataset="digits", plan=release, n=N, cache=tmp_path)
+        for each in (both, alone)
+    ]
+    assert blocks[0] == blocks[1]
+    none = choice_block(
+        study({"sgd": too_large}, [1]), dataset="digits", plan=release, n=N, cache=tmp_path
+    )
+    assert none == {"cells": 0, "epsilon": None, "words": NO_CHOICE}
+
+
+def test_backbones_and_seeds_share_calibrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved: list[float] = []
+    solve = calibration._solve
+
+    def counted(mechanisms: Any, epsilon: float, *rest: Any) -> Any:
+        solved.append(epsilon)
+        return solve(mechanisms, epsilon, *rest)
+
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    monkeypatch.setattr(calibration, "_solve", counted)
+    backbones = {f"pixels_{size}": {"family": "pixels", "size": size} for size in range(2, 52)}
+    methods = {f"covariance_{index}": COVARIANCE for index in range(10)}
+    many = study(methods, [0.5, 2], backbones=backbones)
+    block = choice_block(many, dataset="digits", plan=release, n=N, cache=tmp_path)
+    assert block["cells"] == 1000
+    assert sorted(solved) == [0.5, 2]
+
+
+def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    auto = study({"auto": {"head": "auto"}}, [0.5, 2])
+    facts = {
+        name: DataFacts(
+            n=N, dimension=dimension, classes=10, multi_label=False, epsilon=1.0, delta=1e-5,
+            unit="image",
+        )
+        for name, dimension in {"pixels": 64, "small": 16}.items()
+    }  # fmt: skip
+    block = choice_block(auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts=facts)
+    heads = [
+        accountants.gaussian_mu(plan_of(choose(each), epsilon, tmp_path).mechanisms) ** 2
+        for epsilon in (0.5, 2.0)
+        for each in (replace(facts[name], epsilon=epsilon) for name in facts)
+    ]
+    square = SEEDS * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
+    exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+    assert block["cells"] == 4
+    assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+    unknown = choice_block(
+        auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts={"small": facts["small"]}
+    )
+    assert (unknown["cells"], unknown["epsilon"]) == (4, None)
+    assert "not known yet among them: pixels/auto. Make their features first" in unknown["words"]
+    assert "nothing covers the test units" in unknown["words"]

@@ -1,0 +1,98 @@
+"""What publishing the best of several private cells costs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DataError
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy import accountants
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement import statement
+from dpprobe.results.best_head_price import choice_price
+
+SEEDS, ROWS, DELTA = 3, 300, 1e-4
+FULL = {"head": "sgd", "batch_size": "full", "steps": 4}
+SMALL = {"head": "sgd", "batch_size": 30, "steps": 12}
+COVARIANCE = {"head": "feature_covariance"}
+TUNED = {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.1, 1]}}
+
+
+def planned(options: dict[str, Any], folder: Path) -> Plan:
+    method = method_options(options)
+    return calibrate(
+        method.mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=DELTA, accountant="pld",
+        cache=folder / "cache", selection=method.selection(ROWS),
+    )  # fmt: skip
+
+
+def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[Plan]]:
+    """Writes the statements of these candidates, and returns them with their plans."""
+    plans = [planned(options, folder) for options in candidates]
+    paths = [folder / f"{index}/privacy.json" for index in range(len(plans))]
+    for path, plan, options in zip(paths, plans, candidates, strict=True):
+        values = statement(
+            plan, method="m", options=options, mode="benchmark", seeds=range(SEEDS),
+            public_data={"trained": True, "near_duplicate_check": "not run"},
+            epsilon_all_heads=accountants.together(
+                plan.mechanisms, DELTA, SEEDS, plan.selection
+            ),
+            private_choices=None, priced_normalisation=False, engine_limits=None,
+        )  # fmt: skip
+        write_json(path, values)
+    return paths, plans
+
+
+def price(paths: list[Path]) -> float:
+    found = choice_price(paths)
+    assert found is not None
+    return found
+
+
+def test_without_sampling_it_is_the_exact_price_of_all_heads(tmp_path: Path) -> None:
+    paths, plans = stated(tmp_path, FULL, COVARIANCE, FULL)
+    square = SEEDS * sum(accountants.gaussian_mu(plan.mechanisms) ** 2 for plan in plans)
+    exact = accountants.gaussian_epsilon(math.sqrt(square), DELTA)
+    assert exact <= price(paths) <= exact * (1 + 1e-5)
+    assert price(paths[::-1]) == price(paths)
+    assert price(paths) > read_json(paths[0])["epsilon_all_heads"] > 1
+
+
+def test_with_sampling_it_is_an_upper_bound(tmp_path: Path) -> None:
+    paths, plans = stated(tmp_path, FULL, SMALL, SMALL)
+    heads = [item.repeated(SEEDS) for plan in plans for item in plan.mechanisms]
+    tight = accountants.epsilon(heads, DELTA, "pld")
+    assert tight <= price(paths) <= 1.3 * tight
+
+
+def test_a_search_is_composed_with_the_others(tmp_path: Path) -> None:
+    paths, plans = stated(tmp_path, TUNED, FULL)
+    _, tuned = stated(tmp_path / "again", TUNED)
+    alone = accountants.together(tuned[0].mechanisms, DELTA, SEEDS, tuned[0].selection)
+    assert plans[0].selection is not None
+    assert alone < price(paths)
+    # Less than if all of its ten trials, on average, had been published.
+    heads = [item.repeated(10 * SEEDS) for plan in plans for item in plan.mechanisms]
+    assert price(paths) < accountants.epsilon(heads, DELTA, "rdp")
+
+
+def test_one_candidate_is_no_choice(tmp_path: Path) -> None:
+    paths, _ = stated(tmp_path, FULL)
+    assert choice_price(paths) is None
+    assert choice_price([]) is None
+
+
+def test_what_is_no_statement_of_a_private_cell_is_refused_by_name(tmp_path: Path) -> None:
+    paths, _ = stated(tmp_path, FULL, FULL)
+    values = read_json(paths[1])
+    nothing: dict[str, Any] = {}
+    for damaged in (nothing, values | {"delta": None}, values | {"mechanisms": 3}):
+        write_json(paths[1], damaged)
+        with pytest.raises(DataError, match="1/privacy.json: not the statement of a private cell"):
+            choice_price(paths)

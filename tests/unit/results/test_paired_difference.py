@@ -1,0 +1,222 @@
+"""The difference of two cells tested on the same rows: its interval covers, and is the sharper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpprobe.data.options import Headline
+from dpprobe.results.halves import Halves, half_values, split_rows
+from dpprobe.results.metrics import evaluate
+from dpprobe.results.paired_difference import INDEPENDENT, PAIRED, compare
+from dpprobe.results.summary import Entry
+from dpprobe.results.uncertainty import SEED_INTERVAL, summarise
+
+TIMES = 200
+
+
+def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
+    """Makes the entry of a cell from what is right, [seeds, rows]."""
+    labels = np.zeros(correct.shape[1], dtype=np.int64)
+    values = [
+        half_values("accuracy", np.eye(2)[1 - right.astype(int)], labels) for right in correct
+    ]
+    records = [{"accuracy": float(right.mean())} for right in correct]
+    summary = summarise(records, correct=correct[0])["accuracy"]
+    return Entry(
+        mean=100 * summary["mean"], low=None, high=None, interval=None,
+        both_low=100 * summary["both_low"], both_high=100 * summary["both_high"],
+        values=tuple(100 * record["accuracy"] for record in records),
+        halves=100 * np.array(values) if halves else None,
+        test_units=correct.shape[1], seeds=len(correct), private=True, ceiling=False,
+    )  # fmt: skip
+
+
+def _entry_of(
+    metric: Headline, scores: np.ndarray, labels: np.ndarray, halves: Halves | None
+) -> Entry:
+    """Makes the entry of a cell of one seed."""
+    record = evaluate(scores, labels)
+    return Entry(
+        mean=100 * record[metric], low=None, high=None, interval=None,
+        values=(100 * record[metric],),
+        halves=100 * np.array([half_values(metric, scores, labels, halves=halves)], dtype=float),
+        test_units=len(labels), seeds=1, private=False, ceiling=False,
+    )  # fmt: skip
+
+
+def _answers(recalls: tuple[float, float], labels: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Scores of a head with these recalls of two classes."""
+    right = draws < np.array(recalls)[labels]
+    return np.eye(2)[np.where(right, labels, 1 - labels)]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_accuracy"])
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [
+        ((0.98, 0.03), (0.75, 0.60), 0.4),  # one answers the larger class nearly always
+        ((0.90, 0.10), (0.10, 0.90), 0.5),
+        ((0.80, 0.70), (0.78, 0.72), 0.4),
+    ],
+)
+def test_the_interval_covers_with_classes_in_other_shares(
+    metric: Headline, first: tuple[float, float], second: tuple[float, float], share: float
+) -> None:
+    """New rows have their classes in other shares, which moves an accuracy."""
+    generator = np.random.default_rng(0)
+    rows, held = 200, 0
+    # Of an accuracy the labels do not enter.
+    halves = split_rows(metric, np.zeros(rows, dtype=int)) if metric == "accuracy" else None
+    weights = np.array([1 - share, share]) if metric == "accuracy" else np.array([0.5, 0.5])
+    truth = 100 * (np.subtract(first, second) @ weights)
+    for _ in range(TIMES):
+        labels = (generator.random(rows) < share).astype(np.int64)
+        entries = [
+            _entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels, halves)
+            for recalls in (first, second)
+        ]
+        told = compare(*entries)
+        assert told.low is not None
+        assert told.high is not None
+        held += told.low <= truth <= told.high
+    assert 0.91 * TIMES <= held <= 0.99 * TIMES
+
+
+def test_the_interval_covers_a_difference_of_areas() -> None:
+    generator = np.random.default_rng(3)
+    held = 0
+    for _ in range(TIMES):
+        labels = (generator.random(200) < 0.3).astype(np.int64)
+        shared = generator.normal(size=200)
+        entries = []
+        for signal in (1.0, 1.5):
+            noise = (shared + generator.normal(size=200)) / 2**0.5
+            margin = np.stack([np.zeros(200), signal * labels + noise], axis=1)
+            entries.append(_entry_of("auc", margin, labels, None))
+        told = compare(*entries)
+        assert told.low is not None
+        assert told.high is not None
+        # Phi(signal / sqrt 2) of normal scores with unit variance.
+        held += told.low <= 100 * (0.760250 - 0.855578) <= told.high
+    assert 0.91 * TIMES <= held <= 0.99 * TIMES
+
+
+@pytest.mark.parametrize("rare", [1, 2])
+def test_of_a_rare_class_that_decides_the_interval_covers(rare: int) -> None:
+    """Halves of its few rows would say too little, as they do of few rows."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat([1, 0], [rare, 200])
+    halves = split_rows("macro_accuracy", labels)
+    held = 0
+    for _ in range(TIMES):
+        entries = []
+        for recalls in ((0.9, 0.4), (0.8, 0.7)):
+            scores = _answers(recalls, labels, generator.random(len(labels)))
+            entry = _entry_of("macro_accuracy", scores, labels, halves)
+            record = evaluate(scores, labels)
+            correct = scores.argmax(axis=1) == labels
+            ends = summarise([record], correct=correct, labels=labels)["macro_accuracy"]
+            low, high = 100 * ends["both_low"], 100 * ends["both_high"]
+            entries.append(replace(entry, both_low=low, both_high=high, resting=float(rare)))
+        told = compare(*entries)
+        assert told.way == INDEPENDENT
+        assert told.low is not None
+        assert told.high is not None
+        held += told.low <= -10.0 <= told.high
+    assert held >= 0.91 * TIMES
+
+
+def _pair(generator: np.random.Generator, rows: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two cells with 80 and 85 % right on rows that are as hard for both."""
+    hard = generator.random(rows)
+    made = []
+    for chance, count in ((0.80, seeds), (0.85, 1)):
+        easy = np.where(hard < 0.6, 1.0, (chance - 0.6) / 0.4)
+        made.append(generator.random((count, rows)) < easy)
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize(("rows", "seeds"), [(300, 5), (300, 1), (12, 1)])
+def test_the_interval_covers_the_difference(rows: int, seeds: int) -> None:
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(TIMES):
+        first, second = _pair(generator, rows, seeds)
+        found = compare(_entry(first), _entry(second))
+        assert found.way == (PAIRED if rows == 300 else INDEPENDENT)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= -5.0 <= found.high
+    assert held >= 0.92 * TIMES
+
+
+def test_pairs_tell_more_than_two_intervals() -> None:
+    first, second = _pair(np.random.default_rng(1), 1000, 3)
+    paired = compare(_entry(first), _entry(second))
+    alone = compare(_entry(first, halves=False), _entry(second, halves=False))
+    assert paired.low is not None
+    assert paired.high is not None
+    assert alone.low is not None
+    assert alone.high is not None
+    assert paired.difference == alone.difference
+    assert paired.high - paired.low < 0.9 * (alone.high - alone.low)
+
+
+def test_equal_cells_are_rarely_told_apart() -> None:
+    generator = np.random.default_rng(2)
+    apart = 0
+    for _ in range(TIMES):
+        hard = generator.random(400)
+        first, second = (
+            0.5 * hard + 0.5 * generator.random((seeds, 400)) < 0.6 for seeds in (5, 1)
+        )
+        apart += compare(_entry(first), _entry(second)).apart
+    assert apart <= 0.08 * TIMES
+
+
+def test_cells_that_are_alike_everywhere_have_an_interval_with_a_width() -> None:
+    entry = _entry(np.arange(660)[None] < 600)
+    found = compare(entry, entry)
+    assert (found.difference, found.way) == (0.0, INDEPENDENT)
+    assert not found.apart
+    moved = found.moved(1.0)
+    assert moved.difference == 1.0
+    assert found.low is not None
+    assert found.high is not None
+    assert (moved.low, moved.high) == (found.low, found.high + 1.0)
+    assert found.moved(-1.0).low == found.low - 1.0
+
+
+@pytest.mark.parametrize(("rows", "way"), [(300, PAIRED), (15, INDEPENDENT)])
+def test_more_confidence_makes_a_wider_interval(rows: int, way: str) -> None:
+    entries = [_entry(each) for each in _pair(np.random.default_rng(4), rows, 1)]
+    told = [compare(*entries, confidence=confidence) for confidence in (0.95, 0.995)]
+    assert {each.way for each in told} == {way}
+    widths = [each.high - each.low for each in told if each.high and each.low]
+    # 1.43 of normal quantiles; of Student's t with the 31 degrees of the splits 1.48
+    assert widths[1] == pytest.approx(1.45 * widths[0], rel=0.03)
+
+
+def test_over_few_seeds_more_confidence_widens_as_students_t_does() -> None:
+    entry = replace(
+        _entry(np.arange(15)[None] < 10), both_interval=SEED_INTERVAL, values=(60.0, 70.0), seeds=2
+    )
+    low = [compare(entry, entry, confidence=each).low for each in (0.95, 0.995)]
+    assert low[0] is not None
+    assert low[1] == pytest.approx(10.01 * low[0], rel=0.01)  # 127.3 / 12.7
+
+
+def test_of_one_seed_the_noise_of_training_is_missing() -> None:
+    one, five = (_entry(np.ones((seeds, 30), dtype=bool)) for seeds in (1, 5))
+    assert compare(one, five).one_seed
+    assert compare(five, one).one_seed
+    assert not compare(five, five).one_seed
+    assert not compare(five, replace(one, private=False)).one_seed
+
+
+def test_without_intervals_nothing_is_told_apart() -> None:
+    entry = Entry(mean=50, low=None, high=None, interval=None, seeds=1, private=True, ceiling=False)
+    assert not compare(entry, entry).apart

@@ -1,0 +1,98 @@
+"""A disk that is full or read-only is told in one line, and waited for."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpprobe import artifacts
+from dpprobe.artifacts import atomic_path, write_text
+from dpprobe.errors import DiskError
+
+
+def failing(path: Path, number: int, times: int) -> tuple[Callable[[], None], list[int]]:
+    """A function that writes a file after so many errors, and a list with an entry a call."""
+    calls: list[int] = []
+
+    def write() -> None:
+        calls.append(1)
+        if len(calls) <= times:
+            raise OSError(number, os.strerror(number))
+        path.write_text("whole")
+
+    return write, calls
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_waited_for(
+    tmp_path: Path,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(artifacts, "PAUSE", 0)
+    write, calls = failing(tmp_path / "cell", number, 3)
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        artifacts.when_there_is_room(tmp_path, 2_500_000, write)
+    assert (tmp_path / "cell").read_text() == "whole"
+    assert len(calls) == 4
+    assert len(caplog.messages) == 3
+    assert (
+        f"no room on {artifacts.file_system(tmp_path)} ({os.strerror(number)})"
+        in caplog.messages[0]
+    )
+    assert "about 2.5 MB are needed" in caplog.messages[0]
+
+
+def test_the_wait_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "WAIT", 0)
+    write, calls = failing(tmp_path / "cell", errno.ENOSPC, 10)
+    with pytest.raises(DiskError, match="make room or have the quota raised, and run again"):
+        artifacts.when_there_is_room(tmp_path, 1, write)
+    assert len(calls) == 1
+
+
+def test_other_errors_are_not_waited_for(tmp_path: Path) -> None:
+    write, calls = failing(tmp_path / "cell", errno.EROFS, 10)
+    with pytest.raises(DiskError, match="have it mounted for writing"):
+        artifacts.when_there_is_room(tmp_path, 1, write)
+    write, calls = failing(tmp_path / "cell", errno.EIO, 10)
+    with pytest.raises(OSError, match="Input/output error"):
+        artifacts.when_there_is_room(tmp_path, 1, write)
+    assert len(calls) == 1
+
+
+def test_too_little_room_is_the_systems_error(tmp_path: Path) -> None:
+    artifacts.require_room(tmp_path, 1)
+    with pytest.raises(OSError, match="No space left on device"):
+        artifacts.require_room(tmp_path, 1 << 60)
+
+
+def test_a_read_only_disk_names_the_file_that_was_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for name in ("write_text", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        write_text(tmp_path / "metrics.json", "x")
+    assert caught.value.filename == str(tmp_path / "metrics.json")
+
+
+def test_an_error_names_the_file_that_was_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        pytest.raises(OSError, match="No space") as caught,
+        atomic_path(path),
+    ):
+        full.write(b"x")
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,307 @@
+"""Cells of rows with several labels, and the metric that stands for a cell."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from dpprobe.artifacts import write_json
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.heads.registry import method_options
+from dpprobe.results import halves
+from dpprobe.training.head_job import train_job
+from dpprobe.training.plan_file import write_plans
+from dpprobe.training.tasks import Job
+
+ROWS = {"train": 400, "test": 120}
+DIMENSION = 5
+SIGMOID = method_options(
+    {"head": "sgd", "loss": "sigmoid", "batch_size": "full", "steps": 4, "learning_rate": 2.0}
+)
+
+
+def write_features(
+    folder: Path,
+    labels: dict[str, np.ndarray],
+    names: tuple[str, ...],
+    patients: dict[str, list[str]] | None = None,
+) -> None:
+    """Rows whose first features tell their labels, and noise; [n] or [n, K] labels a split."""
+    for number, (split, own) in enumerate(labels.items()):
+        generator = np.random.default_rng(number)
+        features = generator.normal(size=(len(own), DIMENSION))
+        shown = own if own.ndim == 2 else np.eye(len(names))[own]
+        features[:, : shown.shape[1]] += 1.5 * shown
+        header = ShardHeader(
+            split=split, rows=len(own), shard=0, shards=1, class_names=names,
+            multi_label=own.ndim == 2, dtype="float32", dataset_fingerprint="d", backbone="none",
+            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        shard = folder / split / "shard-00000-of-00001.h5"
+        ids = [f"{split}-{row}" for row in range(len(own))]
+        write_shard(
+            shard, header, features=features, labels=own, ids=ids,
+            units=None if patients is None else patients[split],
+        )  # fmt: skip
+        manifest = folder / split / "manifest.json"
+        write_manifest([shard], manifest, rows=len(own), dataset_fingerprint="d")
+
+
+def several(*, absent: bool = False) -> dict[str, np.ndarray]:
+    """Three labels a row, each there in three rows of ten; the last never tested where absent."""
+    labels = {
+        split: (np.random.default_rng(rows).random((rows, 3)) < 0.3).astype(np.int8)
+        for split, rows in ROWS.items()
+    }
+    if absent:
+        labels["test"][:, 2] = 0
+    return labels
+
+
+def one_of(classes: int) -> dict[str, np.ndarray]:
+    return {split: np.arange(rows) % classes for split, rows in ROWS.items()}
+
+
+def train(folder: Path, *, calibration: Path, **changes: Any) -> Path:
+    """Runs a job of two seeds at epsilon 8; returns the cell's folder."""
+    job = replace(
+        Job(
+            study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
+            epsilon="8", methods={"sgd": SIGMOID}, seeds=2,
+            study_seed=0, delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
+        ),
+        **changes,
+    )  # fmt: skip
+    plans = folder / "plans.json"
+    write_plans(
+        job.methods, output=plans, cache=calibration, n=ROWS["train"], epsilon=8.0,
+        delta=job.delta, accountant=job.accountant, seeds=job.seeds,
+    )  # fmt: skip
+    train_job(
+        job, train=folder / "train/manifest.json", test=folder / "test/manifest.json",
+        plans=plans, cells=folder / "cells", device="cpu",
+    )  # fmt: skip
+    return folder / "cells/toy/none/sgd/eps-8"
+
+
+def record_of(cell: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((cell / "metrics.json").read_text())
+    return values
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration")
+
+
+def test_auto_takes_rows_of_several_labels(tmp_path: Path, calibration: Path) -> None:
+    write_features(tmp_path, several(), ("a", "b", "c"))
+    auto = {"sgd": method_options({"head": "auto"})}
+    record = record_of(train(tmp_path, calibration=calibration, methods=auto))
+    options = method_options(record["options"])
+    assert options.multi_label
+    assert options.link in ("sigmoid", "none")
+    assert record["head"] == "auto"
+    assert record["summary"]["auc"]["mean"] > 0.75
+
+
+def test_a_multi_label_cell_agrees_with_its_predictions(tmp_path: Path, calibration: Path) -> None:
+    write_features(tmp_path, several(), ("a", "b", "c"))
+    cell = train(tmp_path, calibration=calibration)
+    record = record_of(cell)
+    assert (record["headline"], record["multi_label"], record["auc_labels"]) == ("auc", True, 3)
+    table = pq.read_table(cell / "predictions.parquet")
+    assert table.schema.field("label").type == pa.list_(pa.int8())
+    rows = table.to_pandas()
+    history = pq.read_table(cell / "history.parquet").to_pandas()
+    for seed in record["seeds"]:
+        own = rows[rows["seed_index"] == seed["index"]]
+        labels, scores = np.stack(own["label"].to_list()), np.stack(own["scores"].to_list())
+        np.testing.assert_array_equal(labels, several()["test"])
+        assert seed["auc"] == pytest.approx(roc_auc_score(labels, scores))
+        assert seed["mean_average_precision"] == pytest.approx(
+            average_precision_score(labels, scores)
+        )
+        assert seed["accuracy"] == pytest.approx(np.mean((scores > 0) == labels))
+        assert "expected_calibration_error" in seed
+        last = history[history["seed_index"] == seed["index"]].iloc[-1]
+        assert last["test_auc"] == pytest.approx(seed["auc"], abs=1e-3)
+        assert last["test_accuracy"] == pytest.approx(seed["accuracy"], abs=0.01)
+    assert record["summary"]["auc"]["mean"] > 0.7
+    assert history["test_auc"].iloc[0] < record["summary"]["auc"]["mean"]
+
+
+def test_streamed_test_rows_give_the_same_metrics(tmp_path: Path, calibration: Path) -> None:
+    write_features(tmp_path, several(), ("a", "b", "c"))
+    cell = train(tmp_path, calibration=calibration)
+    before = record_of(cell)["summary"]["auc"]["mean"]
+    (cell / "metrics.json").unlink()
+    train(tmp_path, calibration=calibration, memory_mb=0)
+    assert record_of(cell)["summary"]["auc"]["mean"] == pytest.approx(before, abs=1e-3)
+
+
+def test_a_label_that_no_test_row_has_is_left_out_and_named(
+    tmp_path: Path, calibration: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_features(tmp_path, several(absent=True), ("a", "b", "c"))
+    with caplog.at_level(logging.WARNING, logger="dpprobe"):
+        record = record_of(train(tmp_path, calibration=calibration))
+    assert record["auc_labels"] == 2
+    for seed in record["seeds"]:
+        assert seed["per_label_auc"][2] is None
+        assert seed["auc"] == pytest.approx(np.mean(seed["per_label_auc"][:2]))
+    assert "all test rows agree in c: left out of AUC" in caplog.text
+
+
+def test_another_metric_needs_no_training(
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_features(tmp_path, one_of(2), ("no", "yes"))
+    cell = train(tmp_path, calibration=calibration)
+    before, weights = record_of(cell), (cell / "heads.safetensors").read_bytes()
+    assert before["headline"] == "accuracy"
+    assert before["summary"]["auc"]["mean"] > 0.7
+    history = pq.read_table(cell / "history.parquet").to_pandas()
+    assert history["test_auc"].notna().all()
+
+    def fit(*_: Any, **__: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
+    train(tmp_path, calibration=calibration, metric="auc")
+    after = record_of(cell)
+    assert after["headline"] == "auc"
+    values = [seed.pop("halves") for seed in (*before["seeds"], *after["seeds"])]
+    assert values[0] != values[len(before["seeds"])], "of the metric that is shown"
+    assert after["seeds"] == before["seeds"]
+    assert after["content_hash"] != before["content_hash"]
+    assert (cell / "heads.safetensors").read_bytes() == weights
+    kept = (cell / "metrics.json").read_bytes()
+    train(tmp_path, calibration=calibration, metric="auc")
+    assert (cell / "metrics.json").read_bytes() == kept
+
+
+def test_test_rows_are_split_in_halves_once_for_all_seeds_and_methods(
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_features(tmp_path, one_of(2), ("no", "yes"))
+    split, calls = halves.split_units, []
+
+    def counted(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
+        calls.append(labels)
+        return split(labels, codes)
+
+    monkeypatch.setattr(halves, "split_units", counted)
+    train(tmp_path, calibration=calibration, methods={"sgd": SIGMOID, "again": SIGMOID})
+    assert len(calls) == 1
+
+
+def test_a_record_of_version_3_is_written_anew_with_its_heads(
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_features(tmp_path, one_of(2), ("no", "yes"))
+    cell = train(tmp_path, calibration=calibration)
+    today, weights = record_of(cell), (cell / "heads.safetensors").read_bytes()
+    assert today["format_version"] == 4
+    old = record_of(cell) | {"format_version": 3}
+    for name in ("metric_named", "test_counts", "constant_accuracy"):
+        del old[name]
+    for entry in old["summary"].values():
+        for name in ("both_low", "both_high", "both_interval"):
+            del entry[name]
+    for seed in old["seeds"]:
+        del seed["halves"], seed["never_predicted"]
+    write_json(cell / "metrics.json", old)
+    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", None)  # cannot be called
+    train(tmp_path, calibration=calibration)
+    assert record_of(cell) == today
+    assert (cell / "heads.safetensors").read_bytes() == weights
+
+
+def test_an_imbalanced_test_split_is_shown_by_its_auc(tmp_path: Path, calibration: Path) -> None:
+    labels = one_of(2)
+    labels["test"] = (np.arange(ROWS["test"]) % 5 == 0).astype(np.int64)
+    write_features(tmp_path, labels, ("no", "yes"))
+    record = record_of(train(tmp_path, calibration=calibration))
+    assert (record["headline"], record["metric_named"]) == ("auc", False)
+    assert record["test_counts"] == [sum(labels["test"] == 0), sum(labels["test"] == 1)]
+    assert record["constant_accuracy"] == pytest.approx(0.8, abs=0.01)
+    named = record_of(train(tmp_path, calibration=calibration, metric="accuracy"))
+    assert (named["headline"], named["metric_named"]) == ("accuracy", True)
+
+
+def test_an_auc_that_the_test_rows_do_not_have_is_refused(
+    tmp_path: Path, calibration: Path
+) -> None:
+    labels = one_of(2)
+    labels["test"][:] = 1
+    write_features(tmp_path, labels, ("no", "yes"))
+    with pytest.raises(DataError, match="no label that some test rows have .* metric: accuracy"):
+        train(tmp_path, calibration=calibration, metric="auc")
+    record = record_of(train(tmp_path, calibration=calibration))
+    assert (record["headline"], record["auc_labels"]) == ("accuracy", 0)
+
+
+def test_an_auc_of_three_classes_is_refused(tmp_path: Path, calibration: Path) -> None:
+    write_features(tmp_path, one_of(3), ("a", "b", "c"))
+    with pytest.raises(ConfigError, match="auc with 3 classes"):
+        train(tmp_path, calibration=calibration, metric="auc")
+
+
+def named(test: list[str]) -> dict[str, list[str]]:
+    """Each training patient has four images."""
+    return {"train": [f"secret-{row // 4}" for row in range(ROWS["train"])], "test": test}
+
+
+@pytest.mark.parametrize("labels", [one_of(3), several()], ids=["one label", "several"])
+def test_a_cell_of_patients_agrees_with_its_predictions(
+    labels: dict[str, np.ndarray], tmp_path: Path, calibration: Path
+) -> None:
+    patients = named([f"secret-{max(0, row - 60)}" for row in range(ROWS["test"])])
+    write_features(tmp_path, labels, ("a", "b", "c"), patients)
+    cell = train(tmp_path, calibration=calibration)
+    record = record_of(cell)
+    assert record["units"] == {"train": 100, "test": 60}
+    assert record["rows"] == ROWS
+    assert record["n"] == ROWS["train"], "the unit of privacy is an image"
+    table = pq.read_table(cell / "predictions.parquet")
+    assert table.schema.field("unit").type == pa.int64()
+    rows = table.to_pandas()
+    history = pq.read_table(cell / "history.parquet").to_pandas()
+    for seed in record["seeds"]:
+        own = rows[rows["seed_index"] == seed["index"]]
+        weights = 1 / own.groupby("unit")["unit"].transform("size").to_numpy()
+        assert weights.sum() == pytest.approx(60)
+        truth, scores = np.stack(own["label"].to_list()), np.stack(own["scores"].to_list())
+        right = (scores > 0) == truth if truth.ndim == 2 else scores.argmax(1) == truth
+        shares = right.mean(1) if truth.ndim == 2 else right
+        assert seed["accuracy"] == pytest.approx(np.average(shares, weights=weights))
+        assert seed["accuracy"] != pytest.approx(shares.mean(), abs=1e-6)
+        last = history[history["seed_index"] == seed["index"]].iloc[-1]
+        assert last["test_accuracy"] == pytest.approx(seed["accuracy"], abs=1e-6)
+        if truth.ndim == 2:
+            assert seed["auc"] == pytest.approx(roc_auc_score(truth, scores, sample_weight=weights))
+    entry = record["summary"]["accuracy"]
+    assert entry["rows_interval"] == "bootstrap over test patients"
+    assert b"secret" not in b"".join(path.read_bytes() for path in cell.iterdir())
+
+
+def test_a_dataset_without_patients_has_none_in_its_cells(
+    tmp_path: Path, calibration: Path
+) -> None:
+    write_features(tmp_path, one_of(3), ("a", "b", "c"))
+    cell = train(tmp_path, calibration=calibration)
+    assert record_of(cell)["units"] is None
+    assert "unit" not in pq.read_table(cell / "predictions.parquet").column_names

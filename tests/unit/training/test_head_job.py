@@ -1,0 +1,721 @@
+"""The training job: which cells it keeps, completes, trains anew, and loses never."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dpprobe import artifacts
+from dpprobe.artifacts import fingerprint
+from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
+from dpprobe.features import text
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy import statement as statements
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
+from dpprobe.training.head_job import train_job
+from dpprobe.training.job_features import read_job_features
+from dpprobe.training.plan_file import write_plans
+from dpprobe.training.tasks import Job
+
+ROWS = {"train": 300, "test": 90}
+CLASSES, DIMENSION = 3, 6
+
+
+def write_features(
+    folder: Path, *, splits: Sequence[str] = tuple(ROWS), shift: float = 0.0
+) -> None:
+    """Two small splits of three separable classes."""
+    for number, (split, rows) in enumerate(ROWS.items()):
+        if split not in splits:
+            continue
+        generator = np.random.default_rng(number)
+        labels = np.arange(rows) % CLASSES
+        features = generator.normal(size=(rows, DIMENSION)) + shift
+        features[np.arange(rows), labels] += 2.0
+        header = ShardHeader(
+            split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
+            multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="none",
+            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        shard = folder / split / "shard-00000-of-00001.h5"
+        ids = [f"{split}-{row}" for row in range(rows)]
+        write_shard(shard, header, features=features, labels=labels.astype(np.int64), ids=ids)
+        write_manifest(
+            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="d"
+        )
+
+
+METHODS = {
+    "small": method_options({"head": "sgd", "batch_size": 30, "steps": 12}),
+    "full": method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job over the features of one folder."""
+
+    folder: Path
+    job: Job
+    calibration: Path
+
+    def cell(self, method: str) -> Path:
+        job = self.job
+        return self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
+
+    def staged(self, method: str) -> Path:
+        cell = self.cell(method)
+        return cell.with_name(f".{cell.name}.staged")
+
+    def record(self, method: str) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads((self.cell(method) / "metrics.json").read_text())
+        return values
+
+    def contents(self, method: str) -> dict[str, bytes]:
+        return {name: (self.cell(method) / name).read_bytes() for name in CELL_FILES}
+
+    def train(self, **changes: Any) -> None:
+        job = replace(self.job, **changes)
+        plans = self.folder / f"plans-{job.epsilon}.json"
+        write_plans(
+            job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
+            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
+            seeds=job.seeds,
+        )  # fmt: skip
+        train_job(
+            job, train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json", plans=plans, cells=self.folder / "cells",
+            device="cpu",
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise multipliers, found once for all tests."""
+    return tmp_path_factory.mktemp("calibration")
+
+
+@pytest.fixture
+def run(tmp_path: Path, calibration: Path) -> Run:
+    write_features(tmp_path)
+    job = Job(
+        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
+        epsilon="4", methods=METHODS, seeds=2, study_seed=0,
+        delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
+    )  # fmt: skip
+    return Run(tmp_path, job, calibration)
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every call of fit_heads: (batch size, number of seeds)."""
+    calls: list[tuple[str, int]] = []
+    original = fit_heads
+
+    def counted(options: Any, data: Any, plan: Any, seeds: Any, **rest: Any) -> Any:
+        calls.append((str(options.batch_size), len(seeds)))
+        return original(options, data, plan, seeds, **rest)
+
+    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", counted)
+    return calls
+
+
+def test_a_cell_s_files_agree_with_each_other(run: Run) -> None:
+    run.train()
+    record = run.record("small")
+    weights = load_file(run.cell("small") / "heads.safetensors")["weights"]
+    assert weights.shape == (2, CLASSES, DIMENSION + 1)
+    predictions = pq.read_table(run.cell("small") / "predictions.parquet").to_pandas()
+    assert len(predictions) == 2 * ROWS["test"]
+    for seed in record["seeds"]:
+        rows = predictions[predictions["seed_index"] == seed["index"]]
+        chosen = np.stack(rows["scores"].to_list()).argmax(1)
+        assert seed["accuracy"] == pytest.approx(np.mean(chosen == rows["label"]))
+    assert rows["id"].tolist() == [f"test-{row}" for row in range(ROWS["test"])]
+    assert record["summary"]["accuracy"]["count"] == 2
+    history = pq.read_table(run.cell("small") / "history.parquet").to_pandas()
+    last = history.groupby("seed_index")["test_accuracy"].last().tolist()
+    assert last == pytest.approx([seed["accuracy"] for seed in record["seeds"]], abs=1e-6)
+    assert history["step"].max() == 12
+
+
+def test_features_above_the_limit_are_streamed_to_the_same_cells(run: Run) -> None:
+    methods = dict.fromkeys(("full", "other"), METHODS["full"])
+    run.train(methods=methods)
+    kept = [seed["accuracy"] for seed in run.record("full")["seeds"]]
+    weights = load_file(run.cell("full") / "heads.safetensors")["weights"]
+    (run.cell("full") / "metrics.json").unlink()
+    run.train(methods=methods, memory_mb=0)
+    assert [seed["accuracy"] for seed in run.record("full")["seeds"]] == pytest.approx(kept)
+    again = load_file(run.cell("full") / "heads.safetensors")["weights"]
+    np.testing.assert_allclose(again, weights, rtol=1e-4, atol=1e-5)
+    with pytest.raises(DpprobeError, match="small: .* read in blocks"):
+        run.train(memory_mb=0)
+
+
+def test_what_a_normalisation_released_is_part_of_the_head(run: Run) -> None:
+    options = method_options(
+        {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "centred"}
+    )
+    run.train(methods={"centred": options})
+    tensors = load_file(run.cell("centred") / "heads.safetensors")
+    assert tensors["centre"].shape == (2, DIMENSION)
+    assert not np.array_equal(*tensors["centre"])
+    statement = json.loads((run.cell("centred") / "privacy.json").read_text())
+    assert [item["name"] for item in statement["mechanisms"]] == ["centre", "gradients"]
+    run.train(methods={"centred": options}, seeds=3)
+    grown = load_file(run.cell("centred") / "heads.safetensors")
+    np.testing.assert_array_equal(grown["centre"][:2], tensors["centre"])
+    assert run.record("centred")["noise_multiplier"] is None  # there are two
+
+
+def test_what_a_search_chose_is_kept_beside_its_seed(run: Run) -> None:
+    options = method_options(
+        {
+            "head": "tuned",
+            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+            "search": {"learning_rate": [0.5, 2.0]},
+            "trials": 3,
+        }
+    )
+    run.train(methods={"tuned": options})
+    first = run.record("tuned")["seeds"]
+    assert {seed["chosen"]["learning_rate"] for seed in first} <= {0.5, 2.0}
+    run.train(methods={"tuned": options}, seeds=3)
+    grown = run.record("tuned")["seeds"]
+    assert [seed["chosen"] for seed in grown[:2]] == [seed["chosen"] for seed in first]
+    assert "learning_rate" in grown[2]["chosen"]
+    statement = json.loads((run.cell("tuned") / "privacy.json").read_text())
+    assert statement["epsilon_realised"] <= 4
+
+
+def test_released_priors_are_kept_beside_their_seed(run: Run) -> None:
+    values = {"head": "momentum", "steps": 3, "class_priors": "released"}
+    methods = {"balanced": method_options(values)}
+    run.train(methods=methods)
+    first = [seed["class_priors"] for seed in run.record("balanced")["seeds"]]
+    assert np.allclose(first, 1 / 3, atol=0.2)
+    assert first[0] != first[1]
+    run.train(methods=methods, seeds=3)
+    grown = [seed["class_priors"] for seed in run.record("balanced")["seeds"]]
+    assert grown[:2] == first
+    assert len(grown) == 3
+    tensors = load_file(run.cell("balanced") / "heads.safetensors")
+    np.testing.assert_array_equal(tensors["class_priors"], np.asarray(grown, np.float32))
+    statement = json.loads((run.cell("balanced") / "privacy.json").read_text())
+    assert "how frequent the classes are" in statement["promise"]
+    assert statement["mechanisms"][0]["name"] == "class_counts"
+
+
+def test_a_second_job_keeps_every_cell(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    before = {method: run.contents(method) for method in METHODS}
+    fits.clear()
+    run.train()
+    assert fits == []
+    assert {method: run.contents(method) for method in METHODS} == before
+
+
+def test_a_kept_cell_gets_today_s_statement_without_training(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before = run.contents("small")
+    fits.clear()
+    monkeypatch.setattr(statements, "NOT_COVERED", ("a sentence that was forgotten",))
+    run.train()
+    after = run.contents("small")
+    assert fits == []
+    assert b"a sentence that was forgotten" in after["privacy.json"]
+    assert after["heads.safetensors"] == before["heads.safetensors"]
+    assert (
+        run.record("small")["files"]["privacy.json"]
+        != json.loads(before["metrics.json"])["files"]["privacy.json"]
+    )
+
+
+def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    before = run.record("small")
+    weights = load_file(run.cell("small") / "heads.safetensors")["weights"]
+    fits.clear()
+    run.train(seeds=4)
+    assert sorted(fits) == [("30", 2), ("full", 2)]
+    after = load_file(run.cell("small") / "heads.safetensors")["weights"]
+    np.testing.assert_array_equal(after[:2], weights)
+    assert run.record("small")["seeds"][:2] == before["seeds"]
+    fresh = run.folder / "fresh"
+    fresh.mkdir()
+    write_features(fresh)
+    replace(run, folder=fresh).train(seeds=4)
+    whole = load_file(replace(run, folder=fresh).cell("small") / "heads.safetensors")["weights"]
+    np.testing.assert_allclose(after, whole, rtol=0, atol=1e-5)
+
+
+def test_fewer_seeds_train_nothing(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    fits.clear()
+    run.train(seeds=1)
+    assert fits == []
+    assert [seed["index"] for seed in run.record("full")["seeds"]] == [0]
+
+
+@pytest.mark.parametrize("name", CELL_FILES)
+def test_a_damaged_file_costs_its_own_cell(
+    run: Run, fits: list[tuple[str, int]], name: str
+) -> None:
+    run.train()
+    before = run.contents("small")
+    path = run.cell("small") / name
+    path.write_bytes(path.read_bytes()[:-5])
+    fits.clear()
+    run.train()
+    assert fits == [("30", 2)]
+    after = run.contents("small")
+    assert {key: after[key] for key in PAYLOAD_FILES} == {key: before[key] for key in PAYLOAD_FILES}
+
+
+@pytest.mark.parametrize(("option", "value"), [("learning_rate", 0.001), ("steps", 1)])
+def test_a_record_of_other_options_costs_its_own_cell(
+    run: Run, fits: list[tuple[str, int]], option: str, value: float
+) -> None:
+    run.train()
+    path = run.cell("small") / "metrics.json"
+    before = json.loads(path.read_text())
+    changed = {**before, "options": {**before["options"], option: value}}
+    path.write_text(json.dumps(changed))
+    fits.clear()
+    run.train()
+    after = json.loads(path.read_text())
+    assert len(fits) == 1
+    assert {**after, "seconds": None} == {**before, "seconds": None}
+
+
+def test_a_record_of_another_delta_is_written_again_without_training(
+    run: Run, fits: list[tuple[str, int]]
+) -> None:
+    run.train()
+    path = run.cell("small") / "metrics.json"
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({**before, "delta": 0.5}))
+    fits.clear()
+    run.train()
+    assert fits == []
+    assert json.loads(path.read_text()) == before
+
+
+def seeds_of(run: Run, method: str = "small") -> list[str]:
+    statement = json.loads((run.cell(method) / "privacy.json").read_text())
+    seeds: list[str] = statement["seeds"]
+    return seeds
+
+
+def change_job(**changes: Any) -> Callable[[Run], Run]:
+    return lambda run: replace(run, job=replace(run.job, **changes))
+
+
+def change_options(run: Run) -> Run:
+    slower = METHODS["small"].model_copy(update={"learning_rate": 0.01})
+    return change_job(methods={**METHODS, "small": slower})(run)
+
+
+def change_split(name: str) -> Callable[[Run], Run]:
+    def change(run: Run) -> Run:
+        for path in (run.folder / name).iterdir():
+            path.unlink()
+        write_features(run.folder, splits=[name], shift=0.5)
+        return run
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "retrained"),
+    [
+        (change_options, ["30"]),
+        (change_split("train"), ["30", "full"]),
+        (change_split("test"), ["30", "full"]),
+        (change_job(study_seed=1), ["30", "full"]),
+        (change_job(epsilon="3"), ["30", "full"]),
+        (change_job(delta=2e-4), ["30", "full"]),
+        (change_job(dataset="other"), ["30", "full"]),
+        (change_job(backbone="other"), ["30", "full"]),
+    ],
+)
+def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
+    run: Run, fits: list[tuple[str, int]], change: Callable[[Run], Run], retrained: list[str]
+) -> None:
+    run.train()
+    before = run.record("small")["fingerprint"]
+    seeds = seeds_of(run)
+    fits.clear()
+    changed = change(run)
+    changed.train()
+    assert sorted(batch for batch, _ in fits) == retrained
+    assert changed.record("small")["fingerprint"] != before
+    assert not set(seeds) & set(seeds_of(changed)), "neighbouring runs must not share noise"
+
+
+@pytest.mark.parametrize(
+    "failure", [PrivacyError("made to fail"), ValueError("made to fail")], ids=["own", "foreign"]
+)
+def test_one_method_s_failure_keeps_the_others_work(
+    run: Run, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    original = fit_heads
+    trained: list[str] = []
+
+    def fit(options: Any, *arguments: Any, **rest: Any) -> Any:
+        trained.append(str(options.batch_size))
+        if options.batch_size == 30 and len(trained) <= 2:
+            raise failure
+        return original(options, *arguments, **rest)
+
+    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
+    with pytest.raises(DpprobeError, match=r"small: .*made to fail"):
+        run.train()
+    assert not run.cell("full").exists(), "nothing is published by a job that failed"
+    assert (run.staged("full") / "metrics.json").is_file()
+    run.train()
+    assert trained == ["30", "full", "30"]
+    for method in METHODS:
+        assert run.record(method)["cell"]["method"] == method
+        assert not run.staged(method).exists()
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """Has the disk fill up while the predictions of a cell are written."""
+    original = pq.write_table
+    left = [None] * times
+
+    def write(table: Any, path: Path, **options: Any) -> None:
+        if left and "scores" in table.column_names:
+            left.pop()
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(table, path, **options)
+
+    monkeypatch.setattr("dpprobe.training.cell_contents.pq.write_table", write)
+
+
+def unfinished(run: Run) -> list[str]:
+    """What is neither input nor a published cell."""
+    paths = [str(path.relative_to(run.folder)) for path in run.folder.rglob("*")]
+    return [path for path in paths if "partial" in path or "staged" in path]
+
+
+def test_a_trained_head_waits_for_room(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "PAUSE", 0)
+    full_disk(monkeypatch, times=3)
+    run.train()
+    assert sorted(fits) == [("30", 2), ("full", 2)]
+    assert unfinished(run) == []
+
+
+def test_a_cell_without_room_leaves_what_was_finished(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before = run.contents("full")
+    monkeypatch.setattr(artifacts, "WAIT", 0)
+    full_disk(monkeypatch, times=2)
+    with pytest.raises(DpprobeError, match="small: .*no room on .*make room") as caught:
+        run.train(seeds=3)
+    assert may_pass(caught.value)
+    assert run.contents("full") == before
+    assert unfinished(run) == []
+    fits.clear()
+    run.train()
+    assert fits == []
+
+
+def test_a_staged_cell_outlives_a_full_disk(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    for method in METHODS:
+        run.cell(method).rename(run.staged(method))
+    monkeypatch.setattr(artifacts, "WAIT", 0)
+    full_disk(monkeypatch, times=2)
+    with pytest.raises(DpprobeError, match="no room"):
+        run.train(seeds=3)
+    fits.clear()
+    run.train(seeds=3)
+    assert sorted(fits) == [("30", 1), ("full", 1)], "the staged seeds are used"
+
+
+def test_a_disk_that_fills_up_at_the_end_leaves_the_old_cell(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before = run.contents("small")
+    copies: list[Path] = []
+
+    def copy(source: Path, target: Path) -> None:
+        copies.append(target)
+        target.write_bytes(source.read_bytes()[:100])
+        if len(copies) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dpprobe.training.cell_task.shutil.copyfile", copy)
+        with pytest.raises(OSError, match="No space left"):
+            run.train(seeds=3)
+    assert run.contents("small") == before
+    assert [path for path in unfinished(run) if "partial" in path] == []
+    fits.clear()
+    run.train(seeds=3)
+    assert fits == []
+    assert len(run.record("small")["seeds"]) == 3
+
+
+def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    before = run.contents("full")
+    # as if the process had been killed after the first rename of a retrained cell
+    run.cell("full").rename(run.staged("full"))
+    run.cell("full").mkdir()
+    (run.cell("full") / "heads.safetensors").write_bytes(before["heads.safetensors"])
+    fits.clear()
+    run.train()
+    assert fits == []
+    assert run.contents("full") == before
+
+
+def test_no_two_cells_share_noise(run: Run) -> None:
+    twin = {"small": METHODS["small"], "twin": METHODS["small"]}
+    run = replace(run, job=replace(run.job, methods=twin))
+    run.train()
+    first, second = (
+        load_file(run.cell(name) / "heads.safetensors")["weights"] for name in ("small", "twin")
+    )
+    assert not np.allclose(first, second, atol=1e-3)
+    assert not np.allclose(first[0], first[1], atol=1e-3)
+
+
+def test_a_start_of_other_classes_is_refused_before_training(
+    run: Run, fits: list[tuple[str, int]]
+) -> None:
+    path = run.folder / "text.safetensors"
+    metadata = {"format": text.FORMAT, "class_names": ["c", "b", "a"]}
+    weights = {"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}
+    save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
+    method = method_options(
+        {"head": "sgd", "batch_size": 30, "steps": 12, "init": "file", "init_file": str(path)}
+    )
+    with pytest.raises(DataError, match="in another order"):
+        run.train(methods={"small": METHODS["small"], "started": method})
+    assert not fits
+
+
+def train_on(run: Run, device: str) -> None:
+    train_job(
+        run.job, train=run.folder / "train/manifest.json", test=run.folder / "test/manifest.json",
+        plans=run.folder / f"plans-{run.job.epsilon}.json", cells=run.folder / "cells",
+        device=device,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a GPU, which computes on the CPU: what is computed is not looked at."""
+    read = partial(read_job_features, device="cpu")
+    monkeypatch.setattr(
+        "dpprobe.training.head_job.read_job_features",
+        lambda *args, device, **rest: read(*args, **rest),  # noqa: ARG005
+    )
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_gpu_s_cell_is_another_with_noise_of_its_own(
+    run: Run, fits: list[tuple[str, int]], device: str
+) -> None:
+    run.train()
+    on_cpu, seeds = run.record("small")["fingerprint"], seeds_of(run)
+    fits.clear()
+    train_on(run, device)
+    assert len(fits) == 2
+    assert run.record("small")["fingerprint"] != on_cpu
+    assert not set(seeds) & set(seeds_of(run))
+    train_on(run, device)
+    assert len(fits) == 2, "the GPU's cells are not kept"
+    train_on(run, "cpu")
+    assert run.record("small")["fingerprint"] == on_cpu
+    assert seeds_of(run) == seeds
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_s_finished_cells_are_kept_where_there_is_none(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    train_on(run, "cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    fits.clear()
+    train_on(run, "cuda")
+    assert fits == []
+
+
+def test_the_identity_of_a_cpu_s_cell_names_no_device(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identities = []
+
+    def watched(identity: dict[str, Any], index: int) -> int:
+        identities.append(identity)
+        return cell_seed(identity, index)
+
+    monkeypatch.setattr("dpprobe.training.cell_task.cell_seed", watched)
+    run.train()
+    assert identities
+    assert not any("device" in identity for identity in identities)
+
+
+Entry = dict[str, Any]
+
+
+def plan_file(run: Run, methods: dict[str, Any]) -> Path:
+    path = run.folder / "plans.json"
+    write_plans(
+        methods, output=path, cache=run.calibration, n=ROWS["train"], epsilon=4.0, delta=1e-4,
+        accountant="pld", seeds=2,
+    )  # fmt: skip
+    return path
+
+
+def less_noise(entry: Entry) -> None:
+    for mechanism in entry["plan"]["mechanisms"]:
+        mechanism["noise_multiplier"] *= 0.98
+
+
+def hardly_less_noise(entry: Entry) -> None:
+    for mechanism in entry["plan"]["mechanisms"]:
+        mechanism["noise_multiplier"] *= 1 - 1e-5
+
+
+def hardly_any_noise(entry: Entry) -> None:
+    for mechanism in entry["plan"]["mechanisms"]:
+        mechanism["noise_multiplier"] *= 1e-5
+
+
+def set_plan(key: str, value: Any) -> Callable[[Entry], None]:
+    return lambda entry: entry["plan"].update({key: value})
+
+
+def set_checks(value: float | None) -> Callable[[Entry], None]:
+    def edit(entry: Entry) -> None:
+        checks = entry["plan"]["checks"]
+        checks |= {name: value for name in checks if checks[name] is not None}
+
+    return edit
+
+
+def set_mechanism(key: str, value: Any) -> Callable[[Entry], None]:
+    return lambda entry: entry["plan"]["mechanisms"][0].update({key: value})
+
+
+def fewer_runs(entry: Entry) -> None:
+    entry["plan"]["selection"]["mean"] = 2.0
+
+
+EDITS = [
+    ("small", less_noise, "says epsilon 4 at delta 0.0001, but its .* cost 4.(09|1)"),
+    ("full", less_noise, "says epsilon 4 at delta 0.0001, but its .* cost 4.(09|1)"),
+    ("full", hardly_less_noise, r"says epsilon 4 at delta 0.0001, but its .* cost 4.0000\d+ or"),
+    ("tuned", less_noise, "but its mechanisms cost 4.(0[89]|1)"),
+    ("small", hardly_any_noise, r"but its mechanisms cost [\d.]+ or more"),
+    ("full", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
+    ("tuned", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
+    ("small", set_mechanism("count", 6), "gradients has count 6, the method 12"),
+    ("small", set_mechanism("sample_rate", 0.05), "gradients has sample_rate 0.05, the method 0.1"),
+    ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5, the method"),
+    ("full", set_mechanism("released", "nothing"), "gradients has released 'nothing', the method"),
+    ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
+    ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), the job for"),
+    ("full", set_plan("epsilon", 5.0), r"\(300, 'image', 5.0, 0.0001, 'pld'\), the job for"),
+    ("full", set_plan("realised_epsilon", 2.0), "says epsilon 2 at delta 0.0001"),
+    (
+        "full",
+        set_plan("realised_epsilon", 3.9995),
+        "says epsilon 3.9995 at .* but it is (4|3.9999)",
+    ),
+    ("full", set_plan("priced_by", "exact, audited"), "priced by 'exact, audited', which here is"),
+    ("full", set_plan("checks", {}), r"checked by \[\], which here is \['pld"),
+    ("full", set_plan("check_notes", {"rdp": "fine"}), r"notes {'rdp': 'fine'}, which here is {}"),
+    ("full", set_checks(0.01), r"says epsilon 0.01 at .* by pld \("),
+    ("small", set_checks(3.5), r"says epsilon 3.5 at .* by rdp \(.* but it is [\d.]+;"),
+    ("tuned", set_checks(None), r"says epsilon none at .* by pld \("),
+    ("full", set_plan("unit", "one hospital"), "unit 'one hospital'"),
+    ("full", lambda entry: entry.update(together=4.0), "says epsilon 4 .* for 2 heads together"),
+    ("tuned", fewer_runs, "the plan is not this method's"),
+    ("tuned", set_plan("selection", None), "the plan is not this method's"),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "edit", "message"), EDITS, ids=[f"{item[0]}-{item[2][:30]}" for item in EDITS]
+)
+def test_an_edited_plan_is_refused_before_it_is_run(
+    run: Run,
+    fits: list[tuple[str, int]],
+    method: str,
+    edit: Callable[[Entry], None],
+    message: str,
+) -> None:
+    """The edits come with the right hash: the file is whole, and only what it says is wrong."""
+    tuned = {"head": "tuned", "search": {"learning_rate": [0.1, 1]}}
+    base = {"head": "sgd", "batch_size": "full", "steps": 4}
+    methods = {**METHODS, "tuned": method_options({**tuned, "base": base})}
+    path = plan_file(run, methods)
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    edit(record["methods"][method])
+    path.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
+    with pytest.raises(DpprobeError) as refused:
+        train_job(
+            replace(run.job, methods=methods), train=run.folder / "train/manifest.json",
+            test=run.folder / "test/manifest.json", plans=path, cells=run.folder / "cells",
+            device="cpu",
+        )  # fmt: skip
+    line = str(refused.value)
+    assert re.search(message, line)
+    assert line.startswith(f"{path}: ")
+    assert line.endswith("; delete it and run again")
+    assert "\n" not in line
+    assert not fits
+    assert not (run.folder / "cells").exists()
+
+
+def test_a_plan_for_other_rows_is_refused(run: Run) -> None:
+    plans = run.folder / "plans.json"
+    write_plans(
+        METHODS, output=plans, cache=run.calibration, n=ROWS["train"] + 1, epsilon=4.0,
+        delta=1e-4, accountant="pld", seeds=2,
+    )  # fmt: skip
+    with pytest.raises(DpprobeError, match="301"):
+        train_job(
+            run.job, train=run.folder / "train/manifest.json",
+            test=run.folder / "test/manifest.json", plans=plans, cells=run.folder / "cells",
+            device="cpu",
+        )  # fmt: skip

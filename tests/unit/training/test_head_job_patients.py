@@ -1,0 +1,240 @@
+"""Cells whose unit of privacy is a patient, and the price of patients where it is an image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.artifacts import fingerprint
+from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy import accountants
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.plan import Mechanism, Patients
+from dpprobe.training.head_job import train_job
+from dpprobe.training.job_features import units_of
+from dpprobe.training.plan_file import write_plans
+from dpprobe.training.tasks import Job
+
+CLASSES, DIMENSION = 3, 6
+# Patient p has 1 to 20 images, all of one class.
+IMAGES = {"train": [1 + 7 * p % 20 for p in range(120)], "test": [1 + p % 5 for p in range(30)]}
+METHODS = {
+    "auto": method_options({"head": "auto"}),
+    "sampled": method_options({"head": "sgd", "batch_size": 20, "steps": 12}),
+    "full": method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
+    "second": method_options({"head": "feature_covariance", "steps": 2}),
+}
+
+
+def write_features(folder: Path, *, named: bool = True) -> None:
+    for number, (split, images) in enumerate(IMAGES.items()):
+        generator = np.random.default_rng(number)
+        patients = np.repeat(np.arange(len(images)), images)
+        labels = (patients % CLASSES).astype(np.int64)
+        features = generator.normal(size=(len(patients), DIMENSION))
+        features[np.arange(len(labels)), labels] += 2.0
+        header = ShardHeader(
+            split=split, rows=len(labels), shard=0, shards=1, class_names=("a", "b", "c"),
+            multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="none",
+            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        shard = folder / split / "shard-00000-of-00001.h5"
+        write_shard(
+            shard, header, features=features, labels=labels,
+            ids=[f"{split}-{row}" for row in range(len(labels))],
+            units=[f"{split} {patient}" for patient in patients] if named else None,
+        )  # fmt: skip
+        write_manifest(
+            [shard], folder / split / "manifest.json", rows=len(labels), dataset_fingerprint="d"
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    job: Job
+
+    @property
+    def plans(self) -> Path:
+        return self.folder / "plans.json"
+
+    def plan(self, **changes: Any) -> None:
+        job = replace(self.job, **changes)
+        images = IMAGES["train"]
+        write_plans(
+            job.methods, output=self.plans, cache=self.folder / "calibration",
+            n=len(images) if job.unit == "patient" else sum(images),
+            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
+            seeds=job.seeds, unit=job.unit,
+            patients=Patients(images=job.patients["images"]) if job.patients else None,
+        )  # fmt: skip
+
+    def train(self, **changes: Any) -> None:
+        train_job(
+            replace(self.job, **changes), train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json", plans=self.plans, cells=self.folder / "cells",
+            device="cpu",
+        )  # fmt: skip
+
+    def read(self, method: str, name: str, epsilon: str = "4") -> dict[str, Any]:
+        path = self.folder / f"cells/toy/none/{method}/eps-{epsilon}/{name}.json"
+        values: dict[str, Any] = json.loads(path.read_text())
+        return values
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    write_features(tmp_path)
+    job = Job(
+        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
+        epsilon="4", methods=METHODS, seeds=2, study_seed=0, delta=1e-4, accountant="pld",
+        mode="benchmark", memory_mb=1000, unit="patient",
+    )  # fmt: skip
+    return Run(tmp_path, job)
+
+
+def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
+    keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
+    return [Mechanism(**{key: item[key] for key in keys}) for item in statement["mechanisms"]]
+
+
+def test_patients_are_the_unit_of_every_statement(run: Run) -> None:
+    run.plan()
+    run.train()
+    for method in METHODS:
+        statement = run.read(method, "privacy")
+        assert statement["unit_of_privacy"].startswith("one patient")
+        assert "replacing the rows of one patient (all of their" in statement["promise"]
+        assert statement["n"] == 120
+        assert statement["patients"] is None
+        assert any("number of training patients" in fact for fact in statement["public"])
+        assert any("how many each patient has" in line for line in statement["not_covered"])
+        for item in statement["mechanisms"]:
+            assert "one patient's rows" in item["sensitivity_of"]
+            assert "patients" in item["sampling"]
+        price = accountants.epsilon(composition(statement), 1e-4, "pld")
+        assert price <= statement["epsilon_realised"] <= 4
+    (gradients,) = run.read("sampled", "privacy")["mechanisms"]
+    assert gradients["sample_rate"] == 20 / 120  # of patients
+    assert run.read("full", "metrics")["rows"]["train"] == sum(IMAGES["train"])
+
+
+def test_features_in_memory_and_streamed_give_the_same_second_order_cells(run: Run) -> None:
+    second = {"second": METHODS["second"]}
+    run.plan(methods=second)
+    run.train(methods=second)
+    kept = run.read("second", "metrics")
+    (run.folder / "cells/toy/none/second/eps-4/metrics.json").unlink()
+    run.train(methods=second, memory_mb=0)
+    assert run.read("second", "metrics")["files"] == kept["files"]
+
+
+def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
+    image = {"unit": "image", "patients": {"images": 20}}
+    run.plan(**image)
+    run.train(**image)
+    for method in METHODS:
+        statement = run.read(method, "privacy")
+        assert statement["unit_of_privacy"] == "one training image"
+        assert statement["n"] == sum(IMAGES["train"])
+        price = accountants.group_epsilon(composition(statement), 1e-4, 20)
+        assert statement["patients"] == {"images": 20, "epsilon": pytest.approx(price, rel=1e-4)}
+        assert statement["patients"]["epsilon"] > 4
+        assert "differentially private to one image; to a patient" in statement["promise"]
+        assert (
+            "to a patient of 20 training images, the most that one has here, the promise is ("
+            in (statement["promise"])
+        )
+    full = run.read("full", "privacy")
+    mu = 20 * accountants.gaussian_mu(composition(full))
+    exact = accountants.gaussian_epsilon(mu, 1e-4)
+    assert full["patients"]["epsilon"] == pytest.approx(exact, rel=1e-4)
+
+
+def test_a_patient_of_more_images_than_are_priced_is_refused(run: Run) -> None:
+    image = {"unit": "image", "patients": {"images": 19}, "methods": {"full": METHODS["full"]}}
+    run.plan(**image)
+    with pytest.raises(DataError, match="max_images_per_patient: 19, and a patient has 20"):
+        run.train(**image)
+    write_features(run.folder, named=False)
+    with pytest.raises(DataError, match="its rows name no patients"):
+        run.train(**image)
+
+
+def test_of_any_number_of_images_nothing_is_promised_to_a_patient(run: Run) -> None:
+    image = {"unit": "image", "patients": {"images": None}, "methods": {"full": METHODS["full"]}}
+    run.plan(**image)
+    run.train(**image)
+    statement = run.read("full", "privacy")
+    assert statement["patients"] == {"images": None, "epsilon": None}
+    assert "to a patient nothing is promised" in statement["promise"]
+
+
+def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:
+    silent = {
+        "unit": "image", "patients": {"images": 20}, "epsilon": "inf",
+        "methods": {"full": METHODS["full"], "ceiling": method_options({"head": "nonprivate"})},
+    }  # fmt: skip
+    run.plan(**silent)
+    run.train(**silent)
+    for method in ("full", "ceiling"):
+        statement = run.read(method, "privacy", "inf")
+        assert statement["promise"].startswith("No privacy is promised")
+        assert statement["patients"] == {"images": 20, "epsilon": None}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"unit": "image"}, {"unit": "image", "patients": {"images": 20}}],
+    ids=["images", "images of patients"],
+)
+def test_a_plan_for_another_unit_is_refused(run: Run, other: dict[str, Any]) -> None:
+    run.plan(**other)
+    with pytest.raises(DataError, match=r"the plan is for \(n, unit, .*'image'"):
+        run.train()
+    run.plan()
+    with pytest.raises(DataError, match=r"the plan is for \(n, unit, .*'patient'"):
+        run.train(**other)
+
+
+def test_a_plan_for_patients_of_fewer_images_is_refused(run: Run) -> None:
+    run.plan(unit="image", patients={"images": 5})
+    with pytest.raises(DataError, match="the plan is for patients {'images': 5}, the job for"):
+        run.train(unit="image", patients={"images": 20})
+
+
+def test_an_edited_price_for_patients_is_refused(run: Run) -> None:
+    image = {"unit": "image", "patients": {"images": 20}, "methods": {"full": METHODS["full"]}}
+    run.plan(**image)
+    record = json.loads(run.plans.read_text())
+    del record["sha256"]
+    record["methods"]["full"]["plan"]["patients"]["epsilon"] = 5.0
+    run.plans.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
+    with pytest.raises(
+        PrivacyError, match="says epsilon 5 at .* to a patient of 20 images, but it is"
+    ):
+        run.train(**image)
+
+
+def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
+    write_features(tmp_path, named=False)
+    with pytest.raises(DataError, match="its rows name no patients"):
+        units_of(FeatureStore(tmp_path / "train/manifest.json"), "patient")
+
+
+def test_a_reference_engine_is_refused_in_the_job_too(run: Run) -> None:
+    options = method_options({"head": "sgd", "batch_size": 20, "steps": 2, "engine": "opacus"})
+    run.plan(methods={"peer": options})
+    with pytest.raises(DpprobeError, match="opacus"):
+        run.train(methods={"peer": options})

@@ -1,0 +1,137 @@
+"""The file of calibrated plans between two jobs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy import accountants
+from dpprobe.training.plan_file import Plans, read_plans, write_plans
+
+
+def method(**own: Any) -> MethodOptions:
+    return method_options({"head": "sgd", **own})
+
+
+FULL = method(batch_size="full", steps=3)
+SMALL = method(batch_size=30, steps=12)
+IMPOSSIBLE = method(batch_size=400, steps=3)
+
+
+def written(
+    folder: Path, methods: dict[str, MethodOptions], epsilon: float = 1.0, seeds: int = 5
+) -> Path:
+    path = folder / "plans.json"
+    write_plans(
+        methods, output=path, cache=folder / "cache", n=300, epsilon=epsilon, delta=1e-5,
+        accountant="pld", seeds=seeds,
+    )  # fmt: skip
+    return path
+
+
+def read(folder: Path, methods: dict[str, MethodOptions], **own: Any) -> Plans:
+    return read_plans(written(folder, methods, **own))
+
+
+def test_one_method_does_not_stop_the_others(tmp_path: Path) -> None:
+    found = read(tmp_path, {"full": FULL, "impossible": IMPOSSIBLE})
+    assert list(found.plans) == ["full"] == list(found.together)
+    assert found.plans["full"].realised_epsilon <= 1.0
+    assert list(found.failures) == ["impossible"]
+    assert "batch_size 400 is above the 300" in found.failures["impossible"]
+
+
+def test_a_delta_above_one_over_n_is_refused_or_where_allowed_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "plans.json"
+    given: dict[str, Any] = {
+        "output": path, "cache": tmp_path / "cache", "n": 300, "epsilon": 1.0, "delta": 0.01,
+        "accountant": "pld", "seeds": 1,
+    }  # fmt: skip
+    with pytest.raises(
+        PrivacyError, match=r"above 1/n = 0\.00333 .* or allow_delta_above_one_over"
+    ):
+        write_plans({"full": FULL}, **given)
+    assert not path.exists()
+    write_plans({"full": FULL}, **given, allow_delta_above_one_over_n=True)
+    assert caplog.text.count("a mechanism that publishes one row at random would be allowed") == 1
+    plan = read_plans(path).plans["full"]
+    assert (plan.delta, plan.n) == (0.01, 300)
+    assert plan.realised_epsilon == pytest.approx(1.0, rel=1e-3)
+
+
+def test_the_option_leaves_the_plans_of_other_deltas_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = written(tmp_path, {"full": FULL}).read_bytes()
+    path = tmp_path / "again.json"
+    write_plans(
+        {"full": FULL}, output=path, cache=tmp_path / "cache", n=300, epsilon=1.0, delta=1e-5,
+        accountant="pld", seeds=5, allow_delta_above_one_over_n=True,
+    )  # fmt: skip
+    assert path.read_bytes() == before
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+
+
+def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
+    ceiling = method_options({"head": "nonprivate"})
+    with pytest.raises(PrivacyError, match="a: batch_size 400.*\\nb: .*write inf"):
+        written(tmp_path, {"a": IMPOSSIBLE, "b": ceiling})
+    assert not (tmp_path / "plans.json").exists()
+
+
+def test_all_heads_together_are_priced(tmp_path: Path) -> None:
+    found = read(tmp_path, {"full": FULL, "small": SMALL})
+    for name, plan in found.plans.items():
+        five = [item.repeated(5) for item in plan.mechanisms]
+        tight = accountants.epsilon(five, 1e-5, "pld")
+        assert tight <= found.together[name] <= tight * (1.3 if name == "small" else 1 + 1.1e-5)
+        assert found.together[name] > plan.realised_epsilon
+    alone = read(tmp_path, {"full": FULL}, seeds=1)
+    assert alone.together["full"] == alone.plans["full"].realised_epsilon
+    nothing = read(tmp_path, {"full": FULL}, epsilon=math.inf)
+    assert nothing.together == {"full": math.inf}
+    assert not nothing.plans["full"].private
+
+
+def test_a_tuned_method_is_priced_with_its_selection(tmp_path: Path) -> None:
+    tuned = method_options(
+        {
+            "head": "tuned",
+            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+            "search": {"learning_rate": [0.1, 1]},
+        }
+    )
+    found = read(tmp_path, {"full": FULL, "tuned": tuned})
+    own = found.plans["tuned"]
+    assert own.selection == tuned.selection(300)
+    assert own.selection is not None
+    assert own.selection.repeated == ("score", "gradients")
+    noise = own.mechanism("gradients").noise_multiplier
+    assert noise > 1.5 * found.plans["full"].mechanism("gradients").noise_multiplier
+    five = accountants.together(own.mechanisms, 1e-5, 5, own.selection)
+    assert found.together["tuned"] == pytest.approx(five, rel=1e-4)
+
+
+@pytest.mark.parametrize("damage", ["noise", "truncate", "unsigned", "together", "list"])
+def test_an_edited_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    path = written(tmp_path, {"full": FULL})
+    record = json.loads(path.read_text())
+    if damage == "noise":
+        record["methods"]["full"]["plan"]["mechanisms"][0]["noise_multiplier"] /= 2
+    elif damage == "together":
+        record["methods"]["full"]["together"] = 1.0
+    elif damage == "unsigned":
+        del record["sha256"]
+    text = "[]" if damage == "list" else json.dumps(record)
+    path.write_text(text[:-20] if damage == "truncate" else text)
+    with pytest.raises(PrivacyError, match="plans.json: unreadable.*delete it and run again"):
+        read_plans(path)

@@ -1,0 +1,349 @@
+"""A job holds what is declared public against the private data, before it trains."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dpprobe import artifacts
+from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.private_mark import check_unmarked
+from dpprobe.results.cell_record import read_cell
+from dpprobe.tracking.served_model import write_head
+from dpprobe.training.head_job import train_job
+from dpprobe.training.plan_file import write_plans
+from dpprobe.training.tasks import Job
+
+ROWS = {"train": 200, "test": 60}
+CLASSES, DIMENSION = 3, 24
+SGD = {"head": "sgd", "batch_size": "full", "steps": 3}
+
+
+def images(seed: int, rows: int) -> np.ndarray:
+    labels = np.arange(rows) % CLASSES
+    features = np.random.default_rng(seed).normal(size=(rows, DIMENSION))
+    features[np.arange(rows), labels] += 2.0
+    return features.astype(np.float32)
+
+
+def write_split(
+    folder: Path, features: np.ndarray, *, dataset: str, dtype: str = "float32", split: str
+) -> Path:
+    """Stores one split's features; returns the manifest."""
+    rows = len(features)
+    header = ShardHeader(
+        split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
+        multi_label=False, dtype=dtype, dataset_fingerprint=dataset, backbone="none",
+        backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+    )  # fmt: skip
+    shard, manifest = folder / "shard-00000-of-00001.h5", folder / "manifest.json"
+    labels, ids = np.arange(rows) % CLASSES, [f"{split}-{row}" for row in range(rows)]
+    write_shard(shard, header, features=features.astype(dtype), labels=labels, ids=ids)
+    write_manifest([shard], manifest, rows=rows, dataset_fingerprint=dataset)
+    return manifest
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study of two private datasets; the first one's heads are trained here."""
+
+    folder: Path
+    calibration: Path
+    name: str = "lesions"
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def features(self, dataset: str, split: str = "train") -> Path:
+        return self.results / f"features/{dataset}/none/{split}"
+
+    def cell(self, method: str) -> Path:
+        return self.results / f"cells/first/none/{method}/eps-4"
+
+    def train(self, **methods: dict[str, Any]) -> None:
+        job = Job(
+            study=self.name, private_datasets=("first", "second"), dataset="first",
+            backbone="none", epsilon="4", seeds=2, study_seed=0, delta=1e-4, accountant="pld",
+            methods={name: method_options(values) for name, values in methods.items()},
+            mode="benchmark", memory_mb=1000,
+        )  # fmt: skip
+        plans = self.folder / "plans.json"
+        write_plans(
+            job.methods, output=plans, cache=self.calibration, n=ROWS["train"], epsilon=4.0,
+            delta=job.delta, accountant=job.accountant, seeds=job.seeds,
+        )  # fmt: skip
+        train_job(
+            job, train=self.features("first") / "manifest.json",
+            test=self.features("first", "test") / "manifest.json", plans=plans,
+            cells=self.results / "cells", device="cpu", tables=self.folder / "data",
+        )  # fmt: skip
+
+    def refuses(self, method: dict[str, Any], *words: str, early: bool = True) -> None:
+        """Trains `method` beside another, which is trained only where the rows must be read."""
+        error: type[Exception] = PrivacyError if early else DpprobeError
+        with pytest.raises(error, match="some: ") as caught:
+            self.train(other=SGD | {"steps": 2}, some=method)
+        for word in words:
+            assert word in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert "; name " in str(caught.value)
+        assert not self.cell("some").exists()
+        assert self.cell("other").with_name(".eps-4.staged").exists() != early
+
+
+def lent(path: Path) -> dict[str, Any]:
+    return {"head": "feature_covariance", "normalize": "l2", "public_covariance": str(path)}
+
+
+def started(path: Path) -> dict[str, Any]:
+    return SGD | {"init": "file", "init_file": str(path)}
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration")
+
+
+@pytest.fixture
+def study(tmp_path: Path, calibration: Path) -> Study:
+    study = Study(tmp_path / "study", calibration)
+    for number, (split, rows) in enumerate(ROWS.items()):
+        folder = study.features("first", split)
+        write_split(folder, images(number, rows), dataset="d1", split=split)
+    write_split(study.features("second"), images(5, 150), dataset="d2", split="train")
+    return study
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_copy_of_the_private_features_is_known(study: Study, tmp_path: Path, split: str) -> None:
+    shutil.copytree(study.features("first", split), tmp_path / "public")
+    (tmp_path / "public/manifest.json").rename(tmp_path / "public/imagenet")
+    study.refuses(
+        lent(tmp_path / "public/imagenet"), "public_covariance", "imagenet", "dataset first"
+    )
+
+
+def test_features_of_another_private_dataset_are_known(study: Study, tmp_path: Path) -> None:
+    shutil.copytree(study.features("second"), tmp_path / "public")
+    study.refuses(lent(tmp_path / "public/manifest.json"), "the private dataset second")
+
+
+def test_another_backbone_s_features_of_a_private_dataset_are_known_by_its_tables(
+    study: Study, tmp_path: Path
+) -> None:
+    manifest = write_split(tmp_path / "public", images(9, 150), dataset="d3", split="train")
+    info = {
+        "format": "dpprobe-dataset", "format_version": 1, "class_names": ["a"], "splits": {},
+        "multi_label": False, "groups": [], "fingerprint": "d3", "source": {},
+    }  # fmt: skip
+    table = study.folder / "data/second/dataset.json"
+    artifacts.write_json(table, info)
+    study.refuses(lent(manifest), "the private dataset second")
+    artifacts.write_json(table, info | {"fingerprint": "d4"})
+    study.train(some=lent(manifest))
+
+
+def test_a_manifest_of_another_name_lists_the_same_bytes(study: Study, tmp_path: Path) -> None:
+    rows = images(5, 150)
+    manifest = write_split(tmp_path / "public", rows, dataset="imagenet", split="train")
+    study.refuses(lent(manifest), "the private dataset second")
+
+
+def bfloat16(rows: np.ndarray) -> np.ndarray:
+    bits = (rows.view(np.uint32).astype(np.uint64) + 0x8000) & 0xFFFF0000
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def next_float16(rows: np.ndarray) -> np.ndarray:
+    halves = rows.astype(np.float16)
+    halves[:, 0] = np.nextafter(halves[:, 0], np.float16(9))
+    return halves.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("first", images(0, ROWS["train"])),
+        ("first", images(1, ROWS["test"])),
+        ("second", images(5, 150)),
+    ],
+)
+@pytest.mark.parametrize("change", [lambda rows: 2 * rows, bfloat16, next_float16])
+def test_private_rows_are_known_in_any_order_company_and_precision(
+    study: Study, tmp_path: Path, name: str, rows: np.ndarray, change: Any
+) -> None:
+    crowd = np.concatenate([change(rows)[::-1], images(6, 300)])
+    manifest = write_split(tmp_path / "public", crowd, dataset="imagenet", split="train")
+    study.refuses(lent(manifest), f"{manifest}: rows of the private dataset {name}: ")
+
+
+def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> None:
+    rows = np.concatenate([images(5, 150)[::-2], images(6, 300)])
+    manifest = write_split(
+        tmp_path / "public", rows, dataset="imagenet", dtype="float16", split="train"
+    )
+    path = study.features("second") / "manifest.json"
+    study.refuses(
+        lent(manifest),
+        f"of this file's 375 rows and the 150 of {path}, both have about ",
+        " % of the smaller one's different rows, but for rounding; name a file",
+    )
+
+
+def test_rows_through_another_backbone_are_not_compared(study: Study, tmp_path: Path) -> None:
+    rows = images(8, 150)
+    write_split(study.results / "features/second/other/train", rows, dataset="d2", split="train")
+    manifest = write_split(tmp_path / "public", rows[::-1].copy(), dataset="x", split="train")
+    study.train(some=lent(manifest))
+
+
+def test_damaged_features_of_another_dataset_stop_nothing(study: Study, tmp_path: Path) -> None:
+    (study.features("second") / "manifest.json").write_text("{}")
+    manifest = write_split(tmp_path / "public", images(6, 300), dataset="x", split="train")
+    study.train(some=lent(manifest))
+
+
+def test_one_picture_in_common_is_no_private_data(study: Study, tmp_path: Path) -> None:
+    zeros = np.zeros((5, DIMENSION), np.float32)
+    rows = np.concatenate([images(0, 1), zeros, images(6, 300)])
+    manifest = write_split(tmp_path / "public", rows, dataset="imagenet", split="train")
+    study.train(some=lent(manifest))
+
+
+def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Path) -> None:
+    manifest = write_split(tmp_path / "public", images(6, 300), dataset="imagenet", split="train")
+    weights = np.random.default_rng(3).normal(size=(CLASSES, DIMENSION)).astype(np.float32)
+    save_file({"weights": weights}, tmp_path / "start")
+    both = lent(manifest) | {"init": "file", "init_file": str(tmp_path / "start")}
+    study.train(some=both, other=SGD)
+    statement = json.loads((study.cell("some") / "privacy.json").read_text())
+    assert statement["declared_public"] == {
+        "by": "lesions",
+        "options": {
+            "init_file": str(tmp_path / "start"),
+            "public_covariance": str(manifest),
+        },
+    }
+    assert statement["public_files"] == {
+        str(path): artifacts.sha256_file(path) for path in (manifest, tmp_path / "start")
+    }
+    without = json.loads((study.cell("other") / "privacy.json").read_text())
+    assert without["public_files"] == {}
+    assert "declared_public" not in without
+
+
+def released_head(study: Study, target: Path) -> Path:
+    """A head as MLflow's registry has it, the one that fits `init_file`."""
+    study.train(sgd=SGD)
+    record = read_cell(study.cell("sgd") / "metrics.json")
+    write_head(target, study.cell("sgd"), record)
+    return target / "head.safetensors"
+
+
+def test_a_released_head_is_no_public_start(study: Study, tmp_path: Path) -> None:
+    path = released_head(study, tmp_path / "released").rename(tmp_path / "zero_shot.safetensors")
+    reason = "heads that sgd trained on private rows of first at epsilon 4"
+    study.refuses(started(path), f"init_file {path}: {reason}")
+    tuned = {"head": "tuned", "base": started(path), "search": {"learning_rate": [0.1, 1]}}
+    study.refuses(tuned, f"base.init_file {path}: {reason}")
+    study.refuses(started(study.cell("sgd") / "heads.safetensors"), reason)
+
+
+def test_a_head_of_another_study_is_no_public_start(study: Study, tmp_path: Path) -> None:
+    other = replace(study, folder=tmp_path / "other", name="scans")
+    shutil.copytree(study.results, other.results)
+    path = released_head(other, tmp_path / "released")
+    shutil.rmtree(other.folder)
+    study.refuses(started(path), "trained on private rows")
+
+
+@pytest.mark.parametrize("columns", [DIMENSION, DIMENSION + 1])
+def test_a_seed_s_weights_saved_without_the_mark_are_known(
+    study: Study, tmp_path: Path, columns: int
+) -> None:
+    study.train(sgd=SGD)
+    weights = load_file(study.cell("sgd") / "heads.safetensors")["weights"][1, :, :columns]
+    save_file({"weights": np.ascontiguousarray(weights)}, tmp_path / "start")
+    study.refuses(started(tmp_path / "start"), "init_file", "the weights of a head in ", "eps-4")
+    save_file({"weights": np.square(weights)}, tmp_path / "start")
+    study.train(some=started(tmp_path / "start"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head: head - head[:1],  # the same softmax, with zeros for class 0
+        lambda head: head + 5,
+        lambda head: 2 * head,
+        lambda head: -0.1 * (head - head[1:2]),
+        lambda head: head.astype(np.float16),
+        lambda head: head * np.array([[0], [1], [1]]),
+        lambda head: head[:, :-1] * np.array([[0], [0], [3]]),
+    ],
+)
+def test_a_seed_s_weights_are_known_in_disguise(study: Study, tmp_path: Path, change: Any) -> None:
+    study.train(sgd=SGD)
+    head = load_file(study.cell("sgd") / "heads.safetensors")["weights"][1]
+    save_file({"weights": np.ascontiguousarray(change(head))}, tmp_path / "start")
+    study.refuses(started(tmp_path / "start"), "init_file", "the weights of a head in ", "eps-4")
+
+
+def test_a_start_that_hardly_moved_is_still_the_file_s(study: Study, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    weights = np.random.default_rng(3).normal(size=(CLASSES, DIMENSION)).astype(np.float32)
+    save_file({"weights": weights}, start)
+    small = started(start) | {"learning_rate": 1e-5}
+    study.train(small=small)
+    moved = load_file(study.cell("small") / "heads.safetensors")["weights"][0, :, :DIMENSION]
+    assert 0 < np.abs(moved - weights).max() < 1e-4
+    study.train(small=small, again=started(start))
+    save_file({"weights": moved.copy()}, start)
+    study.refuses(started(start), "the weights of a head in ")
+
+
+def test_heads_of_zeros_are_nobody_s(study: Study, tmp_path: Path) -> None:
+    study.train(zeros=SGD | {"steps": 1, "learning_rate": 1e-30}, sgd=SGD)
+    save_file({"weights": np.zeros((CLASSES, DIMENSION), np.float32)}, tmp_path / "start")
+    study.train(some=started(tmp_path / "start"))
+    # a head for all classes alike is one of zeros, plus what softmax does not see
+    weights = np.ones((CLASSES, DIMENSION), np.float32) * np.arange(1, DIMENSION + 1)
+    save_file({"weights": weights.astype(np.float32)}, tmp_path / "start")
+    study.train(some=started(tmp_path / "start"))
+
+
+def test_heads_that_were_written_before_there_were_marks_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "heads.safetensors"
+    weights = {"weights": np.ones((CLASSES, DIMENSION), np.float32)}
+    save_file(weights, path, metadata={"dpprobe": json.dumps(SGD)})
+    with pytest.raises(PrivacyError, match=r"init_file x: heads that sgd trained on private rows"):
+        check_unmarked(path, option="init_file", written="x")
+    for metadata in (None, {"other": "1"}, {"dpprobe": "no JSON"}, {"dpprobe": "[1]"}):
+        save_file(weights, path, metadata=metadata)
+        check_unmarked(path, option="init_file", written="x")
+
+
+def test_a_mark_is_the_same_bytes_each_time(study: Study, tmp_path: Path) -> None:
+    first = released_head(study, tmp_path / "a").read_bytes()
+    assert released_head(study, tmp_path / "b").read_bytes() == first
+
+
+@pytest.mark.parametrize("shape", [(), (DIMENSION,), (1, CLASSES, DIMENSION), (2, 2, 2, 2)])
+def test_weights_of_other_shapes_are_left_to_who_reads_them(
+    study: Study, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    study.train(sgd=SGD)
+    save_file({"weights": np.ones(shape, np.float32)}, tmp_path / "start")
+    with pytest.raises(DpprobeError, match="is needed"):
+        study.train(some=started(tmp_path / "start"))
