@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
-from dpprobe.audit.bounds import METHODS, epsilon_lower_bound, one_run_lower_bound
+from dpprobe.analyses.audit.bounds import METHODS, epsilon_lower_bound, one_run_lower_bound
 from dpprobe.privacy.accountants import gaussian_epsilon
 
 Scores = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]

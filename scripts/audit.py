@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.audit.job import audit_job
+        from dpprobe.analyses.audit.measure import audit_job
         from dpprobe.devices import limit_threads
         from dpprobe.study.options import AuditOptions
         from dpprobe.training.tasks import Job

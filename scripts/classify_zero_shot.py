@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.baselines.zero_shot import zero_shot
+        from dpprobe.analyses.zero_shot.measure import zero_shot
 
         zero_shot(
             Path(snakemake.input.test),

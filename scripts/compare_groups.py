@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.fairness.job import fairness_job
+        from dpprobe.analyses.fairness.measure import fairness_job
         from dpprobe.study.options import FairnessOptions
 
         params = snakemake.params

@@ -7,8 +7,8 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        from dpprobe.analyses.imbalance.measure import Sources, imbalance_job
         from dpprobe.devices import limit_threads
-        from dpprobe.fairness.imbalance_job import Sources, imbalance_job
         from dpprobe.results.cell_record import CellName
 
         limit_threads(snakemake.threads)

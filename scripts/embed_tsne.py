@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.analysis.tsne import tsne
+        from dpprobe.analyses.tsne.measure import tsne
 
         options = snakemake.params.options
         tsne(

@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.analysis.law_networks import TunedFiles, measure_laws
+        from dpprobe.analyses.representation_law.law_networks import TunedFiles, measure_laws
         from dpprobe.study.options import RepresentationLawOptions
 
         study = run_study(snakemake.config)

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.analysis.long_tail_job import long_tail_job
+        from dpprobe.analyses.long_tail.measure import long_tail_job
         from dpprobe.study.options import LongTailOptions
 
         long_tail_job(

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.audit.record import AuditRecord
+        from dpprobe.analyses.audit.audit_record import AuditRecord
         from dpprobe.reporting.figures.audit import audit_figure
 
         audit_figure(

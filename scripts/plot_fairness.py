@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.fairness.record import FairnessRecord
+        from dpprobe.analyses.fairness.fairness_record import FairnessRecord
         from dpprobe.reporting.figures.fairness import gap_figure, quality_figure
 
         records = [FairnessRecord.read(Path(path)) for path in snakemake.input.records]

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.fairness.imbalance_record import ImbalanceRecord
+        from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
         from dpprobe.reporting.figures.imbalance import imbalance_figure, law_figure
 
         record = ImbalanceRecord.read(Path(snakemake.input[0]))

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.analysis.law_record import LawRecord
+        from dpprobe.analyses.representation_law.law_record import LawRecord
         from dpprobe.exhibits import published
         from dpprobe.reporting.figures.representation_law import law_figures
         from dpprobe.reporting.law_tables import published_laws

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.analysis.long_tail_record import read_long_tails
+        from dpprobe.analyses.long_tail.long_tail_record import read_long_tails
         from dpprobe.reporting.figures.long_tail import long_tail_figure
 
         long_tail_figure(

@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.baselines.few_shot import Task, few_shot
+        from dpprobe.analyses.few_shot.measure import Task, few_shot
         from dpprobe.devices import limit_threads
 
         limit_threads(snakemake.threads)

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.analysis.law_record import read_laws
+        from dpprobe.analyses.representation_law.law_record import read_laws
         from dpprobe.exhibits import published
         from dpprobe.reporting.law_tables import published_laws, write_law_tables
         from dpprobe.results.summary import read_grid

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.analysis.law_record import LAYERS
-from dpprobe.analysis.long_tail_record import LONG_TAIL
-from dpprobe.audit.record import AUDITS
+from dpprobe.analyses.audit.audit_record import AUDITS
+from dpprobe.analyses.fairness.fairness_record import FAIRNESS
+from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
+from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL
+from dpprobe.analyses.representation_law.law_record import LAYERS
 from dpprobe.data import downloads, table
-from dpprobe.fairness.imbalance_record import IMBALANCE
-from dpprobe.fairness.record import FAIRNESS
 from dpprobe.features.manifest import MANIFEST_FORMAT
 from dpprobe.privacy import calibration
 from dpprobe.release.ledger import LEDGER_FILE

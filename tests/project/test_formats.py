@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpprobe.analysis.tsne import read_embedding
+from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import read_record, write_table
 from dpprobe.data.download_receipt import read_receipt
 from dpprobe.data.table import SplitTable, read_info

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX, audit_path, power_in_words
 from dpprobe.artifacts import write_json
-from dpprobe.audit.record import RECORD_SUFFIX, audit_path, power_in_words
 from dpprobe.privacy.limits import INFINITE
 
 WHITE_BOX: dict[str, Any] = {

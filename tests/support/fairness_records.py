@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpprobe.artifacts import write_table
-from dpprobe.fairness.record import (
+from dpprobe.analyses.fairness.fairness_record import (
     COLUMNS,
     FAIRNESS,
     RECORD_SUFFIX,
@@ -17,6 +16,7 @@ from dpprobe.fairness.record import (
     FairnessRecord,
     fairness_path,
 )
+from dpprobe.artifacts import write_table
 from dpprobe.privacy.limits import epsilon_value
 
 GROUPS: dict[str, dict[str, int]] = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.fairness.comparison import Comparison, comparisons
-from dpprobe.fairness.groups import TestRows, groupings
-from dpprobe.fairness.measures import Head
-from dpprobe.fairness.record import Minimum
+from dpprobe.analyses.fairness.comparison import Comparison, comparisons
+from dpprobe.analyses.fairness.fairness_record import Minimum
+from dpprobe.analyses.fairness.group_metrics import Head
+from dpprobe.analyses.fairness.groupings import TestRows, groupings
 from dpprobe.results.metrics import Link
 
 FEW = Minimum(units=2, positives=1, negatives=1)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dpprobe.fairness.imbalance import break_down, fit_law, least_reference
-from dpprobe.fairness.imbalance_record import (
+from dpprobe.analyses.imbalance.imbalance_record import (
     Clipping,
     Estimate,
     ImbalanceRecord,
     RareCell,
     TrainingSet,
 )
+from dpprobe.analyses.imbalance.rare_classes import break_down, fit_law, least_reference
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 
 EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 FLOAT_KERNELS = [
-    "dpprobe.fairness.kernels",
+    "dpprobe.analyses.fairness.group_kernels",
     "dpprobe.heads.kernels.fused_step",
     "dpprobe.privacy.gradient_noise",
 ]
@@ -96,7 +96,7 @@ def group_results() -> list[np.ndarray]:
     """Returns areas, sums and differences of groups of rows, in resamples and random splits."""
     import numpy as np
 
-    from dpprobe.fairness import kernels
+    from dpprobe.analyses.fairness import group_kernels
 
     generator = np.random.default_rng(0)
     rows, units, groups, lanes, ways = 400, 150, 5, 64, 20
@@ -110,12 +110,12 @@ def group_results() -> list[np.ndarray]:
     areas, sums = np.empty((groups, lanes)), np.zeros((groups, lanes))
     shuffled, totals = np.empty((ways, groups)), np.zeros((ways, groups, groups))
     largest = np.empty(lanes)
-    kernels.areas(counts, unit, positive, last, weight, starts, areas)
-    kernels.add_sums(counts, unit, place, weight, sums)
-    kernels.shuffled_areas(splits, unit, positive, last, weight, shuffled)
-    kernels.add_shuffled_sums(splits, unit, place, weight, totals)
+    group_kernels.areas(counts, unit, positive, last, weight, starts, areas)
+    group_kernels.add_sums(counts, unit, place, weight, sums)
+    group_kernels.shuffled_areas(splits, unit, positive, last, weight, shuffled)
+    group_kernels.add_shuffled_sums(splits, unit, place, weight, totals)
     scale = generator.random((groups, groups))
-    kernels.largest_difference(areas.astype(np.float32), np.zeros(lanes), scale, largest)
+    group_kernels.largest_difference(areas.astype(np.float32), np.zeros(lanes), scale, largest)
     return [areas, sums, shuffled, totals, largest]
 
 

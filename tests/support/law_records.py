@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.analysis.law_record import MEASURES, LawRecord
+from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord
 
 LAYERS = 5
 

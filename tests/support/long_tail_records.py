@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analysis.long_tail_record import RECORD_SUFFIX, LongTailRecord, long_tail_path
+from dpprobe.analyses.long_tail.long_tail_record import (
+    RECORD_SUFFIX,
+    LongTailRecord,
+    long_tail_path,
+)
 
 FREQUENCIES: dict[str, Any] = {
     "sub_classes": 40,

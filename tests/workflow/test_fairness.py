@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.fairness.record import FairnessRecord
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 
 from .conftest import Workspace
 

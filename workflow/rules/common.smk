@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 
-from dpprobe.analysis.law_record import (
+from dpprobe.analyses.representation_law.law_record import (
     ACCURACY_FIGURE,
     LAW_SUFFIXES,
     LAW_TABLES,
@@ -18,19 +18,19 @@ from dpprobe.analysis.law_record import (
     MEASURE_FIGURES,
     law_path,
 )
-from dpprobe.analysis.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
-from dpprobe.analysis.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
+from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
+from dpprobe.analyses.long_tail.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
 from dpprobe.artifacts import fingerprint
-from dpprobe.audit.record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
+from dpprobe.analyses.audit.audit_record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
-from dpprobe.fairness.record import (
+from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS,
     FAIRNESS_SUFFIXES,
     TABLE_SUFFIX,
     fairness_path,
 )
-from dpprobe.fairness.imbalance_record import (
+from dpprobe.analyses.imbalance.imbalance_record import (
     IMBALANCE,
     IMBALANCE_SUFFIXES,
     imbalance_path,

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpprobe.audit.record import AuditRecord, at_least, power_in_words
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, power_in_words
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan
 

@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dpprobe.artifacts import write_text
-from dpprobe.errors import DataError
-from dpprobe.exhibits import tables
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
-from dpprobe.fairness.groups import NO_NAME, natural
-from dpprobe.fairness.record import (
+from dpprobe.analyses.fairness.fairness_record import (
     ALL_LABELS,
     GROUP_METRICS,
     TABLE_SUFFIX,
@@ -27,6 +22,11 @@ from dpprobe.fairness.record import (
     Reference,
     left_out_in_words,
 )
+from dpprobe.analyses.fairness.groupings import NO_NAME, natural
+from dpprobe.artifacts import write_text
+from dpprobe.errors import DataError
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.study.ablations import unique
 

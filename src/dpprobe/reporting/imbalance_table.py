@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dpprobe.artifacts import write_text
-from dpprobe.exhibits import tables
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
-from dpprobe.fairness.imbalance import best_methods, fit_law
-from dpprobe.fairness.imbalance_record import (
+from dpprobe.analyses.imbalance.imbalance_record import (
     BreakDown,
     Estimate,
     ImbalanceRecord,
@@ -17,6 +13,10 @@ from dpprobe.fairness.imbalance_record import (
     Ranged,
     RareCell,
 )
+from dpprobe.analyses.imbalance.rare_classes import best_methods, fit_law
+from dpprobe.artifacts import write_text
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.study.ablations import unique
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dpprobe.analysis.law_record import (
+from dpprobe.analyses.representation_law.law_record import (
     LAW_TABLES,
     MEASURES,
     FittedLaw,

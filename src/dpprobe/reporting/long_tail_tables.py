@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.analysis.long_tail import FEW
-from dpprobe.analysis.long_tail_record import LONG_TAIL_TABLES, Frequencies, LongTailRecord
-from dpprobe.analysis.rank_correlation import RankCorrelation, rank_correlation
+from dpprobe.analyses.long_tail.long_tail_record import (
+    LONG_TAIL_TABLES,
+    Frequencies,
+    LongTailRecord,
+)
+from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation, rank_correlation
+from dpprobe.analyses.long_tail.sub_classes import FEW
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell

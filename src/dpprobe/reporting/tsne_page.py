@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dpprobe.analysis.tsne import read_embedding
+from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import write_text
 from dpprobe.data.table import SplitTable
 from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from dpprobe.audit.record import AuditRecord
+from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.colours import CLASS_COLOURS
-from dpprobe.fairness.record import FairnessRecord
 from dpprobe.results.cell_record import ACCURACY, measures, read_cell
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.model_registry import register_heads, retire_heads

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput
 
+from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.artifacts import fingerprint, sha256_file
-from dpprobe.audit.record import AuditRecord
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
-from dpprobe.fairness.record import FairnessRecord
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.reporting.confusion_matrix import confusion_svg

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.audit.white_box import audited_shape
+from dpprobe.analyses.audit.white_box import audited_shape
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance import fit_balanced, weighted
 from dpprobe.heads.balance_options import BalanceOptions

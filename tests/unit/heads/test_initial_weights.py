@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from dpprobe.baselines.records import read_zero_shot
-from dpprobe.baselines.zero_shot import zero_shot
+from dpprobe.analyses.zero_shot.measure import zero_shot
+from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.initial_weights import initial_weights
@@ -26,8 +26,8 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
 from tests.support.linear_heads import rows_of, training_set
-from tests.unit.analysis.test_tsne import write_store
-from tests.unit.baselines.test_zero_shot import write_text
+from tests.unit.analyses.tsne.test_measure import write_store
+from tests.unit.analyses.zero_shot.test_measure import write_text
 
 CLASSES = tuple(f"class {index}" for index in range(8))
 ROWS, DIMENSION = 1500, 32

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.errors import DataError
 from dpprobe.exhibits.tables import Table
-from dpprobe.fairness.record import FairnessRecord
 from dpprobe.reporting.fairness_table import (
     BY_ACCURACY,
     fairness_table,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from dpprobe.fairness.imbalance import fit_law
-from dpprobe.fairness.imbalance_record import ImbalanceRecord
+from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
+from dpprobe.analyses.imbalance.rare_classes import fit_law
 from dpprobe.reporting.imbalance_table import (
     best_table,
     in_words,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.analysis.long_tail_record import LONG_TAIL_TABLES, LongTailRecord
+from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL_TABLES, LongTailRecord
 from dpprobe.exhibits.tables import markdown
 from dpprobe.reporting.long_tail_tables import (
     Gap,

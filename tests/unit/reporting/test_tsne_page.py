@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from dpprobe.analysis.tsne import EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION
+from dpprobe.analyses.tsne.measure import EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION
 from dpprobe.artifacts import write_table
 from dpprobe.data.sklearn_datasets import Options
 from dpprobe.data.table import make_batch, write_dataset

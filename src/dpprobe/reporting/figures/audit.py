@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dpprobe.audit.record import AuditRecord, WhiteBox
+from dpprobe.analyses.audit.audit_record import AuditRecord, WhiteBox
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.study.ablations import unique

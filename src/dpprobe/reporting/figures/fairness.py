@@ -16,9 +16,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from dpprobe.analyses.fairness.fairness_record import FairnessCell, FairnessRecord, Gap
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
-from dpprobe.fairness.record import FairnessCell, FairnessRecord, Gap
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting.fairness_table import beyond_chance, metric_title, shown_metric
 from dpprobe.study.ablations import unique

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.special import expit
 
+from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, Law, RareCell
+from dpprobe.analyses.imbalance.rare_classes import least_reference, retained
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
-from dpprobe.fairness.imbalance import least_reference, retained
-from dpprobe.fairness.imbalance_record import ImbalanceRecord, Law, RareCell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.study.ablations import unique
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from dpprobe.analysis.long_tail_record import LongTailRecord
-from dpprobe.analysis.rank_correlation import RankCorrelation
+from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
+from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.privacy.limits import epsilon_value

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from dpprobe.analysis.law_record import (
+from dpprobe.analyses.representation_law.law_record import (
     ACCURACY_FIGURE,
     MEASURE_FIGURES,
     MEASURES,

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.patheffects import withStroke
 
-from dpprobe.analysis.tsne import read_embedding
+from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.exhibits import style
 from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.study.ablations import unique

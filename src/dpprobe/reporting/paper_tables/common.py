@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.baselines.records import read_few_shot, read_zero_shot
+from dpprobe.analyses.few_shot.few_shot_record import read_few_shot
+from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, mean_cell
 from dpprobe.privacy.limits import ABOVE_MARK

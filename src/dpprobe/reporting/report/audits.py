@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.audit.record import (
+from dpprobe.analyses.audit.audit_record import (
     Attack,
     AuditRecord,
     Control,

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.exhibits.tables import html, markdown
-from dpprobe.fairness.record import (
+from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
     Attribute,
     FairnessCell,
     FairnessRecord,
     left_out_in_words,
 )
+from dpprobe.exhibits.tables import html, markdown
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.fairness_table import (
     METRIC_TITLES,

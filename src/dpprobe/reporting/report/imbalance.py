@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.exhibits import tables
-from dpprobe.fairness.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.imbalance_table import best_table, break_down_words, law_words, laws_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analysis.law_record import read_laws
+from dpprobe.analyses.representation_law.law_record import read_laws
 from dpprobe.exhibits import published
 from dpprobe.exhibits.tables import html
 from dpprobe.reporting.law_tables import law_tables, published_laws

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from dpprobe.analysis.long_tail_record import read_long_tails
+from dpprobe.analyses.long_tail.long_tail_record import read_long_tails
 from dpprobe.exhibits.tables import html
 from dpprobe.reporting.long_tail_tables import long_tail_tables
 from dpprobe.results.summary import Grid

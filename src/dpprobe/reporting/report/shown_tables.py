@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.analysis.law_record import LAW_TABLES
+from dpprobe.analyses.representation_law.law_record import LAW_TABLES
 from dpprobe.errors import DataError
 from dpprobe.exhibits import published
 from dpprobe.exhibits.tables import Table

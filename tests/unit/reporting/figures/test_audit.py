@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.patches import StepPatch
 
-from dpprobe.audit.record import AuditRecord
+from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.errors import DataError
 from dpprobe.reporting.figures.audit import audit_figure
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit

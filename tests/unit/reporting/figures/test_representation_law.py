@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analysis.law_record import MEASURES
+from dpprobe.analyses.representation_law.law_record import MEASURES
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.reporting.figures.representation_law import accuracy_figure, law_figure

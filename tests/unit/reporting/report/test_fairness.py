@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.fairness.record import FairnessRecord
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.reporting.fairness_table import write_fairness_table
 from dpprobe.reporting.figures.fairness import gap_figure, quality_figure
 from dpprobe.reporting.report.fairness import read_fairness_parts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.analysis.law_record import law_path
+from dpprobe.analyses.representation_law.law_record import law_path
 from dpprobe.reporting.report.exhibits import title_of
 from tests.support.law_records import law_record
 from tests.support.report_page import PNG, Made

@@ -1,0 +1,265 @@
+"""The audit job: every audited method of one (dataset, backbone, epsilon), cell by cell.
+
+A job trains heads for itself and leaves the published ones alone. A cell that promises something is
+tested by `white_box`, on synthetic rows; where a study asks for it, real rows are attacked by
+`membership`. The scores of all attacks are written first, the record last: a cell whose record has
+today's fingerprint is whole, and is kept.
+
+Methods share a job since most of a small audit is starting Python; they do not share one with other
+epsilons, so that a cluster audits these side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpprobe.analyses.audit import membership, white_box
+from dpprobe.analyses.audit.audit_record import (
+    RECORD_SUFFIX,
+    SCORES_SUFFIX,
+    AuditRecord,
+    Claim,
+    Evidence,
+    audit_path,
+    power_in_words,
+)
+from dpprobe.artifacts import fingerprint, sha256_file, write_table
+from dpprobe.devices import identity_device, resolve_device
+from dpprobe.errors import DataError, DpprobeError, may_pass
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.study.options import AuditOptions
+from dpprobe.training.job_features import read_training_set, units_of
+from dpprobe.training.plan_file import check_prices, read_plans
+from dpprobe.training.tasks import Job, check_planned, decided_job, plan_identity
+from dpprobe.versions import VERSIONS, code_version
+
+logger = logging.getLogger("dpprobe")
+
+SCORES = pa.schema([("attack", pa.string()), ("member", pa.bool_()), ("score", pa.float64())])
+
+
+def audit_job(
+    job: Job,
+    audit: AuditOptions,
+    *,
+    train: Path,
+    plans: Path,
+    audits: Path,
+    device: str,
+) -> None:
+    """Brings every audit of a job up to date.
+
+    Args:
+      job: the training job of the audited methods.
+      audit: the study's options.
+      train: the manifest of the training features.
+      plans: the calibrated plans of the training job.
+      audits: the folder of all audits.
+      device: "auto", "cpu" or "cuda".
+
+    Raises:
+      PrivacyError: before anything is trained, when a plan is not its method's or does not cost
+        what its file says.
+      DpprobeError: naming each method that failed, after the others have been audited.
+    """
+    calibrated = read_plans(plans)
+    store = FeatureStore(train)
+    units = units_of(store, job.unit)
+    n = store.rows if units is None else units.count
+    job, calibrated = decided_job(job, plans, calibrated, store, n)
+    tasks = []
+    for name in job.methods:
+        if name in calibrated.failures:
+            continue
+        check_planned(plans, job, name, calibrated, n)
+        tasks.append(
+            _Task(
+                job=job,
+                audit=audit,
+                method=name,
+                plan=calibrated.plans[name],
+                train=store,
+                audits=audits,
+                # <calibration>/<dataset>/eps-<epsilon>.json
+                cache=plans.parent.parent,
+                device=device,
+            )
+        )
+    stale = [task for task in tasks if not task.is_current()]
+    for task in stale:
+        check_prices(plans, task.method, calibrated, job.seeds)
+    rows = None
+    if stale and audit.membership:
+        rows = read_training_set(
+            store, device=resolve_device(device), memory_mb=job.memory_mb, units=units
+        )
+    errors: dict[str, DpprobeError] = {}
+    for task in stale:
+        try:
+            task.run(rows)
+        except DpprobeError as error:
+            logger.warning("%s failed; why is told when the job ends", task.method)
+            errors[task.method] = error
+    reasons: dict[str, object] = {**calibrated.failures, **errors}
+    if reasons:
+        failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
+        failure.passes = any(map(may_pass, errors.values()))
+        raise failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """The audit of one cell."""
+
+    job: Job
+    audit: AuditOptions
+    method: str
+    plan: Plan
+    train: FeatureStore
+    audits: Path
+    cache: Path
+    device: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.job.dataset, self.job.backbone, self.method, self.job.epsilon
+
+    @cached_property
+    def options(self) -> MethodOptions:
+        """The method's options, with the names of dataset and backbone put into paths."""
+        return self.job.methods[self.method].located(
+            dataset=self.job.dataset, backbone=self.job.backbone
+        )
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the audit's results: its seeds derive from it."""
+        values = {
+            "use": "audit",
+            "versions": [VERSIONS["training"], VERSIONS["audit"]],
+            "cell": list(self.key),
+            "options": self.options.identity(),
+            "public": [sha256_file(Path(path)) for path in self.options.input_files()],
+            "plan": plan_identity(self.plan),
+            "audit": self.audit.model_dump(mode="json", exclude={"methods", "epsilons"}),
+            "study_seed": self.job.study_seed,
+            "shape": [self.train.dimension, self.train.num_classes, self.train.multi_label],
+        }
+        if self.audit.membership:
+            values["rows"] = self.train.fingerprint
+            values["device"] = identity_device(self.device)
+        return values
+
+    @cached_property
+    def public_identity(self) -> dict[str, Any]:
+        """The identity without the private rows: a white-box result must not tell of them."""
+        return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
+
+    def is_current(self) -> bool:
+        """Returns True if a record has today's fingerprint; one that cannot be read has not."""
+        try:
+            record = AuditRecord.read(audit_path(self.audits, self.key, RECORD_SUFFIX))
+        except DataError:
+            return False
+        scores = audit_path(self.audits, self.key, SCORES_SUFFIX)
+        return record.fingerprint == fingerprint(self.identity) and scores.is_file()
+
+    def run(self, rows: TrainingSet | None) -> None:
+        """Attacks heads of this cell's method and plan, and writes scores and record."""
+        parts: dict[str, Any] = {"white_box": None, "controls": [], "membership": None}
+        scores = []
+        label = f"{self.method}, epsilon {self.job.epsilon}"
+        if self.plan.private:
+            result = white_box.audit(
+                self.options.trained,
+                self.plan,
+                dimension=self.train.dimension,
+                num_classes=self.train.num_classes,
+                multi_label=self.train.multi_label,
+                runs=self.audit.runs,
+                confidence=self.audit.confidence,
+                seed=cell_seed(self.public_identity, 0),
+                controls=self.audit.controls,
+                progress_label=f"audit of {label}",
+                cache=self.cache,
+            )
+            parts |= result.to_dict()
+            scores.append(result.scores)
+        if rows is not None and self.audit.membership:
+            attacked = membership.attack(
+                self.options.trained,
+                self.plan,
+                rows,
+                seed=cell_seed(self.identity, 1),
+                progress_label=f"membership in {label}",
+                **self.audit.membership.model_dump(),
+            )
+            parts["membership"] = attacked.to_dict()
+            scores.append(attacked.scores)
+        record = self._record(parts)
+        write_table(audit_path(self.audits, self.key, SCORES_SUFFIX), _table(scores))
+        record.write(audit_path(self.audits, self.key, RECORD_SUFFIX))
+        if record.white_box:
+            logger.info(
+                "%s: epsilon is at least %.3g at confidence %g; promised are %.3g",
+                label, record.white_box.epsilon_lower, record.white_box.confidence,
+                record.claim.epsilon,
+            )  # fmt: skip
+
+    def _record(self, parts: Mapping[str, Any]) -> AuditRecord:
+        dataset, backbone, method, epsilon = self.key
+        return AuditRecord.model_validate(
+            {
+                "dataset": dataset,
+                "backbone": backbone,
+                "method": method,
+                "epsilon": epsilon,
+                "fingerprint": fingerprint(self.identity),
+                "claim": claim(self.plan),
+                "plan": self.plan.to_dict(),
+                **parts,
+                "evidence": Evidence(
+                    date=datetime.now(UTC).date().isoformat(),
+                    code=f"dpprobe {code_version()}, audit {VERSIONS['audit']}",
+                    power=power_in_words(parts["white_box"]),
+                ),
+            }
+        )
+
+
+def claim(plan: Plan) -> Claim:
+    """Returns the promise of one head of a plan."""
+    sampled = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
+    exact = plan.private and is_gaussian(plan.mechanisms) and plan.selection is None
+    return Claim(
+        epsilon=plan.realised_epsilon if plan.private else math.inf,
+        epsilon_target=plan.epsilon,
+        delta=plan.delta,
+        mu=gaussian_mu(plan.mechanisms) if exact else None,
+        sampled=sampled,
+        priced_by=plan.priced_by,
+    )
+
+
+def _table(scores: list[Mapping[str, Any]]) -> pa.Table:
+    """Returns the scores of all attacks, a row each, in the order of the attacks."""
+    parts = [
+        pa.table({name: np.asarray(part[name]) for name in SCORES.names}).cast(SCORES)
+        for part in scores
+    ]
+    return pa.concat_tables(parts) if parts else SCORES.empty_table()

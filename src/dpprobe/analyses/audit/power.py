@@ -1,0 +1,285 @@
+"""The strongest test that a plan allows, with its noise as planned and with less or more.
+
+A test of "was the canary in?", fixed beforehand, is right about a fair coin with probability
+(1 + TV) / 2 at most, TV the total variation between what is released with and without the canary.
+A plan gives TV; the same plan with all noise multipliers times f gives TV(f), which falls with f.
+Runs that are right more often than TV(f) allows reject a noise of f times the plan's, or more. The
+largest f that they do not reject, and the epsilon of the plan with that noise, is a lower bound on
+the epsilon of a mechanism that differs from its plan by the noise alone. Nothing is assumed about
+the scores of the test.
+
+- **No mechanism samples.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
+- **Some sample their rows.** TV is delta at epsilon 0 of the privacy loss distribution, whose grid
+  overestimates it: f is then too large, never too small. The epsilon of that f is
+  `accountants.epsilon_below`, which is never above the truth. Both sides are safe.
+- **A selection** is priced at one (epsilon, delta), of which no factor of noise is known. Then
+
+      accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)),
+
+  the corner of the trade-off curve of (epsilon, delta)-DP, which an epsilon is solved for. The same
+  holds for a plan without noise, which promises nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from dpprobe.analyses.audit.bounds import accuracy_lower_bound
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy.plan import Mechanism, Plan
+
+# Factors of a sampled plan are searched to this relative width of the separation: few prices.
+_TOLERANCE = 1e-3
+# With little noise grids outgrow memory: the search goes there in short strides, and no further
+# than to an epsilon of about a hundred: 250 by the rough price.
+_STRIDE, _FAR = 0.3, 250.0
+# Above what round-off may be, up to a total variation of 1 - 1e-9.
+_ABOVE = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class PlanFamily:
+    """A plan with all its noise multipliers times a factor.
+
+    Attributes:
+      plan: with factor 1.
+      group: units that are in or out together, in what a test is allowed; epsilons are of one unit.
+    """
+
+    plan: Plan
+    group: int = 1
+
+    @cached_property
+    def _mechanisms(self) -> tuple[Mechanism, ...]:
+        return tuple(replace(item, sensitivity=1.0, released="") for item in self.plan.mechanisms)
+
+    @property
+    def scales(self) -> bool:
+        """True if the plan has noise that a factor changes, and a price for each."""
+        return self.plan.private and self.plan.selection is None
+
+    @cached_property
+    def _mu(self) -> float | None:
+        """The plan's mu, None where a mechanism samples its rows."""
+        if not accountants.is_gaussian(self._mechanisms):
+            return None
+        return self.group * accountants.gaussian_mu(self._mechanisms)
+
+    @property
+    def exact(self) -> bool:
+        """True if the plan's total variation is known, and no bound."""
+        return self.scales and self._mu is not None
+
+    @property
+    def separation(self) -> float:
+        """The mu of a Gaussian mechanism that allows as much as the plan."""
+        return separation(self.total_variation())
+
+    def total_variation(self, factor: float = 1.0) -> float:
+        """Computes the total variation that the plan allows with `factor` times its noise.
+
+        Returns:
+          Exact where no mechanism samples, else an upper bound; 1 without noise. Of a selection the
+          bound by its one price, and NaN for other factors than 1.
+        """
+        _check_factor(factor)
+        if not self.plan.private or factor == 0:
+            return 1.0
+        if self.plan.selection is not None:
+            if factor != 1:
+                return math.nan
+            grown = math.exp(-self.plan.realised_epsilon)
+            return (1 - grown + 2 * self.plan.delta * grown) / (1 + grown)
+        if self._mu is not None:
+            return math.erf(self._mu / factor / math.sqrt(8))
+        return _sampled_variation(self._scaled(factor), self.plan.delta, self.group)
+
+    def epsilon(self, factor: float = 1.0) -> float:
+        """Computes the epsilon at the plan's delta with `factor` times its noise, from below.
+
+        Returns:
+          A lower bound; infinite without noise, NaN for a selection.
+        """
+        _check_factor(factor)
+        if not self.plan.private or factor == 0:
+            return math.inf
+        if self.plan.selection is not None:
+            return math.nan
+        if math.isinf(factor):
+            return 0.0
+        return accountants.epsilon_below(self._scaled(factor), self.plan.delta)
+
+    def factor_of(self, total_variation: float) -> float:
+        """Computes the largest factor with which the plan allows a total variation.
+
+        Returns:
+          The factor, from above: exact to nine digits, or 0.1 % where a mechanism samples; of
+          such a plan no less than the factor with an epsilon of about a hundred, even where no
+          factor allows so much. Infinite for 0 and less, 0 for 1 where no mechanism samples; NaN
+          for a selection and for a plan without noise.
+
+        Raises:
+          ConfigError: for a total variation above 1 or NaN.
+        """
+        if not total_variation <= 1:
+            raise ConfigError(f"total variation {total_variation!r}: must be at most 1")
+        if not self.scales:
+            return math.nan
+        if total_variation <= 0:
+            return math.inf
+        wanted = separation(total_variation)
+        if self._mu is not None:
+            return self._mu / wanted * _ABOVE
+        return self._search(wanted)
+
+    def _search(self, wanted: float) -> float:
+        """Searches the factor of a sampled plan that has a separation, from above."""
+        least = self._least_factor
+
+        def price(factor: float) -> float:
+            return separation(self.total_variation(max(factor, least)))
+
+        try:
+            factor, _ = calibration.find_factor(
+                price, wanted, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
+            )
+        except PrivacyError:  # more than the least factor allows
+            return least
+        return max(factor, least)
+
+    @cached_property
+    def _least_factor(self) -> float:
+        factor = 1.0
+        while accountants.rough_epsilon(self._scaled(factor / 1.25), self.plan.delta) < _FAR:
+            factor /= 1.25
+        return factor
+
+    def epsilon_of_accuracy(self, accuracy: float) -> float:
+        """Computes the smallest epsilon, at the plan's delta, that allows a test this accuracy.
+
+        Args:
+          accuracy: a lower bound on the share of runs, in or out by a fair coin, that a test fixed
+            beforehand is right about.
+
+        Returns:
+          A lower bound on epsilon: by the plan with another noise, or by (epsilon, delta) alone for
+          a selection and for a plan without noise. 0 for an accuracy of 1/2 or less.
+
+        Raises:
+          ConfigError: for an accuracy that does not lie between 0 and 1.
+        """
+        if not 0 <= accuracy <= 1:
+            raise ConfigError(f"accuracy {accuracy!r}: must lie between 0 and 1")
+        if accuracy <= 0.5:
+            return 0.0
+        if self.scales:
+            return self.epsilon(self.factor_of(2 * accuracy - 1))
+        if accuracy == 1:
+            return math.inf
+        return max(0.0, math.log(max(accuracy - self.plan.delta, 0.5) / (1 - accuracy)))
+
+    def _scaled(self, factor: float) -> tuple[Mechanism, ...]:
+        return tuple(item.scaled(factor) for item in self._mechanisms)
+
+
+def caught_factor(
+    family: PlanFamily,
+    runs: int,
+    confidence: float = 0.95,
+    probability: float = 0.95,
+    *,
+    strength: float = 1.0,
+) -> float:
+    """Computes by how much too small the noise must be for an audit to reject its plan.
+
+    The audit is right about so many of `runs` that it rejects the plan at `confidence`; with noise
+    of 1 / f times the plan's the test does so with the given probability.
+
+    Args:
+      strength: the separation (mu) that the test has, as a part of the plan's, taken to be the same
+        with less noise; 1 is the best test there is.
+
+    Returns:
+      The factor f, above 1. NaN where no noise would be caught with so few runs, for a selection
+      and for a plan without noise.
+
+    Raises:
+      ConfigError: for a confidence or a probability that does not lie between 0 and 1.
+      DataError: for no runs.
+    """
+    from scipy.special import betaincinv
+
+    if not 0 < probability < 1:
+        raise ConfigError(f"probability {probability!r}: must lie between 0 and 1, such as 0.95")
+    accuracy_lower_bound(runs, runs, confidence)
+    if not family.scales or strength <= 0:
+        return math.nan
+    allowed = (1 + family.total_variation()) / 2
+    needed = _fewest_that_reject(allowed, runs, confidence)
+    if needed is None:
+        return math.nan
+    # With this accuracy so many, or more, are right with the given probability.
+    accuracy = float(betaincinv(needed, runs - needed + 1, probability))
+    wanted = min(math.erf(separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
+    factor = family.factor_of(wanted)
+    reached = factor > 0 and family.total_variation(factor) >= wanted * (1 - 2 * _TOLERANCE)
+    return 1 / factor if reached and factor < 1 else math.nan
+
+
+def runs_to_reject(
+    allowed: float, accuracy: float, confidence: float = 0.95, probability: float = 0.95
+) -> int:
+    """Returns about how many runs reject a plan with a probability.
+
+    Args:
+      allowed: the accuracy that the plan allows a test.
+      accuracy: that of the test, above `allowed`.
+
+    Returns:
+      A power of two times 25; at most about a million.
+    """
+    from scipy.stats import binom
+
+    runs = 25
+    while runs < 10**6:
+        needed = _fewest_that_reject(allowed, runs, confidence)
+        if needed is not None and binom.sf(needed - 1, runs, accuracy) >= probability:
+            break
+        runs *= 2
+    return runs
+
+
+def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | None:
+    """Returns the fewest right runs whose lower bound lies above an accuracy; None if none does."""
+    low, high = 0, runs + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if accuracy_lower_bound(middle, runs, confidence) > accuracy:
+            high = middle
+        else:
+            low = middle
+    return high if high <= runs else None
+
+
+def separation(total_variation: float) -> float:
+    """Computes the mu of two normal distributions of this total variation."""
+    from scipy.special import erfinv
+
+    return math.sqrt(8) * float(erfinv(min(total_variation, 1.0)))
+
+
+@lru_cache
+def _sampled_variation(mechanisms: tuple[Mechanism, ...], delta: float, group: int) -> float:
+    """Bounds the total variation by the privacy profile at epsilon 0, to a group of units."""
+    import numpy as np
+
+    profile = accountants.privacy_profile(mechanisms, delta, size=group)
+    return min(1.0, float(np.asarray(profile.deltas(np.zeros(1)))[0]))
+
+
+def _check_factor(factor: float) -> None:
+    if not factor >= 0:
+        raise ConfigError(f"factor {factor!r}: must be 0 or more")

@@ -1,0 +1,221 @@
+"""Heads trained with and without each of some units of privacy, for attacks on membership.
+
+Each head is trained by the cell's method and plan on the cell's rows. For each head a fair coin
+decides for each attacked unit: in, or out. A unit that is out has weight 0, so it is a null row: it
+contributes nothing to any sum, and n, rates, divisors and noise stay as they are. All other units
+are in every head.
+
+Coins are independent, so what an attacker knows of all other coins says nothing of the one that he
+guesses: this is the game that a plan's trade-off curve bounds (privacy.trade_off). It is a game
+about real rows, and what comes of it describes those: it is not private.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.analyses.audit.membership_attacks import Confidences, Flags, confidences
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.unit_weights import Units
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.progress import Progress
+
+logger = logging.getLogger("dpprobe")
+
+Index = npt.NDArray[np.int64]
+
+# Rare classes hold at most this part of the rows together, and each at most this part of a mean
+# class.
+_RARE_ROWS, _RARE_CLASS = 0.1, 0.5
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """The units that are attacked.
+
+    Attributes:
+      units: int64 [u], their numbers in the training set.
+      rows: int64 [r], all their rows.
+      unit_of: int64 [r], for each of these the place of its unit in `units`.
+      mislabelled: [u], True where the rows' labels were changed.
+      labels: of all rows of the training set, those changes made.
+      rare: [u], True for units with a row of a rare class; None where there is no such class.
+    """
+
+    units: Index
+    rows: Index
+    unit_of: Index
+    mislabelled: Flags
+    labels: torch.Tensor
+    rare: Flags | None
+
+    @cached_property
+    def sizes(self) -> Index:
+        """The number of rows of each unit."""
+        return np.bincount(self.unit_of, minlength=len(self.units))
+
+
+def choose(data: TrainingSet, *, rows: int, mislabelled: float, seed: int) -> Attacked:
+    """Draws at most `rows` units, and those of them whose labels are changed."""
+    members = units_of(data)
+    drawn = stream(seed, "attacked units").permutation(members.count)[:rows]
+    units = np.sort(drawn)
+    indices, sizes = members.rows_of(units, np.ones(len(units), dtype=np.int64))
+    unit_of = np.repeat(np.arange(len(units)), sizes)
+    changes = stream(seed, "changed labels")
+    changed = np.zeros(len(units), dtype=bool)
+    changed[changes.permutation(len(units))[: round(mislabelled * len(units))]] = True
+    labels = data.labels.cpu().numpy().copy()
+    rare_rows = _rare(labels, data.num_classes)
+    picked = indices[changed[unit_of]]
+    if data.multi_label:
+        labels[picked] = 1 - labels[picked]
+    elif len(picked):
+        shifts = changes.integers(1, data.num_classes, size=len(picked))
+        labels[picked] = (labels[picked] + shifts) % data.num_classes
+    rare = None
+    if rare_rows is not None:
+        rare = np.bincount(unit_of, weights=rare_rows[indices], minlength=len(units)) > 0
+    return Attacked(units, indices, unit_of, changed, torch.from_numpy(labels), rare)
+
+
+def units_of(data: TrainingSet) -> Units:
+    """Returns the units of a training set; each row is one where none are given."""
+    if data.units is not None:
+        return data.units
+    return Units(
+        members=np.arange(data.rows),
+        starts=np.arange(data.rows + 1),
+        weights=np.ones(data.rows, dtype=np.float32),
+    )
+
+
+def _rare(labels: npt.NDArray[np.integer], num_classes: int) -> Flags | None:
+    """Returns the rows of rare classes, [rows]; None where classes are about balanced."""
+    multi_label = labels.ndim == 2
+    counts = labels.sum(axis=0) if multi_label else np.bincount(labels, minlength=num_classes)
+    present = np.flatnonzero(counts)
+    rising = present[np.argsort(counts[present], kind="stable")]
+    together = np.cumsum(counts[rising]) <= _RARE_ROWS * len(labels)
+    small = counts[rising] <= _RARE_CLASS * counts[present].mean()
+    rare = rising[together & small]
+    if not len(rare):
+        return None
+    return np.asarray(labels[:, rare].any(axis=1) if multi_label else np.isin(labels, rare))
+
+
+def toss(attacked: Attacked, heads: int, *, seed: int) -> Flags:
+    """Tosses a fair coin for each head and attacked unit: [heads, u], True where it is in."""
+    return stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
+
+
+def without(data: TrainingSet, attacked: Attacked, members: Flags) -> TrainingSet:
+    """Returns the training set of one head: units that are out have weight 0.
+
+    Args:
+      members: [u].
+    """
+    units = units_of(data)
+    weights = units.weights.copy()
+    weights[attacked.rows[~members[attacked.unit_of]]] = 0.0
+    return data.relabelled(attacked.labels, Units(units.members, units.starts, weights))
+
+
+def train_and_look(
+    method: MethodOptions,
+    plan: Plan,
+    data: TrainingSet,
+    attacked: Attacked,
+    members: Flags,
+    *,
+    seed: int,
+    label: str,
+) -> Confidences:
+    """Trains a head for each line of `members`, and asks it about every attacked unit.
+
+    Returns:
+      [heads, u] each: a unit's is the mean over its rows.
+    """
+    method = settled(method, plan, data.relabelled(attacked.labels, units_of(data)), seed=seed)
+    features = gather(data, attacked.rows)
+    labels = attacked.labels.numpy()[attacked.rows].astype(np.int64)
+    seen = Confidences(*(np.empty(members.shape) for _ in Confidences._fields))
+
+    def train(index: int) -> Confidences:
+        rows = without(data, attacked, members[index])
+        heads = fit_heads(method, rows, plan, [derived_seed(seed, f"head {index}")])
+        return confidences(score_rows(heads, features)[0], labels)
+
+    with (
+        Progress(len(members), label=label, unit="shadow heads") as progress,
+        _side_by_side(data) as each,
+    ):
+        for index, by_row in enumerate(each(train, range(len(members)))):
+            for kept, values in zip(seen, by_row, strict=True):
+                total = np.bincount(attacked.unit_of, values, minlength=len(attacked.units))
+                kept[index] = total / attacked.sizes
+            progress.advance(1)
+    return seen
+
+
+def settled(method: MethodOptions, plan: Plan, data: TrainingSet, *, seed: int) -> MethodOptions:
+    """Returns a method whose choice by cross-validation is made, once, with all units in.
+
+    Each head's choice for itself would take ten times a fit, and hardly tell of any one unit.
+    """
+    if len(getattr(method, "penalties", ())) < 2:
+        return method
+    heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=_nothing)
+    return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
+
+
+def _nothing(*_: object) -> None:
+    """Records nothing, so that a history is kept."""
+
+
+@contextmanager
+def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
+    """Yields a `map` of fits: on the CPU as many at a time as PyTorch has threads, one for each.
+
+    A fit of milliseconds gains nothing from threads, and waits for them. What each fit would log is
+    dropped, but for warnings.
+    """
+    caller = threading.get_ident()
+    workers = torch.get_num_threads() if data.device.type == "cpu" else 1
+
+    def keep(record: logging.LogRecord) -> bool:
+        return record.thread == caller or record.levelno >= logging.WARNING
+
+    # Every fit sets this and puts it back, which must not happen in the midst of another.
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    logger.addFilter(keep)
+    try:
+        with ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) as pool:
+            yield pool.map
+    finally:
+        logger.removeFilter(keep)
+        torch.set_float32_matmul_precision(precision)
+
+
+def gather(data: TrainingSet, rows: Index) -> torch.Tensor:
+    """Returns copies of rows; of streamed ones too."""
+    out = torch.empty((len(rows), data.dimension), device=data.device)
+    for start, block in data.blocks():
+        here = np.flatnonzero((rows >= start) & (rows < start + len(block)))
+        out[torch.from_numpy(here)] = block[torch.from_numpy(rows[here] - start)]
+    return out

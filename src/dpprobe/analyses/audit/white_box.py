@@ -1,0 +1,355 @@
+"""The audit of one cell's promise: what its method and plan release, attacked on synthetic rows.
+
+`attack` has the test, `canaries` the rows, `controls` the mechanisms that must be caught, `bounds`
+and `power` turn right guesses into a bound. Power does not depend on a head's size, so rows are as
+wide as `LARGEST`, or as the features where the method's options ask for their width.
+
+Of a method that searches only the best trial's head leaves, and it is scored by its weights alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
+from dpprobe.analyses.audit.canaries import OTHERS, Shape, make_worlds
+from dpprobe.analyses.audit.canary_attack import Attack, Runs
+from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
+from dpprobe.analyses.audit.power import PlanFamily, caught_factor, runs_to_reject, separation
+from dpprobe.errors import ConfigError
+from dpprobe.heads.normalisation import Channels, GroupNorm
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.progress import Progress
+
+# Features and classes of the audited heads at most.
+LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
+# A canary's norm before normalisation and clipping: the one that moves releases most is taken, and
+# of those that move them alike the shortest.
+LENGTHS = (1.0, 30.0, 1000.0)
+_PILOTS, _AS_GOOD = 4, 0.01
+# Canaries are so many that their mu together is about this: best told from fewer and more.
+_SEPARATION, _LARGEST_GROUP = 2.0, 50
+# Runs of a control, and the probability that they catch what is broken, as far as so many do.
+CONTROL_RUNS, MOST_CONTROL_RUNS = 100, 3200
+CONTROL_PROBABILITY = 0.99
+# Of all runs, those that set the threshold on a head's score; the others are tested.
+_PILOT = 0.25
+PROBABILITY = 0.95
+# The confidence at which a claim counts as refuted, and the rounding of float32 sums.
+REFUTED, _ROUND_OFF = 0.999, 1e-5
+JOINT, SAMPLED, HEADS = (
+    "paired likelihood ratio of all releases",
+    "white-box scores of all sampled steps",
+    "head's scores",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteBoxResult:
+    """Bounds on what a plan promises, and those on mechanisms broken on purpose.
+
+    Attributes:
+      white_box, controls: as in the record.
+      scores: of every run: columns attack, member, score.
+    """
+
+    white_box: Mapping[str, Any]
+    controls: list[Mapping[str, Any]]
+    scores: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"white_box": dict(self.white_box), "controls": [dict(c) for c in self.controls]}
+
+
+def audit(
+    method: MethodOptions,
+    plan: Plan,
+    *,
+    dimension: int,
+    num_classes: int,
+    multi_label: bool,
+    runs: int,
+    confidence: float,
+    seed: int,
+    controls: bool,
+    progress_label: str,
+    cache: Path | None = None,
+) -> WhiteBoxResult:
+    """Audits a method's plan.
+
+    Args:
+      method: a head's options, of a private method that is not of engine opacus.
+      plan: as calibrated for it.
+      dimension: of the cell's features.
+      num_classes, multi_label: of its labels.
+      runs: of the test; the bound on a head's weights takes the same.
+      confidence: of each bound.
+      seed: of everything random.
+      controls: True to attack broken mechanisms too.
+      progress_label: in the log.
+      cache: the folder of noise multipliers, for a control that is priced anew.
+
+    Raises:
+      ConfigError: for a plan that promises nothing, or an engine whose releases are not seen.
+    """
+    if not plan.private:
+        raise ConfigError(f"audit of head {method.head}: its plan promises nothing; leave it out")
+    if plan.n < 2:
+        raise ConfigError(f"audit of head {method.head}: n = {plan.n}; two units are needed")
+    if method.audit_fault:
+        raise ConfigError(
+            f"audit of head {method.head}: {method.audit_fault}; audit another method or engine"
+        )
+    started = time.perf_counter()
+    shape = audited_shape(method, plan, dimension, num_classes, multi_label)
+    cell = _Cell(method, plan, shape, seed, runs, confidence)
+    test = cell.run(cell.attack, runs, "runs", progress_label)
+    box = cell.bounds(test)
+    tables = [("bundle", test.members, test.bundle)]
+    if plan.selection is None:
+        tables.insert(0, ("releases", test.members, test.releases))
+    records: list[Mapping[str, Any]] = []
+    with ExitStack() as stack:
+        if controls and plan.selection is not None:
+            reason = "of a search the best head alone is seen, and no release to break"
+            records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
+        elif controls:
+            folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            every = make_controls(cell.attack, shape, group=cell.group, seed=seed, cache=folder)
+            for control in every:
+                broken, record = cell.control(control, f"{progress_label}, {control.name}")
+                records.append(record)
+                if broken is not None:
+                    tables.append((control.name, broken.members, broken.releases))
+    names, members, scores = zip(*tables, strict=True)
+    return WhiteBoxResult(
+        white_box={**box, "seconds": time.perf_counter() - started},
+        controls=records,
+        scores={
+            "attack": np.repeat(names, [len(part) for part in scores]),
+            "member": np.concatenate(members),
+            "score": np.concatenate(scores),
+        },
+    )
+
+
+def audited_shape(
+    method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
+) -> Shape:
+    """Returns the size of the audited heads: near the cell's, and at most `LARGEST`.
+
+    Rows are wider than there are classes, so that no sum of a row a class is square. A unit that is
+    not an image has two rows.
+    """
+    files = bool(method.input_files())
+    every = files or method.counted_classes is not None
+    fixed = files or isinstance(method.normalize, Channels | GroupNorm)
+    most, least = LARGEST.dimension, LARGEST.num_classes + 1
+    return Shape(
+        n=plan.n,
+        dimension=dimension if fixed else max(min(dimension, most), least),
+        num_classes=num_classes if every else min(num_classes, LARGEST.num_classes),
+        multi_label=multi_label,
+        rows_per_unit=1 if plan.unit == "image" else 2,
+    )
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """Holds all that the attacks of a cell share."""
+
+    method: MethodOptions
+    plan: Plan
+    shape: Shape
+    seed: int
+    runs: int
+    confidence: float
+
+    @cached_property
+    def group(self) -> int:
+        """The number of canaries: their separation together is near `_SEPARATION`."""
+        if self.plan.selection is not None:
+            return 1
+        alone = PlanFamily(self.plan).separation
+        most = max(1, min(_LARGEST_GROUP, self.plan.n // 2))
+        return max(1, min(most, round(_SEPARATION / alone)))
+
+    @cached_property
+    def family(self) -> PlanFamily:
+        return PlanFamily(self.plan, group=self.group)
+
+    @property
+    def attack(self) -> Attack:
+        """The attack with the shortest canary that moves releases most."""
+        return self._piloted[0]
+
+    @cached_property
+    def _piloted(self) -> tuple[Attack, float]:
+        """The attack and its strength, by a few runs with each canary; 0 for a search."""
+        attacks = [
+            Attack(
+                method=self.method,
+                plan=self.plan,
+                worlds=make_worlds(self.shape, group=self.group, length=length, seed=self.seed),
+            )
+            for length in LENGTHS
+        ]
+        if self.plan.selection is not None:
+            return attacks[0], 0.0
+        pilots = [derived_seed(self.seed, f"audit pilot {place}") for place in range(_PILOTS)]
+        strengths = [attack.strength(pilots) for attack in attacks]
+        good = (1 - _AS_GOOD) * max(strengths)
+        return next(pair for pair in zip(attacks, strengths, strict=True) if pair[1] >= good)
+
+    def run(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
+        """Trains and scores runs whose membership fair coins decide."""
+        members = stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
+        seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(runs)]
+        with Progress(runs, label=label, unit="runs") as progress:
+            return attack.run(seeds, members, progress)
+
+    def bounds(self, test: Runs) -> dict[str, Any]:
+        """Returns the record of the test of what is right, but for its time."""
+        searched = self.plan.selection is not None
+        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
+        bundle_correct, bundle_runs = _guessed(test)
+        bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
+        correct, runs = bundle_correct, bundle_runs
+        if not searched:
+            correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
+        accuracy = accuracy_lower_bound(correct, runs, self.confidence)
+        lower = self.family.epsilon_of_accuracy(accuracy)
+        scores = test.bundle if searched else test.releases
+        pair = scores[test.members], scores[~test.members]
+        return {
+            "test": self._test(sampled=sampled, searched=searched),
+            "canary": self._canary(),
+            "rows": self._rows(),
+            "group": self.group,
+            "runs": runs,
+            "in": int(test.members[-runs:].sum()),
+            "out": int((~test.members[-runs:]).sum()),
+            "confidence": self.confidence,
+            "accuracy": correct / runs,
+            "epsilon_lower": lower,
+            "holds": self._holds(correct, runs, test.used),
+            "noise_factor": self.family.factor_of(2 * accuracy - 1),
+            "caught_factor": caught_factor(
+                self.family,
+                runs,
+                self.confidence,
+                PROBABILITY,
+                strength=self._strength(correct / runs),
+            ),
+            "probability": PROBABILITY,
+            "parametric_epsilon_lower": None
+            if sampled or searched or not scores.std()
+            else self._epsilon(pair, "normal"),
+            "direct_epsilon_lower": self._epsilon(pair, "clopper_pearson"),
+            "bundle": {
+                "accuracy": bundle_correct / bundle_runs,
+                "epsilon_lower": self.family.epsilon_of_accuracy(bundle),
+            },
+            "sensitivity_used": dict(test.used),
+        }
+
+    def _holds(self, correct: int, runs: int, used: Mapping[str, float]) -> bool:
+        """Returns False where right guesses refute the plan, or a sum has moved too far.
+
+        At a confidence of its own: of a thousand cells whose promise is kept one is refuted.
+        """
+        allowed = (1 + self.family.total_variation()) / 2
+        moved = max(used.values(), default=0.0)
+        shown = accuracy_lower_bound(correct, runs, REFUTED)
+        return shown <= allowed and moved <= 1 + _ROUND_OFF
+
+    def _strength(self, accuracy: float) -> float:
+        """Returns the test's separation over the plan's: computed, or by the runs' accuracy."""
+        if self.plan.selection is not None:
+            return 0.0
+        best = self.family.separation
+        reached = self._piloted[1] if self.family.exact else separation(2 * accuracy - 1)
+        return min(1.0, reached / best)
+
+    def control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
+        """Attacks a broken mechanism; returns its runs and its record."""
+        if control.attack is None:
+            reason = control.reason
+            return None, {"name": control.name, "not_applicable": reason}
+        runs = self._control_runs(control)
+        if runs > MOST_CONTROL_RUNS:
+            reason = f"to tell it from the plan takes some {runs} runs"
+            return None, {"name": control.name, "not_applicable": reason}
+        test = self.run(control.attack, runs, control.name, label)
+        correct = int(((test.releases > 0) == test.members).sum())
+        lower = self.family.epsilon_of_accuracy(
+            accuracy_lower_bound(correct, runs, self.confidence)
+        )
+        return test, {
+            "name": control.name,
+            "breaks": control.breaks,
+            "test": control.test,
+            "runs": runs,
+            "epsilon_lower": lower,
+            "caught": lower > self.plan.realised_epsilon,
+        }
+
+    def _control_runs(self, control: Control) -> int:
+        """Returns the runs that catch a fault, more where its noise is near the plan's."""
+        allowed = (1 + self.family.total_variation()) / 2
+        accuracy = 1.0
+        if control.noise is not None:
+            family = PlanFamily(control.noise, group=self.group)
+            accuracy = (1 + family.total_variation()) / 2
+        needed = runs_to_reject(allowed, accuracy, self.confidence, CONTROL_PROBABILITY)
+        return max(needed, CONTROL_RUNS)
+
+    def _epsilon(
+        self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
+    ) -> float:
+        if not min(len(scores) for scores in pair):
+            return 0.0
+        return epsilon_lower_bound(*pair, self.plan.delta, self.confidence, kind, group=self.group)
+
+    def _test(self, *, sampled: bool, searched: bool) -> str:
+        name = HEADS if searched else SAMPLED if sampled else JOINT
+        return name if self.method.exact or searched else f"{name}, as real numbers"
+
+    def _canary(self) -> str:
+        rows = "a synthetic row" if self.group == 1 else f"{self.group} equal synthetic rows"
+        if self.plan.selection is not None:
+            return f"{rows}, with another label than those in its direction"
+        return f"{rows} at the clipping norm, with another label than those in its direction"
+
+    def _rows(self) -> str:
+        others = min(OTHERS, self.plan.n - self.group)
+        return (
+            f"{others} synthetic rows of {self.shape.dimension} features in "
+            f"{self.shape.num_classes} classes; the others of n = {self.plan.n} are null rows"
+        )
+
+
+def _guessed(test: Runs) -> tuple[int, int]:
+    """Tests by a head's score alone: right guesses, and runs.
+
+    A first part of the runs sets the threshold, and which side of it says in; the others are
+    guessed.
+    """
+    pilot = max(1, round(_PILOT * len(test.members)))
+    scores, members = test.bundle[:pilot], test.members[:pilot]
+    middle = float(np.median(scores))
+    above = ((scores > middle) == members).mean() >= 0.5
+    guesses = (test.bundle[pilot:] > middle) == above
+    return int((guesses == test.members[pilot:]).sum()), len(guesses)

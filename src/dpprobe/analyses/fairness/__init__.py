@@ -1,0 +1,1 @@
+"""Subgroups of the test rows compared, not private."""

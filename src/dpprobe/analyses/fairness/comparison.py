@@ -1,0 +1,341 @@
+"""A metric of the groups of an attribute, for the heads of one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.analyses.fairness.fairness_record import (
+    ALL_LABELS,
+    GROUP_METRICS,
+    Compared,
+    Gap,
+    Minimum,
+)
+from dpprobe.analyses.fairness.gaps import (
+    CHANCE,
+    Groups,
+    counted,
+    difference,
+    interval,
+    smallest_deviation,
+)
+from dpprobe.analyses.fairness.group_metrics import Drawn, Head, Layout, Resamples, Ways
+from dpprobe.analyses.fairness.groupings import (
+    Grouping,
+    TestRows,
+    Values,
+    compared,
+    kept_groups,
+    label_counts,
+)
+from dpprobe.results.intervals import wilson
+
+# Metrics that need units with each label of their mean; AUC needs units without it as well.
+OF_LABELS = ("auc", "recall")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A metric of an attribute's groups; the same for all cells.
+
+    Attributes:
+      compared: the labels of the mean, and the groups that this metric alone leaves out.
+      kept: the groups that are compared, as indices into the attribute's.
+      labels: of which the metric is computed; none where it is one number of all labels.
+      positives: int64 [all groups, labels], units with each label; None where none need it.
+      units: int64 [all groups, labels or 1], those that a value varies with: of an AUC the rarer of
+        those with the label and those without.
+      ways: blocks of rows given to groups at random; None where groups are labels, and for fewer
+        than two.
+    """
+
+    rows: TestRows
+    grouping: Grouping
+    metric: str
+    compared: Compared
+    kept: list[int]
+    labels: tuple[str, ...]
+    positives: npt.NDArray[np.int64] | None
+    units: npt.NDArray[np.int64]
+    ways: Ways | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.grouping.names[index] for index in self.kept]
+
+    @property
+    def possible(self) -> bool:
+        """True if there are two groups to compare."""
+        return len(self.kept) > 1
+
+    @property
+    def exchangeable(self) -> bool:
+        """True if rows can be given to groups at random."""
+        return self.possible and not self.grouping.by_label
+
+    @property
+    def layout(self) -> Layout:
+        if self.grouping.by_label:
+            return Layout.whole(len(self.rows.labels))
+        return Layout.of(self.grouping, self.kept)
+
+    def drawn(self, head: Head, resamples: Resamples) -> tuple[Values, Drawn]:
+        """Computes the metric, [groups, labels] and [groups, labels, resamples]."""
+        values, drawn = head.drawn(self.metric, self.layout, self.labels, resamples)
+        if self.grouping.by_label:
+            return values.T, np.swapaxes(drawn, 0, 1)
+        return values, drawn
+
+    def whole(self, head: Head, once: Resamples) -> Values:
+        """Computes the metric of all rows, [labels], or [groups] where groups are labels."""
+        layout = Layout.whole(len(self.rows.labels))
+        return np.asarray(head.drawn(self.metric, layout, self.labels, once)[0][0])
+
+
+def comparisons(
+    rows: TestRows, grouping: Grouping, minimum: Minimum, *, seed: int
+) -> list[Comparison]:
+    """Returns an attribute's comparisons, one for each metric that its groups can have.
+
+    Rows of one class have no AUC, and their recall is their accuracy; a label has no calibration
+    error of its own.
+
+    Args:
+      seed: of the groups at random.
+    """
+    made: list[Comparison] = []
+    for metric in GROUP_METRICS:
+        names = rows.ranked if metric == "auc" else rows.recalled
+        if grouping.by_label:
+            fits = metric != "calibration_error"
+        else:
+            fits = metric not in OF_LABELS or (bool(names) and not grouping.classes)
+        if fits:
+            made.append(_comparison(rows, grouping, metric, names, minimum))
+    ways: dict[tuple[int, ...], Ways] = {}
+    for item in made:
+        if item.exchangeable and tuple(item.kept) not in ways:
+            ways[tuple(item.kept)] = item.layout.shuffled(rows, seed)
+    return [replace(item, ways=ways.get(tuple(item.kept))) for item in made]
+
+
+def _comparison(
+    rows: TestRows, grouping: Grouping, metric: str, names: tuple[str, ...], minimum: Minimum
+) -> Comparison:
+    kept, chosen = kept_groups(grouping, grouping.left_out), Compared(labels=(), left_out={})
+    labels: tuple[str, ...] = rows.class_names if metric == "accuracy" and rows.multi_label else ()
+    positives, units = None, grouping.units[:, None]
+    if grouping.by_label or metric in OF_LABELS:
+        counts = label_counts(rows, grouping, names)
+        positives, fewest = counts.positives, counts.positives
+        if metric == "auc":
+            fewest = np.minimum(fewest, counts.negatives)
+        if grouping.by_label:
+            labels = tuple(grouping.names[index] for index in kept)
+        else:
+            chosen = compared(rows, grouping, names, counts, minimum, negatives=metric == "auc")
+            kept, labels = (
+                kept_groups(grouping, {**grouping.left_out, **chosen.left_out}),
+                chosen.labels,
+            )
+            columns = [names.index(name) for name in labels]
+            positives, fewest = positives[:, columns], fewest[:, columns]
+        units = fewest if metric in OF_LABELS else units
+    return Comparison(
+        rows=rows, grouping=grouping, metric=metric, compared=chosen, kept=kept, labels=labels,
+        positives=positives, units=units,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A comparison of one cell's heads.
+
+    Attributes:
+      values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
+      whole: [labels], of all rows.
+      heads: the groups of each head.
+      chance_gap: of the first head; None where groups cannot be exchanged.
+    """
+
+    comparison: Comparison
+    values: Values
+    drawn: Drawn
+    whole: Values
+    heads: tuple[Groups, ...]
+    chance_gap: float | None
+
+    @property
+    def resamples(self) -> int:
+        """The resamples in which every group has a value."""
+        return int(np.isfinite(self.heads[0].deviations).all(axis=0).sum()) if self.heads else 0
+
+
+def measure(
+    comparison: Comparison,
+    heads: Sequence[Head],
+    resamples: Resamples,
+    once: Resamples,
+    confidence: float,
+) -> Measured:
+    """Computes a comparison of a cell.
+
+    Args:
+      heads: of the cell's seeds.
+      resamples: that all cells share. once: without any.
+    """
+    whole = np.mean([comparison.whole(head, once) for head in heads], axis=0)
+    chance_gap, excess, spread = _chance(comparison, heads[0], once)
+    units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
+    least = np.maximum(smallest_deviation(counted(units), confidence), spread)
+    groups, values, drawn = [], np.zeros(()), np.zeros((), dtype=np.float32)
+    for head in heads:
+        of_head, resampled = comparison.drawn(head, resamples)
+        part = of_head.mean(axis=1), resampled.mean(axis=1)
+        groups.append(Groups.of(*part, least=least, excess=excess))
+        values, drawn = values + of_head, drawn + resampled
+    return Measured(
+        comparison=comparison,
+        values=values / len(heads),
+        drawn=np.asarray(drawn / len(heads), dtype=np.float32),
+        whole=whole,
+        heads=tuple(groups),
+        chance_gap=chance_gap,
+    )
+
+
+def _chance(
+    comparison: Comparison, head: Head, once: Resamples
+) -> tuple[float | None, Values, Values]:
+    """Returns the gap between groups at random, and of each its mean above the whole, its spread.
+
+    The second is 0 but for a calibration error, which alone depends on a group's size.
+    """
+    excess = np.zeros(len(comparison.kept))
+    if comparison.ways is None:
+        return None, excess, excess
+    metric, labels = comparison.metric, comparison.labels
+    shuffled = head.shuffled(metric, comparison.layout, labels, comparison.ways)
+    there = np.isfinite(shuffled)
+    means = np.where(there, shuffled, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+    if metric == "calibration_error":
+        excess = np.where(there.any(axis=1), means - comparison.whole(head, once).mean(), 0.0)
+    largest = np.where(there, shuffled, -np.inf).max(axis=0)
+    smallest = np.where(there, shuffled, np.inf).min(axis=0)
+    gaps = (largest - smallest)[there.sum(axis=0) >= 2]
+    apart = np.where(there, shuffled - means[:, None], 0.0)
+    spread = np.sqrt(np.square(apart).sum(axis=1) / np.maximum(there.sum(axis=1), 1))
+    return (float(np.quantile(gaps, CHANCE)) if len(gaps) else None), excess, spread
+
+
+def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:
+    """Returns the gap of a cell as it stands in a record.
+
+    Args:
+      reference: the groups of the reference's heads, where there is one.
+    """
+    comparison, heads = measured.comparison, measured.heads
+    means = measured.values.mean(axis=1)
+    low, high = interval(heads, confidence)
+    gaps = [head.gap for head in heads]
+    between = difference(heads, reference, confidence) if reference else (None, None, None)
+    ranked = means if GROUP_METRICS[comparison.metric] else -means
+    worst, best = int(ranked.argmin()), int(ranked.argmax())
+    return Gap(
+        overall=float(measured.whole.mean()),
+        worst_group=comparison.names[worst],
+        worst=means[worst],
+        best_group=comparison.names[best],
+        best=means[best],
+        gap=float(np.mean(gaps)),
+        low=low,
+        high=high,
+        std=float(np.std(gaps, ddof=1)) if len(gaps) > 1 else None,
+        chance_gap=measured.chance_gap,
+        difference=between[0],
+        difference_low=between[1],
+        difference_high=between[2],
+        groups=len(comparison.kept),
+        resamples=measured.resamples,
+    )
+
+
+def no_gap(comparison: Comparison) -> Gap:
+    """Returns the gap of fewer than two groups: none."""
+    undefined = dict.fromkeys(set(Gap.model_fields) - {"groups", "resamples"})
+    return Gap.model_validate({**undefined, "groups": len(comparison.kept), "resamples": 0})
+
+
+def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]]:
+    """Yields the long table's rows of the groups that are compared."""
+    comparison = measured.comparison
+    means = measured.values.mean(axis=1, keepdims=True)
+    several = comparison.labels and not comparison.grouping.by_label
+    overall = measured.whole.mean(keepdims=True)
+    parts = [([ALL_LABELS], means, measured.drawn.mean(axis=1, keepdims=True), overall)]
+    if several:
+        parts.append((list(comparison.labels), measured.values, measured.drawn, measured.whole))
+    for labels, values, drawn, whole in parts:
+        units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
+        if values.shape[1] != units.shape[1]:
+            units = np.broadcast_to(counted(units)[:, None], values.shape)
+        low, high = _intervals(values, drawn, units, confidence)
+        for (place, column), value in np.ndenumerate(values):
+            group = comparison.kept[place]
+            positives = comparison.positives
+            one = positives is not None and (labels != [ALL_LABELS] or positives.shape[1] == 1)
+            yield {
+                "group": comparison.grouping.names[group],
+                "label": labels[column],
+                "metric": comparison.metric,
+                "value": value,
+                "low": low[place, column],
+                "high": high[place, column],
+                "difference": value - whole[column],
+                "rows": comparison.grouping.rows[group],
+                "units": comparison.grouping.units[group],
+                "positives": positives[group, column] if one and positives is not None else None,
+                "left_out": None,
+            }
+
+
+def left_out_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Yields the long table's rows of the groups that are left out."""
+    reasons = {**comparison.grouping.left_out, **comparison.compared.left_out}
+    for index, name in enumerate(comparison.grouping.names):
+        if name in reasons:
+            yield {
+                "group": name, "label": ALL_LABELS, "metric": comparison.metric,
+                "rows": comparison.grouping.rows[index],
+                "units": comparison.grouping.units[index],
+                "left_out": reasons[name],
+            }  # fmt: skip
+
+
+def _intervals(
+    values: Values, drawn: Drawn, units: Values, confidence: float
+) -> tuple[Values, Values]:
+    """Returns the ends [groups, labels] of each value's interval over test units.
+
+    The percentiles of the deviations of resamples, about the value; where these reach 0 or 1 with
+    Wilson's interval of a share of so many units, since resamples of all right rows do not vary.
+    """
+    ordered = np.sort(drawn, axis=-1)  # NaN last
+    count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
+    tail = (1 - confidence) / 2
+    ends = []
+    for share in (tail, 1 - tail):
+        place = np.maximum(np.rint(share * (count - 1)), 0).astype(np.int64)
+        ends.append(np.take_along_axis(ordered, place, axis=-1)[..., 0])
+    middle = np.nansum(drawn, axis=-1, dtype=np.float64) / np.maximum(count[..., 0], 1)
+    low, high = (values + end - middle for end in ends)
+    inside = (low > 0) & (high < 1) & (low < high)  # not so of NaN, where no resample has a value
+    for place in zip(*np.nonzero(~inside), strict=True):
+        lower, upper = wilson(float(values[place]), max(float(units[place]), 1.0), confidence)
+        low[place], high[place] = np.fmin(low[place], lower), np.fmax(high[place], upper)
+    return np.clip(low, 0.0, values), np.clip(high, values, 1.0)

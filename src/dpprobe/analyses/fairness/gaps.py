@@ -1,0 +1,197 @@
+"""Gaps between the best and the worst group, and intervals that hold where groups are alike.
+
+The largest of several estimates less the smallest is too large by chance, and resamples are larger
+still: a percentile interval of the gap leaves out a true gap of 0 nearly always. So the intervals
+come from differences of two groups, whose bootstrap is regular, in resamples of the test units.
+
+A gap phi = max over (g, h) of v_g - v_h. With estimates v' and deviations e of resamples about
+their mean:
+
+- low: the largest of v'_g - v'_h - c s_gh, with s_gh the standard deviation of e_g - e_h, and c the
+  quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With that probability every such
+  bound holds, and phi is no less than any difference (the one-sided form of Tukey and Kramer's
+  simultaneous intervals). Where all groups are alike, low is above 0 with 5 % chance, at 95 %.
+- high: the largest of v'_g - v'_h + z s_gh: no less than the bound of the pair that is truly apart
+  the most, which phi exceeds in half of 5 %.
+
+Together they cover phi with at least the confidence: with just that for two groups, and where all
+are alike. The difference of two cells' gaps, phi_a - phi_b, both on the same resamples: low is the
+largest of (v'_g - v'_h) - phi'_b - c s, with the deviations e_g - e_h - (those of b between its
+best and its worst group), and c at half of the remaining 5 %; high is minus the same bound with the
+cells exchanged.
+
+Several heads of a cell: each bound is the mean of the heads' bounds, of the mean of their gaps.
+
+The standard deviation of a group is at least that of Wilson's interval (1927) of a share of 0 or 1
+of its units: resamples of rows that are all right do not vary. It is also at least that of a group
+of its size made at random: of many small groups the one that chance makes best is the one whose
+resamples vary least, and would stand out far too often. A calibration error is larger in a smaller
+group by chance; bounds are of the values less what groups at random have above the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from dpprobe.analyses.fairness import group_kernels
+from dpprobe.analyses.fairness.groupings import Values
+
+CHANCE = 0.95  # the quantile of gaps between groups at random
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """One head's metric in each group, with its deviations in resamples.
+
+    Attributes:
+      values: [groups], as they are. corrected: less what chance adds to each.
+      deviations: [groups, resamples], about their mean; NaN where a group is not drawn.
+      errors: [groups, groups], the standard deviation of the difference of two groups.
+    """
+
+    values: Values
+    corrected: Values
+    deviations: npt.NDArray[np.float32]
+    errors: Values
+
+    @classmethod
+    def of(
+        cls, values: Values, drawn: npt.NDArray[np.floating], *, least: Values, excess: Values
+    ) -> Groups:
+        """Prepares the groups of one head.
+
+        Args:
+          values: [groups] of the test rows; all are numbers.
+          drawn: [groups, resamples].
+          least: [groups], the smallest standard deviation to believe of each.
+          excess: [groups], what chance alone adds to each value.
+        """
+        there = np.isfinite(drawn)
+        counts = np.maximum(there.sum(axis=1), 1)
+        means = np.where(there, drawn, 0.0).sum(axis=1, dtype=np.float64) / counts
+        deviations = np.ascontiguousarray(drawn - means[:, None], dtype=np.float32)
+        variance = _variances(deviations)
+        return cls(
+            values=values,
+            corrected=values - excess,
+            deviations=deviations,
+            errors=np.sqrt(np.maximum(variance, np.add.outer(least**2, least**2))),
+        )
+
+    @property
+    def gap(self) -> float:
+        return float(np.ptp(self.values))
+
+    @property
+    def extremes(self) -> tuple[int, int]:
+        """The groups with the largest and with the smallest value."""
+        return int(self.values.argmax()), int(self.values.argmin())
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Returns low and high of the gap, low below 0 where chance explains more than the gap."""
+        still = np.zeros(self.deviations.shape[1])
+        low = self.lower_bound(0.0, still, confidence)
+        z = float(ndtri((1 + confidence) / 2))
+        high = float((np.subtract.outer(self.corrected, self.corrected) + z * self.errors).max())
+        return low, high
+
+    @property
+    def spread(self) -> tuple[float, Values]:
+        """The distance of best and worst group, less chance's part, and its deviations."""
+        best, worst = self.extremes
+        distance = float(self.corrected[best] - self.corrected[worst])
+        return distance, self.deviations[best].astype(np.float64) - self.deviations[worst]
+
+    def lower_bound(self, shift: float, moved: Values, level: float) -> float:
+        """Returns a bound that the gap less a shift is above with a probability.
+
+        Args:
+          moved: [resamples], the deviations of the shift.
+          level: the probability.
+        """
+        errors = self._errors_with(moved) if moved.any() else self.errors
+        scale = np.divide(1.0, errors, out=np.zeros_like(errors), where=errors > 0)
+        largest = np.empty(self.deviations.shape[1])
+        group_kernels.largest_difference(
+            self.deviations, np.ascontiguousarray(np.nan_to_num(moved)), scale, largest
+        )
+        seen = largest[np.isfinite(largest)]
+        quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
+        factor = max(quantile, float(ndtri((1 + level) / 2)))
+        bounds = np.subtract.outer(self.corrected, self.corrected) - shift - factor * errors
+        np.fill_diagonal(bounds, -np.inf)
+        return float(bounds.max())
+
+    def _errors_with(self, moved: Values) -> Values:
+        """Returns the standard deviations of differences of two groups, less a shift."""
+        there = np.isfinite(moved)
+        shift = np.where(there, moved, 0.0)
+        numbers = np.nan_to_num(self.deviations)
+        together = numbers @ shift / max(int(there.sum()), 1)
+        variance = self.errors**2 + shift.var() - 2 * np.subtract.outer(together, together)
+        # Rounding, and the least variances, can make it negative where the two move together.
+        return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
+
+
+def interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
+    """Returns low and high of the mean of the heads' gaps, which is 0 or more.
+
+    Bounds are cut after their mean: one head of several whose bound is above 0 by chance would else
+    lift it.
+    """
+    low, high = np.mean([head.interval(confidence) for head in heads], axis=0)
+    gap = float(np.mean([head.gap for head in heads]))
+    return float(np.clip(low, 0.0, gap)), float(max(high, gap))
+
+
+def difference(
+    heads: Sequence[Groups], others: Sequence[Groups], confidence: float
+) -> tuple[float, float, float]:
+    """Returns the mean gap of a cell's heads less that of another's, low and high.
+
+    Args:
+      heads, others: of the same groups in the same resamples.
+    """
+    between = float(np.mean([head.gap for head in heads]) - np.mean([head.gap for head in others]))
+    level = (1 + confidence) / 2
+    low, high = _mean_bound(heads, others, level), -_mean_bound(others, heads, level)
+    return between, min(low, between), max(high, between)
+
+
+def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float) -> float:
+    """Returns a lower bound of the mean gap of heads less that of others."""
+    shifts, moves = zip(*(other.spread for other in others), strict=True)
+    shift, moved = float(np.mean(shifts)), np.mean(moves, axis=0)
+    return float(np.mean([head.lower_bound(shift, moved, level) for head in heads]))
+
+
+def _variances(deviations: npt.NDArray[np.floating]) -> Values:
+    """Returns the variances [groups, groups] of differences, over resamples that have both."""
+    there = np.isfinite(deviations)
+    numbers = np.where(there, deviations, 0.0).astype(np.float64)
+    both = np.maximum(there.astype(np.float64) @ there.T.astype(np.float64), 1)
+    squares = numbers**2 @ there.T / both
+    return np.maximum(squares + squares.T - 2 * (numbers @ numbers.T) / both, 0.0)
+
+
+def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:
+    """Returns the standard deviation of Wilson's interval of a share 0 or 1 of so many units."""
+    z = float(ndtri((1 + confidence) / 2))
+    return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
+
+
+def counted(units: npt.NDArray[np.floating]) -> Values:
+    """Returns the units [groups] that a mean over labels counts, of those of each label.
+
+    A mean's deviation is at most the mean of the deviations: the number whose inverse root is the
+    mean of theirs.
+
+    Args:
+      units: [groups, labels], above 0.
+    """
+    return np.asarray(np.mean(np.maximum(units, 1) ** -0.5, axis=1) ** -2.0, dtype=np.float64)

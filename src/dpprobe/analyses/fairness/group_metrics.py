@@ -1,0 +1,361 @@
+"""Metrics of groups, of the test rows as they are, of resamples, and of groups made at random.
+
+The definitions are those of `dpprobe.results.metrics`, with rows weighted 1 / m of their unit:
+
+- AUC: of each label; of two classes that of the second.
+- accuracy: the share of right predictions; of several labels, of each label.
+- recall: the share of the rows with a label that are predicted to have it; of two classes that of
+  the second, of more classes that of each.
+- calibration error: over all labels together; none for scores that are no logits.
+
+A metric of a group is the mean over the labels that are compared; a group of which a resample
+lacks what one of these labels needs has no value in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, log_softmax
+
+from dpprobe.analyses.fairness import group_kernels
+from dpprobe.analyses.fairness.groupings import Grouping, TestRows, Values
+from dpprobe.results.metrics import CALIBRATION_BINS, THRESHOLDS, Link
+
+Drawn = npt.NDArray[np.float32]
+Ways = npt.NDArray[np.int16]
+
+_LANES = 64  # resamples side by side: one cache line of their counts
+_MOST = 255  # what a count can hold
+PERMUTATIONS = 500
+
+
+class Resamples:
+    """Draws of as many units as there are, with replacement; the first block begins with all once.
+
+    A block draws from a stream of its own, so that no number of threads changes a draw.
+    """
+
+    def __init__(self, units: int, resamples: int, *, seed: int, threads: int = 1) -> None:
+        self.count = resamples
+        self.threads = threads
+        starts = range(0, resamples + 1, _LANES)
+        self.blocks = [
+            _counts(units, min(_LANES, resamples + 1 - start), seed, start) for start in starts
+        ]
+
+    def fill(self, compute: Callable[[npt.NDArray[np.uint8]], Values]) -> tuple[Values, Drawn]:
+        """Computes a function of each block's counts [units, lanes], whose last axis is lanes.
+
+        Returns:
+          The values of the test rows as they are [...], and of the resamples [..., resamples].
+        """
+        with ThreadPoolExecutor(self.threads) as pool:
+            parts = pool.map(compute, self.blocks)
+            first = next(parts)
+            drawn = np.empty((*first.shape[:-1], self.count), dtype=np.float32)
+            place = first.shape[-1] - 1
+            drawn[..., :place] = first[..., 1:]
+            for part in parts:
+                drawn[..., place : place + part.shape[-1]] = part
+                place += part.shape[-1]
+        return np.ascontiguousarray(first[..., 0]), drawn
+
+
+def _counts(units: int, lanes: int, seed: int, start: int) -> npt.NDArray[np.uint8]:
+    generator = np.random.Generator(np.random.Philox([seed, start]))
+    counts = np.empty((units, lanes), dtype=np.uint8)
+    for lane in range(lanes):
+        drawn = np.bincount(generator.integers(units, size=units), minlength=units)
+        counts[:, lane] = np.minimum(drawn, _MOST)
+    if start == 0:
+        counts[:, 0] = 1
+    return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The groups that a metric compares: int32 [n], each row's, -1 for a row of no such group."""
+
+    codes: npt.NDArray[np.int32]
+    groups: int
+
+    @classmethod
+    def of(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
+        """Returns the layout of some groups of an attribute, in their order."""
+        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # the last for a code of -1
+        place[list(kept)] = np.arange(len(kept), dtype=np.int32)
+        return cls(codes=place[grouping.codes], groups=len(kept))
+
+    @classmethod
+    def whole(cls, rows: int) -> Layout:
+        """Returns the layout of all rows as one group."""
+        return cls(codes=np.zeros(rows, dtype=np.int32), groups=1)
+
+    def in_groups(self, order: np.ndarray) -> tuple[np.ndarray, npt.NDArray[np.int64]]:
+        """Returns the rows of `order` group by group, and the first place of each group."""
+        codes = self.codes[order]
+        sorted_rows = order[np.argsort(codes, kind="stable")]
+        starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
+        return sorted_rows[starts[0] :], (starts - starts[0]).astype(np.int64)
+
+    def blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
+        """Returns each row's block, [n], and the group of each block.
+
+        A block is the rows of one group that a unit has: the unit itself, unless its rows are of
+        several groups, such as a patient's frontal and lateral images. Rows of no group are one
+        more group.
+        """
+        codes = np.where(self.codes < 0, self.groups, self.codes).astype(np.int64)
+        blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
+        return block.astype(np.int32), (blocks % (self.groups + 1)).astype(np.int16)
+
+    def shuffled(self, rows: TestRows, seed: int) -> Ways:
+        """Gives the blocks to groups at random, int16 [permutations, blocks].
+
+        A group keeps its number of blocks.
+        """
+        generator = np.random.Generator(np.random.Philox(seed))
+        _, codes = self.blocks(rows)
+        return generator.permuted(np.tile(codes, (PERMUTATIONS, 1)), axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sum:
+    """Values that a sum of each group adds: of rows, at places within the group's sums."""
+
+    row: np.ndarray
+    place: np.ndarray
+    value: np.ndarray
+    places: int
+
+    def drawn(self, rows: TestRows, layout: Layout, counts: npt.NDArray[np.uint8]) -> Values:
+        """Returns the sums [groups, places, lanes] of units drawn so often."""
+        codes = layout.codes[self.row]
+        named = codes >= 0
+        out = np.zeros((layout.groups * self.places, counts.shape[1]))
+        place = (codes * self.places + self.place)[named].astype(np.int32)
+        unit = rows.units[self.row[named]].astype(np.int32)
+        group_kernels.add_sums(counts, unit, place, self.value[named], out)
+        return out.reshape(layout.groups, self.places, -1)
+
+    def shuffled(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
+        """Returns the sums [groups, places, permutations].
+
+        Args:
+          block: of each test row.
+        """
+        out = np.zeros((len(ways), groups + 1, self.places))
+        group_kernels.add_shuffled_sums(
+            ways, block[self.row], self.place.astype(np.int32), self.value, out
+        )
+        return np.moveaxis(out[:, :groups], 0, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The scores of one head on the test rows, [n, K], and the link that makes probabilities."""
+
+    rows: TestRows
+    scores: np.ndarray
+    link: Link
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that these rows and scores have."""
+        several, two = self.rows.multi_label, bool(self.rows.ranked)
+        wanted = "sigmoid" if several else "softmax"
+        names = ["auc"] * two + ["accuracy", "recall"]
+        return (*names, *(["calibration_error"] * (self.link == wanted)))
+
+    @cached_property
+    def columns(self) -> np.ndarray:
+        """The scores that rank the rows of each ranked label, float64 [n, labels]."""
+        scores = self.scores.astype(np.float64)
+        return scores if self.rows.multi_label else scores[:, 1:] - scores[:, :1]
+
+    @cached_property
+    def right(self) -> npt.NDArray[np.bool_]:
+        """Right predictions: [n, K] of several labels, else [n, 1]."""
+        labels = self.rows.labels
+        if self.rows.multi_label:
+            return np.asarray((self.scores > THRESHOLDS[self.link]) == labels)
+        return np.asarray(self.scores.argmax(axis=1) == labels)[:, None]
+
+    def drawn(
+        self, metric: str, layout: Layout, labels: Sequence[str], resamples: Resamples
+    ) -> tuple[Values, Drawn]:
+        """Computes a metric of each group and label.
+
+        Args:
+          labels: those that are compared; without meaning for a calibration error, and for the
+            accuracy of rows with one label.
+
+        Returns:
+          [groups, labels] of the test rows, and [groups, labels, resamples]; NaN where undefined.
+        """
+        if metric == "auc":
+            parts = [self._drawn_areas(label, layout, resamples) for label in labels]
+            return np.stack([p[0] for p in parts], axis=1), np.stack([p[1] for p in parts], axis=1)
+        sums = self._sums(metric, labels)
+
+        def compute(counts: npt.NDArray[np.uint8]) -> Values:
+            return _finish(metric, *(part.drawn(self.rows, layout, counts) for part in sums))
+
+        return resamples.fill(compute)
+
+    def _drawn_areas(
+        self, label: str, layout: Layout, resamples: Resamples
+    ) -> tuple[Values, Drawn]:
+        order, starts = layout.in_groups(self._order(label))
+        arguments = (*self._ranked(label, order, starts), starts)
+
+        def compute(counts: npt.NDArray[np.uint8]) -> Values:
+            out = np.empty((layout.groups, counts.shape[1]))
+            group_kernels.areas(counts, *arguments, out)
+            return out
+
+        return resamples.fill(compute)
+
+    def shuffled(self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways) -> Values:
+        """Computes a metric's mean over labels, [groups, permutations], for groups at random."""
+        block, _ = layout.blocks(self.rows)
+        if metric != "auc":
+            sums = self._sums(metric, labels)
+            parts = (part.shuffled(block, layout.groups, ways) for part in sums)
+            return np.asarray(_finish(metric, *parts).mean(axis=1))
+        total = np.zeros((len(ways), layout.groups + 1))
+        for label in labels:
+            out = np.empty_like(total)
+            order = self._order(label)
+            starts = np.array([0, len(order)])
+            _, *ranked = self._ranked(label, order, starts)
+            group_kernels.shuffled_areas(ways, block[order], *ranked, out)
+            total += out / len(labels)
+        return np.ascontiguousarray(total[:, : layout.groups].T)
+
+    def _order(self, label: str) -> np.ndarray:
+        """Returns the rows by their scores for a label."""
+        if label not in self._orders:
+            column = self.columns[:, self.rows.ranked.index(label)]
+            self._orders[label] = np.argsort(column).astype(np.int32)
+        return self._orders[label]
+
+    @cached_property
+    def _orders(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def _ranked(self, label: str, order: np.ndarray, starts: np.ndarray) -> tuple[Any, ...]:
+        """Returns units, presence, ends of equal scores and weights of rows in an order."""
+        column = self.columns[order, self.rows.ranked.index(label)]
+        last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)
+        last[starts[1:][starts[1:] > 0] - 1] = True
+        return (
+            self.rows.units[order].astype(np.int32),
+            self.rows.has(label)[order],
+            last,
+            self.rows.weights[order],
+        )
+
+    def _sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
+        """Returns the sums of which a metric is the ratio, above and below."""
+        weights, count = self.rows.weights, len(self.rows.labels)
+        everything = np.arange(count, dtype=np.int32)
+        if metric == "accuracy":
+            right = self.right
+            if self.rows.multi_label:
+                right = right[:, [self.rows.class_names.index(name) for name in labels]]
+            row, place = np.indices(right.shape, dtype=np.int32).reshape(2, -1)
+            value = (weights[:, None] * right).ravel()
+            above = _Sum(row=row, place=place, value=value, places=right.shape[1])
+            return above, _Sum(row=everything, place=0 * everything, value=weights, places=1)
+        if metric == "recall":
+            rows = [np.flatnonzero(self.rows.has(name)).astype(np.int32) for name in labels]
+            row = np.concatenate(rows) if rows else everything[:0]
+            place = np.repeat(np.arange(len(rows), dtype=np.int32), [len(part) for part in rows])
+            hits = [self._right_of(name)[part] for name, part in zip(labels, rows, strict=True)]
+            hit = np.concatenate(hits) if hits else np.zeros(0)
+            above = _Sum(row=row, place=place, value=weights[row] * hit, places=len(rows))
+            return above, _Sum(row=row, place=place, value=weights[row], places=len(rows))
+        probability, outcome = self._calibrated
+        edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
+        row = np.indices(probability.shape, dtype=np.int32)[0].ravel()
+        above = _Sum(
+            row=row,
+            place=np.digitize(probability, edges, right=True).ravel().astype(np.int32),
+            value=(weights[:, None] * (probability - outcome)).ravel(),
+            places=CALIBRATION_BINS,
+        )
+        each = weights * probability.shape[1]
+        return above, _Sum(row=everything, place=0 * everything, value=each, places=1)
+
+    def _right_of(self, label: str) -> np.ndarray:
+        """Returns the rows whose prediction of a label is right, bool [n]."""
+        index = self.rows.class_names.index(label)
+        return self.right[:, index if self.rows.multi_label else 0]
+
+    @property
+    def _calibrated(self) -> tuple[Values, np.ndarray]:
+        """The probabilities that calibration is of, and what they foretell, [n, labels]."""
+        scores = self.scores.astype(np.float64)
+        if self.rows.multi_label:
+            return expit(scores), self.rows.labels
+        return np.exp(log_softmax(scores, axis=1).max(axis=1))[:, None], self.right
+
+    def predicted(self, threshold: float | None, false_positives: float | None) -> Iterator[Any]:
+        """Yields (label, bool [n]): the rows that are predicted to have each label.
+
+        Args:
+          threshold: a probability; None with more than two classes, where the top one counts.
+          false_positives: the share of the test rows without the label to predict it for at most;
+            in place of the threshold.
+
+        A label whose scores are no logits has no rows at a probability other than 1/2.
+        """
+        if not self.rows.ranked:
+            top = self.scores.argmax(axis=1)
+            for index, name in enumerate(self.rows.class_names):
+                yield name, top == index
+            return
+        for index, name in enumerate(self.rows.ranked):
+            column = self.columns[:, index]
+            cut: float | None
+            if false_positives is not None:
+                cut = _quantile(column, self.rows.weights * ~self.rows.has(name), false_positives)
+            else:
+                cut = _cut(self.link, threshold or 0.5, self.rows.multi_label)
+            if cut is not None:
+                yield name, column > cut
+
+
+def _cut(link: Link, probability: float, several: bool) -> float | None:
+    """Returns the score at which a probability lies; None where scores tell only the larger."""
+    if link == "none" and several:
+        return probability
+    if link == ("sigmoid" if several else "softmax"):
+        return float(np.log(probability / (1 - probability)))
+    return 0.0 if probability == 0.5 else None
+
+
+def _quantile(column: Values, weights: Values, share: float) -> float:
+    """Returns the smallest score that at most a share of the weight lies above."""
+    order = np.argsort(column)[::-1]
+    ranked, heavy = column[order], weights[order]
+    ends = np.append(ranked[1:] != ranked[:-1], True)  # of equal scores
+    above = np.cumsum(heavy)[ends]
+    few = int(np.searchsorted(above, share * heavy.sum() * (1 + 1e-12), side="right"))
+    return float(ranked[ends][few]) if few < len(above) else -np.inf
+
+
+def _finish(metric: str, above: Values, below: Values) -> Values:
+    """Returns the ratio of sums [groups, labels, ...]; NaN where nothing is below."""
+    if metric == "calibration_error":
+        above = np.abs(above).sum(axis=1, keepdims=True)
+    below = np.broadcast_to(below, above.shape)
+    return np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)

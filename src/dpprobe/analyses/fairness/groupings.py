@@ -1,0 +1,308 @@
+"""The groups of test rows, and the rule by which a metric compares them.
+
+A group enters where it has enough units (patients, or rows where none are named). A mean over
+labels is compared over the same labels in every group: as long as some group has too few units with
+or without some label, the label or the group that lacks most often is left out, a label before a
+group. So neither one tiny group removes all labels, nor one rare label all groups. All that is left
+out is named, with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.analyses.fairness.fairness_record import Compared, Minimum
+from dpprobe.data.groups import CLASSES, group_name
+from dpprobe.errors import DataError
+
+Codes = npt.NDArray[np.int32]
+Values = npt.NDArray[np.float64]
+
+NO_GROUP = -1  # the code of a row whose group is blank
+NO_NAME = "(blank)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestRows:
+    """The rows that heads are tested on.
+
+    Attributes:
+      labels: int64 [n], or bool [n, K] where a row may have several.
+      units: int64 [n], whose each row is, numbered without gaps; each row its own where no units
+        are named.
+      named_units: False where rows are the units.
+      groups: column -> n names.
+    """
+
+    __test__ = False  # not a test of pytest's
+
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    units: npt.NDArray[np.int64]
+    named_units: bool
+    groups: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+
+    @property
+    def multi_label(self) -> bool:
+        return self.labels.ndim == 2
+
+    @cached_property
+    def count(self) -> int:
+        """The number of units."""
+        return int(self.units.max()) + 1
+
+    @cached_property
+    def weights(self) -> Values:
+        """1 / m for each row of a unit of m rows."""
+        return 1 / np.bincount(self.units)[self.units]
+
+    def number(self, units: int) -> str:
+        """Writes a number of units: "1 patient", "5 rows"."""
+        return f"{units} {'patient' if self.named_units else 'row'}{'s' * (units != 1)}"
+
+    @cached_property
+    def ranked(self) -> tuple[str, ...]:
+        """The names of the labels that scores rank: all of several, the second of two."""
+        if self.multi_label:
+            return self.class_names
+        return self.class_names[1:] if len(self.class_names) == 2 else ()
+
+    @cached_property
+    def recalled(self) -> tuple[str, ...]:
+        """The names of the labels that have a recall."""
+        return self.ranked or self.class_names
+
+    def has(self, name: str) -> npt.NDArray[np.bool_]:
+        """Returns the rows that have a label, bool [n]."""
+        index = self.class_names.index(name)
+        return np.asarray(self.labels[:, index] if self.multi_label else self.labels == index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """An attribute: the group of each row, and the groups that are compared.
+
+    Attributes:
+      codes: int32 [n], an index into `names`, or `NO_GROUP`.
+      rows, units: of each group.
+      left_out: the reason why a group is compared by no metric, by its name.
+      classes: True if the groups are the classes; a column may be called "class" too.
+      by_label: True if the groups are the labels themselves, and every row belongs to each.
+    """
+
+    attribute: str
+    names: tuple[str, ...]
+    codes: Codes
+    rows: npt.NDArray[np.int64]
+    units: npt.NDArray[np.int64]
+    left_out: Mapping[str, str]
+    classes: bool = False
+    by_label: bool = False
+
+
+def groupings(
+    rows: TestRows,
+    *,
+    groups: Sequence[str] | None,
+    pairs: Sequence[tuple[str, str]],
+    minimum: Minimum,
+) -> list[Grouping]:
+    """Returns the attributes that test rows are compared by.
+
+    Args:
+      groups: names of group columns, with or without `group_`, and "class"; None for every column,
+        or the classes where there is none.
+      pairs: of names, whose intersections are groups.
+
+    Raises:
+      DataError: when rows have none of the named groups.
+    """
+    columns = {group_name(name): values for name, values in rows.groups.items()}
+    names = list(map(group_name, groups if groups is not None else tuple(columns) or (CLASSES,)))
+    made = [_of_column(rows, name, columns[name], minimum) for name in names if name in columns]
+    if CLASSES in names and CLASSES not in columns:
+        made.append(_of_classes(rows, minimum))
+    for pair in pairs:
+        first, second = map(group_name, pair)
+        if first in columns and second in columns:
+            values = _joined(columns[first], columns[second])
+            made.append(_of_column(rows, f"{first} x {second}", values, minimum))
+    if not made:
+        raise DataError(
+            f"fairness.groups: none of {', '.join(names)} is a group of the test rows, which have "
+            f"{', '.join(columns) or 'none'}; write some of these, or `class`"
+        )
+    return made
+
+
+def _joined(first: Sequence[str | None], second: Sequence[str | None]) -> list[str]:
+    """Returns the names of intersections; blank where either is."""
+    return [
+        "" if _blank(a) or _blank(b) else f"{a} x {b}" for a, b in zip(first, second, strict=True)
+    ]
+
+
+def _blank(name: str | None) -> bool:
+    return name is None or not str(name).strip()
+
+
+def _of_column(
+    rows: TestRows, attribute: str, values: Sequence[str | None], minimum: Minimum
+) -> Grouping:
+    """Returns the groups of a column, in the order of their names; the blank one last."""
+    given = [NO_NAME if _blank(value) else str(value) for value in values]
+    names = sorted(set(given) - {NO_NAME}, key=natural)
+    place = {name: code for code, name in enumerate(names)} | {NO_NAME: NO_GROUP}
+    codes = np.array([place[name] for name in given], dtype=np.int32)
+    return _grouping(rows, attribute, tuple(names), codes, minimum)
+
+
+def natural(name: str) -> tuple[bool, float, str]:
+    """Sorts "<20", "20-39", "100-119" by their numbers, other names by their letters."""
+    digits = name.lstrip("<>=").split("-")[0]
+    try:
+        number = float(digits)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):  # of a group called "nan" too, which has no place among numbers
+        return True, 0.0, name
+    return False, number - 0.5 * name.startswith("<"), name
+
+
+def _of_classes(rows: TestRows, minimum: Minimum) -> Grouping:
+    if not rows.multi_label:
+        codes = rows.labels.astype(np.int32)
+        return replace(_grouping(rows, CLASSES, rows.class_names, codes, minimum), classes=True)
+    left_out = {}
+    for name in rows.class_names:
+        if reason := _lack(rows, rows.has(name), name, minimum, negatives=True):
+            left_out[name] = reason
+    return Grouping(
+        attribute=CLASSES,
+        names=rows.class_names,
+        codes=np.zeros(len(rows.labels), dtype=np.int32),
+        rows=np.full(len(rows.class_names), len(rows.labels)),
+        units=np.full(len(rows.class_names), rows.count),
+        left_out=left_out,
+        classes=True,
+        by_label=True,
+    )
+
+
+def _grouping(
+    rows: TestRows, attribute: str, names: tuple[str, ...], codes: Codes, minimum: Minimum
+) -> Grouping:
+    sizes = np.bincount(codes[codes >= 0], minlength=len(names))
+    units = _units(rows, codes, len(names))
+    left_out = {
+        name: f"{rows.number(count)}, {minimum.units} needed"
+        for name, count in zip(names, units.tolist(), strict=True)
+        if count < minimum.units
+    }
+    blank = codes == NO_GROUP
+    if blank.any():
+        names, left_out[NO_NAME] = (*names, NO_NAME), "no group is named"
+        sizes = np.append(sizes, blank.sum())
+        units = np.append(units, len(np.unique(rows.units[blank])))
+    return Grouping(
+        attribute=attribute, names=names, codes=codes, rows=sizes, units=units, left_out=left_out
+    )
+
+
+def _units(rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None) -> np.ndarray:
+    """Counts the units of each group, int64 [groups]: all, or those of some rows [n]."""
+    named = codes >= 0 if of is None else (codes >= 0) & of
+    pairs = np.unique(codes[named].astype(np.int64) * rows.count + rows.units[named])
+    return np.bincount(pairs // rows.count, minlength=groups)
+
+
+def _lack(
+    rows: TestRows, has: np.ndarray, label: str, minimum: Minimum, *, negatives: bool
+) -> str | None:
+    """Returns the reason why rows are too few for a metric of a label; None where they are not."""
+    positive = len(np.unique(rows.units[has]))
+    if positive < minimum.positives:
+        return f"{rows.number(positive)} with {label}, {minimum.positives} needed"
+    negative = len(np.unique(rows.units[~has]))
+    if negatives and negative < minimum.negatives:
+        return f"{rows.number(negative)} without {label}, {minimum.negatives} needed"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """The units of each group with each label, and without, int64 [groups, labels]."""
+
+    positives: npt.NDArray[np.int64]
+    negatives: npt.NDArray[np.int64]
+
+
+def label_counts(rows: TestRows, grouping: Grouping, labels: Sequence[str]) -> Counts:
+    """Counts the units that a group has with each label and without."""
+    if grouping.by_label:
+        both = [(rows.has(name), ~rows.has(name)) for name in labels]
+        pairs = [[len(np.unique(rows.units[part])) for part in parts] for parts in both]
+        counts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return Counts(positives=counts[:, :1], negatives=counts[:, 1:])
+    groups = len(grouping.names)
+
+    def count(present: bool) -> np.ndarray:
+        columns = [
+            _units(rows, grouping.codes, groups, of=rows.has(name) == present) for name in labels
+        ]
+        return np.stack(columns, axis=1) if columns else np.zeros((groups, 0), dtype=np.int64)
+
+    return Counts(positives=count(True), negatives=count(False))
+
+
+def compared(
+    rows: TestRows,
+    grouping: Grouping,
+    labels: Sequence[str],
+    counts: Counts,
+    minimum: Minimum,
+    *,
+    negatives: bool,
+) -> Compared:
+    """Returns the labels and groups of a metric that needs units with each label.
+
+    Args:
+      counts: of these labels.
+      negatives: True if the metric needs units without the label as well.
+    """
+    kept = [index for index, name in enumerate(grouping.names) if name not in grouping.left_out]
+    groups, used = list(kept), list(range(len(labels)))
+    enough = counts.positives >= minimum.positives
+    if negatives:
+        enough &= counts.negatives >= minimum.negatives
+    while groups and used and not (part := enough[np.ix_(groups, used)]).all():
+        by_label, by_group = 1 - part.mean(axis=0), 1 - part.mean(axis=1)
+        if by_label.max() >= by_group.max():
+            del used[int(by_label.argmax())]
+        else:
+            del groups[int(by_group.argmax())]
+    left_out = {}
+    if not used:
+        reason = "no label is in enough units of enough groups"
+        return Compared(labels=(), left_out={grouping.names[index]: reason for index in kept})
+    for index in kept:
+        label = next((label for label in used if not enough[index, label]), None)
+        if label is not None:
+            few = counts.positives[index, label] < minimum.positives
+            kind, number = ("with", counts.positives) if few else ("without", counts.negatives)
+            needed = minimum.positives if few else minimum.negatives
+            left_out[grouping.names[index]] = (
+                f"{rows.number(int(number[index, label]))} {kind} {labels[label]}, {needed} needed"
+            )
+    return Compared(labels=tuple(labels[label] for label in used), left_out=left_out)
+
+
+def kept_groups(grouping: Grouping, left_out: Iterable[str]) -> list[int]:
+    """Returns the indices of the groups that are compared."""
+    return [index for index, name in enumerate(grouping.names) if name not in set(left_out)]

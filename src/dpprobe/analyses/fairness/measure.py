@@ -1,0 +1,359 @@
+"""The fairness job: the subgroups of every cell of one (dataset, backbone).
+
+What is computed comes from the labels, groups and scores of test rows, without noise: not private.
+All cells, and all attributes, see the same resamples of the test units, so that a difference of two
+cells' gaps is paired. The heads of a cell are compared one by one, and gaps are means over them: a
+person publishes one head. The long table is written first, the record last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpprobe.analyses.fairness.comparison import (
+    Comparison,
+    comparisons,
+    gap_of,
+    group_rows,
+    left_out_rows,
+    measure,
+    no_gap,
+)
+from dpprobe.analyses.fairness.fairness_record import (
+    COLUMNS,
+    Attribute,
+    CellAttribute,
+    FairnessCell,
+    FairnessRecord,
+    Gap,
+    Group,
+    Minimum,
+    Parity,
+    Reference,
+)
+from dpprobe.analyses.fairness.gaps import Groups
+from dpprobe.analyses.fairness.group_metrics import Head, Layout, Resamples
+from dpprobe.analyses.fairness.groupings import Counts, Grouping, TestRows, groupings, label_counts
+from dpprobe.analyses.fairness.parity import named_thresholds, parity, parity_rows
+from dpprobe.artifacts import write_table
+from dpprobe.data.groups import GROUP_PREFIX
+from dpprobe.errors import DataError
+from dpprobe.heads.registry import method_options
+from dpprobe.progress import Progress
+from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, read_cell
+from dpprobe.results.metrics import ranked_labels
+from dpprobe.results.unit_counts import unit_codes
+from dpprobe.study.options import FairnessOptions
+
+_NUMBERS = ("value", "low", "high", "difference")
+_COUNTS = ("rows", "units", "positives")
+TABLE = pa.schema(
+    [
+        (name, pa.float64() if name in _NUMBERS else pa.int64() if name in _COUNTS else pa.string())
+        for name in COLUMNS
+    ]
+)
+
+Key = tuple[str, str]  # method and epsilon token
+# The groups of each head of a cell, by attribute and metric.
+Heads = Mapping[tuple[str, str], tuple[Groups, ...]]
+
+
+def fairness_job(
+    cells: Sequence[Path],
+    options: FairnessOptions,
+    references: Mapping[Key, Key],
+    *,
+    table: Path,
+    record: Path,
+    seed: int,
+    threads: int = 1,
+) -> None:
+    """Compares the groups of the test rows of every cell of a (dataset, backbone).
+
+    Args:
+      cells: the `metrics.json` of each, with its predictions beside it.
+      references: the cell that a cell's gaps are compared with, where it has one; one of `cells`.
+      table, record: the files to write.
+      seed: of the resamples and of the groups at random.
+
+    Raises:
+      DataError: when the cells were tested on different rows, a score is not finite, or the rows
+        have none of the groups that the options name.
+    """
+    read = [(read_cell(path), path.with_name(PREDICTIONS_FILE)) for path in cells]
+    first, predictions = read[0]
+    rows = read_rows(first, predictions)
+    work = _Work(rows=rows, options=options, seed=seed, threads=threads)
+    described: dict[Key, FairnessCell] = {}
+    lines: dict[Key, list[dict[str, Any]]] = {}
+    kept: dict[Key, Heads] = {}
+    label = f"groups of {first.cell.dataset}, {first.cell.backbone}"
+    with Progress(len(read), label=label, unit="cells") as progress:
+        # A reference comes before the cells that are compared with it.
+        for cell, path in sorted(read, key=lambda item: _key(item[0]) not in references.values()):
+            key = _key(cell)
+            reference = references.get(key)
+            others = kept[reference] if reference else {}
+            measured = work.measure(read_heads(cell, path, rows), others)
+            described[key] = work.describe(cell, measured, reference)
+            lines[key] = [{"method": key[0], "epsilon": key[1], **line} for line in measured.lines]
+            if key in references.values():
+                kept[key] = measured.heads
+            progress.advance(1)
+    keys = [_key(cell) for cell, _ in read]
+    write_table(table, pa.Table.from_pylist([line for key in keys for line in lines[key]], TABLE))
+    work.record(first, [described[key] for key in keys]).write(record)
+
+
+def _key(cell: CellRecord) -> Key:
+    return cell.cell.method, cell.cell.epsilon
+
+
+def read_rows(cell: CellRecord, predictions: Path) -> TestRows:
+    """Reads labels, units and groups of the test rows from a cell's predictions."""
+    table = pq.read_table(predictions, filters=[("seed_index", "==", cell.seeds[0]["index"])])
+    named = "unit" in table.column_names
+    return TestRows(
+        labels=_labels(table["label"], cell.multi_label, len(cell.class_names)),
+        class_names=tuple(cell.class_names),
+        units=_units(table["unit"].to_pylist()) if named else np.arange(table.num_rows),
+        named_units=named,
+        groups={
+            name: table[name].to_pylist()
+            for name in table.column_names
+            if name.startswith(GROUP_PREFIX)
+        },
+    )
+
+
+def _units(names: Sequence[Any]) -> np.ndarray:
+    codes = unit_codes(names)
+    assert codes is not None
+    return codes
+
+
+def _labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np.ndarray:
+    if not multi_label:
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+    flat = column.combine_chunks().flatten().to_numpy()
+    return np.asarray(flat.reshape(-1, classes) != 0)
+
+
+def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
+    """Reads the scores of every head of a cell.
+
+    Raises:
+      DataError: when the rows are others than `rows`, or a score is not finite.
+    """
+    table = pq.read_table(predictions, columns=["label", "scores"])
+    heads, classes = len(cell.seeds), len(cell.class_names)
+    labels = _labels(table["label"], cell.multi_label, classes)
+    scores = table["scores"].combine_chunks().flatten().to_numpy()
+    if not np.array_equal(labels, np.concatenate([rows.labels] * heads)):
+        raise DataError(
+            f"{predictions}: tested on other rows than the first cell of this dataset and "
+            "backbone; run the study again"
+        )
+    if not np.isfinite(scores).all():
+        raise DataError(f"{predictions}: a score is not finite; delete it and run the cell again")
+    link = method_options(cell.options).link_on(cell.multi_label)
+    shaped = scores.reshape(heads, len(rows.labels), classes)
+    return [Head(rows=rows, scores=of_head, link=link) for of_head in shaped]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attribute:
+    """An attribute with its comparisons.
+
+    Attributes:
+      counts: of units with each label that has a recall; None for classes, which have no parity.
+    """
+
+    grouping: Grouping
+    comparisons: list[Comparison]
+    counts: Counts | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """The measurements of a cell.
+
+    Attributes:
+      overall: each metric of all rows.
+      gaps, parity: of each attribute.
+      lines: of the long table.
+      heads: the groups of each head.
+    """
+
+    overall: dict[str, float]
+    gaps: list[dict[str, Gap]]
+    parity: list[tuple[Parity, ...]]
+    lines: list[dict[str, Any]]
+    heads: Heads
+
+
+class _Work:
+    """The parts that the cells of a job share: rows, attributes and resamples."""
+
+    def __init__(
+        self, *, rows: TestRows, options: FairnessOptions, seed: int, threads: int
+    ) -> None:
+        self.rows = rows
+        self.confidence = options.confidence
+        self.minimum = Minimum.model_validate(options.minimum.model_dump())
+        self.attributes = [
+            _Attribute(
+                grouping=grouping,
+                comparisons=comparisons(rows, grouping, self.minimum, seed=seed),
+                counts=None if grouping.classes else label_counts(rows, grouping, rows.recalled),
+            )
+            for grouping in groupings(
+                rows, groups=options.groups, pairs=options.pairs, minimum=self.minimum
+            )
+        ]
+        self.resamples = Resamples(rows.count, options.resamples, seed=seed, threads=threads)
+        self.once = Resamples(rows.count, 0, seed=seed)
+        self.thresholds = named_thresholds(
+            options.model_dump(mode="json")["thresholds"],
+            2 if rows.multi_label else len(rows.class_names),
+        )
+
+    def measure(self, heads: Sequence[Head], reference: Heads) -> _Measured:
+        """Compares the groups of one cell's heads, and these with the reference's.
+
+        fairlearn's part, in Python, runs beside the machine code, which leaves Python to others.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            rates = [pool.submit(self._parity, item, heads) for item in self.attributes]
+            gaps, lines, groups = self._gaps(heads, reference)
+        return _Measured(
+            overall=self._overall(heads),
+            gaps=gaps,
+            parity=[rate.result() for rate in rates],
+            lines=lines,
+            heads=groups,
+        )
+
+    def _gaps(
+        self, heads: Sequence[Head], reference: Heads
+    ) -> tuple[list[dict[str, Gap]], list[dict[str, Any]], Heads]:
+        """Returns `gaps`, `lines` and `heads` of a cell."""
+        gaps, lines, groups = [], [], {}
+        for attribute in self.attributes:
+            title = attribute.grouping.attribute
+            of_metric: dict[str, Gap] = {}
+            for item in attribute.comparisons:
+                if item.metric not in heads[0].metrics:
+                    continue
+                of_metric[item.metric] = no_gap(item)
+                made = list(left_out_rows(item))
+                if item.kept:
+                    measured = measure(item, heads, self.resamples, self.once, self.confidence)
+                    groups[title, item.metric] = measured.heads
+                    made = [*group_rows(measured, self.confidence), *made]
+                    if item.possible:
+                        other = reference.get((title, item.metric))
+                        of_metric[item.metric] = gap_of(measured, other, self.confidence)
+                lines += [{"attribute": title, **line} for line in made]
+            gaps.append(of_metric)
+        return gaps, lines, groups
+
+    def _overall(self, heads: Sequence[Head]) -> dict[str, float]:
+        """Computes each metric of all rows, the mean over heads; of labels that have both values.
+
+        A recall needs rows with the label alone.
+        """
+        rows = self.rows
+        layout = Layout.whole(len(rows.labels))
+        ranked = [rows.class_names[i] for i in ranked_labels(rows.labels, len(rows.class_names))]
+        labels = {
+            "auc": ranked,
+            "accuracy": list(rows.class_names),
+            "recall": [name for name in rows.recalled if rows.has(name).any()],
+            "calibration_error": [],
+        }
+        return {
+            metric: float(
+                np.mean([head.drawn(metric, layout, names, self.once)[0] for head in heads])
+            )
+            for metric, names in labels.items()
+            if metric in heads[0].metrics and (names or metric == "calibration_error")
+        }
+
+    def _parity(self, attribute: _Attribute, heads: Sequence[Head]) -> tuple[Parity, ...]:
+        counts = attribute.counts
+        if counts is None:
+            return ()
+        return parity_rows(
+            [
+                parity(head, attribute.grouping, counts, self.thresholds, self.minimum)
+                for head in heads
+            ]
+        )
+
+    def describe(
+        self, cell: CellRecord, measured: _Measured, reference: Key | None
+    ) -> FairnessCell:
+        """Returns a cell's part of the record."""
+        other = reference and Reference(method=reference[0], epsilon=reference[1])
+        return FairnessCell(
+            method=cell.cell.method,
+            epsilon=cell.cell.epsilon,
+            private=cell.guaranteed,
+            seeds=len(cell.seeds),
+            reference=other or None,
+            overall=measured.overall,
+            attributes=tuple(
+                CellAttribute(attribute=attribute.grouping.attribute, gaps=gaps, parity=rates)
+                for attribute, gaps, rates in zip(
+                    self.attributes, measured.gaps, measured.parity, strict=True
+                )
+            ),
+        )
+
+    def record(self, first: CellRecord, cells: Sequence[FairnessCell]) -> FairnessRecord:
+        """Returns the record of the job.
+
+        Args:
+          first: any of the cells' records.
+        """
+        return FairnessRecord(
+            dataset=first.cell.dataset,
+            backbone=first.cell.backbone,
+            class_names=self.rows.class_names,
+            multi_label=self.rows.multi_label,
+            # a group may lack classes, so that groups are not compared by macro accuracy
+            headline="auc" if first.headline == "auc" else "accuracy",
+            cell_headline=first.headline,
+            rows=len(self.rows.labels),
+            units=self.rows.count if self.rows.named_units else None,
+            resamples=self.resamples.count,
+            confidence=self.confidence,
+            minimum=self.minimum,
+            attributes=tuple(_described(attribute) for attribute in self.attributes),
+            cells=tuple(cells),
+        )
+
+
+def _described(attribute: _Attribute) -> Attribute:
+    """Returns an attribute's part of the record."""
+    grouping = attribute.grouping
+    return Attribute(
+        attribute=grouping.attribute,
+        groups=tuple(
+            Group(group=name, rows=rows, units=units, left_out=grouping.left_out.get(name))
+            for name, rows, units in zip(
+                grouping.names, grouping.rows.tolist(), grouping.units.tolist(), strict=True
+            )
+        ),
+        compared={item.metric: item.compared for item in attribute.comparisons},
+    )

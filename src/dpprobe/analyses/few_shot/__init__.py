@@ -1,0 +1,1 @@
+"""Linear probes on a few images per class, not private."""

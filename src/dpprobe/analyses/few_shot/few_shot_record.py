@@ -1,0 +1,20 @@
+"""The format and the reader of the record of few-shot probes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from dpprobe.artifacts import read_record
+
+FEW_SHOT_FORMAT: Final = "dpprobe-few-shot"
+FEW_SHOT_FORMAT_VERSION: Final = 1
+
+
+def read_few_shot(path: Path) -> dict[str, Any]:
+    """Reads the record of few-shot probes.
+
+    Raises:
+      DataError: when it is not one of this version.
+    """
+    return read_record(path, kind=FEW_SHOT_FORMAT, version=FEW_SHOT_FORMAT_VERSION)

@@ -1,0 +1,323 @@
+"""Few-shot linear probes: logistic regression on N training images a class. Not private.
+
+A person could do as much with N images of each class and the same features, without any privacy:
+the scale against which private heads are read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from dpprobe.analyses.few_shot.few_shot_record import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
+from dpprobe.artifacts import write_json, write_table
+from dpprobe.data.options import Headline, headline_metric
+from dpprobe.devices import resolve_device
+from dpprobe.errors import DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads import nonprivate
+from dpprobe.heads.logistic_regression import Objective
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.unit_weights import Units
+from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.results import metrics, uncertainty
+from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+
+logger = logging.getLogger("dpprobe")
+
+BLOCK_ROWS = 4096
+# Of so few images a class none can be spared to choose a penalty.
+FEWEST_TO_CHOOSE = 4
+FEW_PENALTY = 0.1
+NOTE = (
+    "Not private: logistic regression on the training rows themselves, which also centre and scale "
+    "its features. Where rows have several labels, as many rows without any are drawn as of each "
+    "label. Intervals: Student's t over draws of the rows; over test rows for full."
+)
+PATIENTS_NOTE = (
+    " N are patients, of each one image a class or label, drawn at random. Each patient counts "
+    "once in a fit and in a test: an image of one with m images has weight 1 / m. Intervals over "
+    "test rows are over patients."
+)
+Shots = int | Literal["full"]
+METRIC_COLUMNS = (  # the scalar metrics, in the order of the file's columns
+    "accuracy",
+    "macro_accuracy",
+    "expected_calibration_error",
+    "top5_accuracy",
+    "real_accuracy",
+    "exact_match_accuracy",
+    "auc",
+    "mean_average_precision",
+)
+SCHEMA = pa.schema(
+    [
+        ("dataset", pa.string()),
+        ("backbone", pa.string()),
+        ("shots", pa.int64()),  # null: the whole split
+        ("seed_index", pa.int64()),
+        ("train_rows", pa.int64()),
+        ("train_units", pa.int64()),  # patients; null where the dataset does not name them
+        ("penalty", pa.float64()),
+        *((name, pa.float64()) for name in METRIC_COLUMNS),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The probes to train: the dataset's and backbone's names, N's, draws, and the study's seed.
+
+    Features that take more than `memory_mb` as float32 are streamed from disk.
+    """
+
+    dataset: str
+    backbone: str
+    shots: Sequence[Shots]
+    seeds: int
+    study_seed: int
+    memory_mb: int = 16000
+    metric: Headline | None = None
+
+
+def few_shot(
+    train: Path, test: Path, *, task: Task, rows: Path, output: Path, device: str = "cpu"
+) -> None:
+    """Trains a probe for each N and draw, and tests it.
+
+    The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
+    that has fewer gives all it has. Where rows have several labels, N rows of each label are drawn
+    and N that have none; a row drawn for two labels counts once.
+
+    Where the dataset names patients, N are different patients, of each one image of the class; a
+    patient may be drawn for two classes. In each fit, and with the whole split, an image has weight
+    1 / m, m the images of its patient that are trained on.
+
+    Args:
+      train, test: manifests of the two splits' features.
+      rows: parquet, a row a probe.
+      output: JSON, a record a N with mean and interval.
+      device: "auto", "cpu" or "cuda".
+
+    Raises:
+      DataError: when the two splits do not have the same classes.
+    """
+    stores = FeatureStore(train), FeatureStore(test)
+    if stores[0].class_names != stores[1].class_names:
+        raise DataError(f"{test}: classes differ from {train}; delete both, run again")
+    shown = headline_metric(
+        task.metric,
+        num_classes=stores[1].num_classes,
+        multi_label=stores[1].multi_label,
+        test_counts=class_counts(stores[1].labels, stores[1].num_classes),
+    )
+    probe = _Probe(task, stores, resolve_device(device))
+    results, records = [], []
+    for count in task.shots:
+        draws = probe.draws(count)
+        summary = probe.summary(draws)
+        if shown not in summary:
+            raise DataError(
+                f"{test}: no {shown} to show: no label that some test rows have and others have "
+                "not; add test rows, or write metric: accuracy"
+            )
+        logger.info("few-shot: %s: %s %.2f %%", count, shown, 100 * summary[shown]["mean"])
+        shots = None if count == "full" else count
+        results.append(
+            {"shots": shots, "seeds": len(draws)}
+            | {"train_rows": [tested["train_rows"] for tested in draws]}
+            | {"train_units": [tested["train_units"] for tested in draws], "summary": summary}
+        )
+        records += [_row(task, shots, index, tested) for index, tested in enumerate(draws)]
+    write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
+    write_json(
+        output,
+        {
+            "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
+            "dataset": task.dataset,
+            "backbone": task.backbone, "private": False, "note": probe.note, "headline": shown,
+            "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
+            "rows": {"train": stores[0].rows, "test": stores[1].rows}, "units": probe.patients,
+            "features": {"train": stores[0].fingerprint, "test": stores[1].fingerprint},
+            "results": results,
+        },
+    )  # fmt: skip
+
+
+def _row(task: Task, shots: int | None, index: int, tested: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "dataset": task.dataset,
+        "backbone": task.backbone,
+        "shots": shots,
+        "seed_index": index,
+        **{
+            name: tested.get(name)
+            for name in ("train_rows", "train_units", "penalty", *METRIC_COLUMNS)
+        },
+    }
+
+
+def draw(labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None) -> np.ndarray:
+    """Draws sorted rows: `count` of each label, or all of a label that has fewer.
+
+    Args:
+      labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels, and
+        rows without any label are drawn like those of one: a probe needs to see them.
+      units: int64 [n], whose each row is. Then `count` units are drawn of each label, all that
+        have it with the same chance, and of each unit one of its rows with the label.
+    """
+    generator = stream(seed, "few_shot")
+    groups = (
+        [np.flatnonzero(column) for column in (*labels.T, ~labels.any(axis=1))]
+        if labels.ndim == 2
+        else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    )
+    # Permuted whole, so that fewer of a seed are among more of it.
+    orders = [generator.permutation(rows) for rows in groups]
+    if units is not None:
+        orders = [_one_of_each(rows, units, generator) for rows in orders]
+    return np.unique(np.concatenate([rows[:count] for rows in orders]))
+
+
+def _one_of_each(rows: np.ndarray, units: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Returns the first row of each unit, in an order that no unit's number of rows sways."""
+    _, first = np.unique(units[rows], return_index=True)
+    return np.asarray(rows[generator.permutation(first)])
+
+
+class _Probe:
+    """Fits on a part of the training rows and scores all test rows."""
+
+    def __init__(self, task: Task, stores: tuple[FeatureStore, FeatureStore], device: str) -> None:
+        self._task, self._device = task, device
+        self._train, self._test = stores
+        self._train_labels, self._test_labels = map(_labels, stores)
+        self._options = nonprivate.Options()
+        self._link: metrics.Link = self._options.link_on(self._train.multi_label)
+        self._train_rows, self._test_rows = map(self._in_memory, stores)
+        identity = {
+            "dataset": task.dataset, "backbone": task.backbone, "few_shot": task.study_seed,
+            "train": stores[0].fingerprint,
+        }  # fmt: skip
+        self._seeds = [cell_seed(identity, index) for index in range(task.seeds)]
+        self._first: np.ndarray | None = None
+        self._train_units, self._test_units = (unit_codes(store.units) for store in stores)
+
+    @property
+    def note(self) -> str:
+        """The words that go with the results."""
+        return NOTE + (PATIENTS_NOTE if self._test_units is not None else "")
+
+    @property
+    def patients(self) -> dict[str, int | None] | None:
+        """The numbers of patients of the two splits; None where the dataset does not name them."""
+        if self._train_units is None or self._test_units is None:
+            return None
+        return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
+
+    def draws(self, count: Shots) -> list[dict[str, Any]]:
+        """Returns each draw's metrics, rows and penalty. The whole split is drawn once."""
+        records: list[dict[str, Any]] = []
+        for seed in self._seeds if count != "full" else self._seeds[:1]:
+            rows = self._chosen(count, seed)
+            with torch.inference_mode():
+                weights, penalty = self._fit(self._training_set(rows), count)
+                scores = self._scores(weights)
+            self._first = scores if not records else self._first
+            tested = metrics.evaluate(
+                scores,
+                self._test_labels,
+                link=self._link,
+                accepted=self._test.accepted,
+                units=self._test_units,
+            )
+            drawn = None if self._train_units is None else self._train_units[rows]
+            counted = {"train_rows": len(rows), "train_units": count_units(drawn)}
+            records.append(tested | counted | {"penalty": penalty})
+        return records
+
+    def summary(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Computes means and intervals of what `draws` returned last."""
+        assert self._first is not None
+        return uncertainty.summarise(
+            draws,
+            correct=metrics.hits(self._first, self._test_labels, link=self._link),
+            labels=self._test_labels,
+            scores=self._first,
+            units=self._test_units,
+            seed=self._task.study_seed,
+        )
+
+    def _chosen(self, count: Shots, seed: int) -> np.ndarray:
+        """Returns a draw's rows by class: every third row, a fold, then holds all classes."""
+        if count == "full":
+            return np.arange(self._train.rows)
+        rows = draw(self._train_labels, count, seed, self._train_units)
+        if self._train_labels.ndim == 2:
+            return rows
+        return np.asarray(rows[np.argsort(self._train_labels[rows], kind="stable")])
+
+    def _training_set(self, rows: np.ndarray) -> TrainingSet:
+        features: Any = self._train
+        if self._train_rows is not None:
+            features = torch.from_numpy(self._train_rows[rows]).to(self._device)
+        elif len(rows) < self._train.rows:
+            order = np.argsort(rows)
+            drawn = np.empty((len(rows), self._train.dimension), dtype=np.float32)
+            drawn[order] = self._train.select(rows[order])
+            features = torch.from_numpy(drawn).to(self._device)
+        return TrainingSet(
+            features,
+            torch.from_numpy(self._train_labels[rows]),
+            num_classes=self._train.num_classes,
+            units=self._units_of(rows),
+            device=self._device,
+        )
+
+    def _units_of(self, rows: np.ndarray) -> Units | None:
+        """Returns the units of rows that are trained on; None where each row is one."""
+        if self._train_units is None:
+            return None
+        return Units.of([str(unit) for unit in self._train_units[rows]])
+
+    def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
+        """Returns weights [K, d + 1] on the features themselves, and their penalty."""
+        rows = Rows(data, Transform(NoNormalisation()))
+        objective = Objective(rows, one_scale=count != "full")
+        few = count != "full" and count < FEWEST_TO_CHOOSE
+        penalty = FEW_PENALTY if few else nonprivate.choose_penalty(objective, self._options)
+        start = objective.zeros()
+        solution = nonprivate.solve(objective, objective.everyone, penalty, start, self._options)
+        return objective.raw_weights(solution), penalty
+
+    def _scores(self, weights: np.ndarray) -> np.ndarray:
+        """Computes scores [m, K] of all test rows."""
+        head = torch.from_numpy(weights.astype(np.float32)).to(self._device)
+        blocks: Iterable[tuple[int, np.ndarray]] = self._test.blocks(BLOCK_ROWS)
+        if self._test_rows is not None:
+            blocks = [(0, self._test_rows)]
+        return np.concatenate(
+            [
+                torch.addmm(head[:, -1], torch.from_numpy(block).to(self._device), head[:, :-1].T)
+                .cpu()
+                .numpy()
+                for _, block in blocks
+            ]
+        )
+
+    def _in_memory(self, store: FeatureStore) -> np.ndarray | None:
+        fits = 4 * store.rows * store.dimension <= self._task.memory_mb * 10**6
+        return store.read() if fits else None
+
+
+def _labels(store: FeatureStore) -> np.ndarray:
+    return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)

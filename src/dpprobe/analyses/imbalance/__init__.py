@@ -1,0 +1,1 @@
+"""Classes made rare, and what heads learn of them; not private."""

@@ -1,0 +1,404 @@
+"""The job of rare classes: all cells of a dataset and its copies on one backbone, compared.
+
+Not private: it reads test labels and training rows, and adds no noise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.numpy import load_file
+
+from dpprobe.analyses.imbalance.clipped_gradients import ClassGradients, class_gradients
+from dpprobe.analyses.imbalance.imbalance_record import (
+    IMBALANCE_SUFFIXES,
+    Clipping,
+    ImbalanceRecord,
+    RareCell,
+    TrainingSet,
+    imbalance_path,
+)
+from dpprobe.analyses.imbalance.rare_classes import break_down, estimate, fit_law, least_reference
+from dpprobe.artifacts import atomic_path
+from dpprobe.data.table import read_info
+from dpprobe.errors import DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.balance_options import log_shifts
+from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.fitted import CLASS_PRIORS, Heads
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.progress import Progress
+from dpprobe.results.cell_record import (
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    WEIGHTS_FILE,
+    CellName,
+    CellRecord,
+    read_cell,
+)
+from dpprobe.results.cell_results import difference
+from dpprobe.results.metrics import Link
+from dpprobe.results.unit_counts import row_weights
+
+logger = logging.getLogger("dpprobe")
+
+GRADIENT_ROWS = 1000  # of a class, whose gradients are looked at
+TABLE = pa.schema(
+    [
+        ("training_set", pa.string()),
+        ("rare_class", pa.string()),
+        ("fraction", pa.float64()),
+        ("class_rows", pa.int64()),
+        ("method", pa.string()),
+        ("epsilon", pa.string()),
+        ("seed_index", pa.int32()),
+        ("class", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The files of a dataset and its copies on one backbone.
+
+    Attributes:
+      cells: the folder of all cells.
+      infos: the whole dataset's name, then those of its copies -> dataset.json.
+      manifests: the same names -> the manifest of the train split's features.
+      names: the cells, of all these datasets.
+    """
+
+    cells: Path
+    infos: Mapping[str, Path]
+    manifests: Mapping[str, Path]
+    names: Sequence[CellName]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """A cell with what it makes of each looked-at class, one entry a seed.
+
+    Attributes:
+      recall, auc: class -> [seeds]; auc None where the test rows are all of one side.
+      never: class -> [seeds], True where no test row is given the class.
+      counted: class -> test rows, or units, of the class, and of the rarer side.
+      gradients: every class -> what clipping does to them; empty for heads without.
+    """
+
+    record: CellRecord
+    recall: Mapping[int, np.ndarray]
+    auc: Mapping[int, np.ndarray | None]
+    never: Mapping[int, np.ndarray]
+    counted: Mapping[int, tuple[int, int]]
+    gradients: Mapping[int, ClassGradients]
+
+
+def imbalance_job(
+    sources: Sources, *, dataset: str, backbone: str, classes: Sequence[str], folder: Path
+) -> None:
+    """Compares all cells of a dataset and its copies, and writes the table, then the record.
+
+    Args:
+      classes: names of the classes that are rare in the copies.
+      folder: of all datasets' files.
+
+    Raises:
+      DataError: for a class that the dataset does not have, test rows of several labels, and files
+        that are missing or damaged.
+    """
+    info = read_info(sources.infos[dataset])
+    for name in classes:
+        if name not in info.class_names:
+            raise DataError(
+                f"imbalance.classes: {name!r} is no class of {dataset}; write some of "
+                f"{', '.join(info.class_names[:10])}"
+            )
+    sets = {name: _training_set(name, path, info.class_names) for name, path in
+            sources.infos.items()}  # fmt: skip
+    tested = _test_all(sources, sets, classes, label=f"rare classes of {dataset}, {backbone}")
+    cells = [each for key in tested for each in _cells(key, tested, sets, info.class_names)]
+    methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
+    record = ImbalanceRecord(
+        dataset=dataset,
+        backbone=backbone,
+        dimension=next(iter(tested.values())).record.dimension,
+        class_names=info.class_names,
+        classes=tuple(classes),
+        gradient_rows=GRADIENT_ROWS,
+        training_sets=tuple(sets.values()),
+        cells=tuple(cells),
+        break_downs=tuple(
+            break_down(cells, class_name=name, method=method)
+            for name in classes
+            for method in methods
+        ),
+        laws=tuple(fit_law(cells, method=method) for method in methods),
+    )
+    path, table = (imbalance_path(folder, dataset, backbone, each) for each in IMBALANCE_SUFFIXES)
+    rows = [row for key, each in tested.items() for row in _table_rows(each, sets[key[0]])]
+    with atomic_path(table) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=TABLE), temporary, compression="zstd")
+    record.write(path)
+
+
+def _test_all(
+    sources: Sources, sets: Mapping[str, TrainingSet], classes: Sequence[str], *, label: str
+) -> dict[tuple[str, str, str], Tested]:
+    """Returns every cell's results, by training set, method and epsilon."""
+    tested = {}
+    with Progress(len(sources.names), label=label) as progress:
+        for name, training_set in sets.items():
+            training_rows = _TrainingRows(sources.manifests[name])
+            rare = training_set.class_name
+            looked_at = classes if rare is None else [rare]
+            for cell in sources.names:
+                if cell.dataset == name:
+                    folder = cell.folder(sources.cells)
+                    tested[name, cell.method, cell.epsilon] = _test(
+                        folder, looked_at, training_rows
+                    )
+                    progress.advance(1)
+    return tested
+
+
+def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> TrainingSet:
+    """Describes the training rows of a dataset, by its dataset.json."""
+    info = read_info(dataset_json)
+    if info.class_names != tuple(class_names) or info.multi_label:
+        raise DataError(f"{dataset_json}: other classes, or several labels a row; run again")
+    part = (info.source.get("subsample") or {}).get("fractions") or {}
+    ((rare, fraction),) = part.items() or ((None, 1.0),)
+    return TrainingSet(
+        name=name,
+        class_name=rare,
+        fraction=fraction,
+        rows=info.train_rows,
+        per_class=info.splits["train"].per_class,
+    )
+
+
+def _test(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) -> Tested:
+    """Reads a cell and its predictions, and measures what it makes of some classes."""
+    from sklearn.metrics import roc_auc_score
+
+    record = read_cell(folder / METRICS_FILE)
+    class_names = record.class_names
+    table = pq.read_table(folder / PREDICTIONS_FILE)
+    seeds, rows = len(record.seeds), record.rows.test
+    shape = (seeds, rows, len(class_names))
+    scores = table["scores"].combine_chunks().flatten().to_numpy().reshape(shape)
+    labels = table["label"].to_numpy()[:rows]
+    units = table["unit"].to_numpy()[:rows] if "unit" in table.column_names else np.arange(rows)
+    weights = row_weights(units)
+    link = method_options(record.options).link_on(False)
+    recall, never, counted = {}, {}, {}
+    auc: dict[int, np.ndarray | None] = {}
+    for name in classes:
+        k = class_names.index(name)
+        positive = labels == k
+        recall[k] = np.array([_number(s["per_class_recall"][k]) for s in record.seeds])
+        never[k] = ~(scores.argmax(axis=2) == k).any(axis=1)
+        sides = len(np.unique(units[positive])), len(np.unique(units[~positive]))
+        counted[k] = sides[0], min(sides)
+        auc[k] = None
+        if min(sides):
+            ranks = [one_against_rest(each, k, link) for each in scores]
+            auc[k] = np.array(
+                [roc_auc_score(positive, each, sample_weight=weights) for each in ranks]
+            )
+    return Tested(
+        record=record,
+        recall=recall,
+        auc=auc,
+        never=never,
+        counted=counted,
+        gradients=_gradients(record, folder, training_rows),
+    )
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
+    """Returns what ranks rows [n, K] by class k: its log odds, or its lead over the next class.
+
+    Scores that are no logits may share a part that says nothing of the class: the lead drops it.
+    """
+    chosen = scores[:, k].astype(np.float64)
+    if link == "sigmoid":
+        return chosen
+    others = np.delete(scores, k, axis=1).astype(np.float64)
+    rest = np.logaddexp.reduce(others, axis=1) if link == "softmax" else others.max(axis=1)
+    return np.asarray(chosen - rest)
+
+
+def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str, Any]]:
+    """Yields what is known of a cell, one row a seed, class and metric."""
+    columns: dict[int, dict[str, Any]] = {}
+    for k, recall in tested.recall.items():
+        columns[k] = {"recall": recall, "never_predicted": tested.never[k]}
+        columns[k]["macro_accuracy"] = [seed["macro_accuracy"] for seed in tested.record.seeds]
+        if (auc := tested.auc[k]) is not None:
+            columns[k]["auc"] = auc
+    for k, gradients in tested.gradients.items():
+        named = {f"gradient_{name}": values for name, values in vars(gradients).items()}
+        columns[k] = columns.get(k, {}) | named
+    for k, metrics in columns.items():
+        place = _of(tested.record.cell, training_set, k)
+        place["class"] = tested.record.class_names[k]
+        for metric, values in metrics.items():
+            for index, value in enumerate(values):
+                number = None if np.isnan(value) else float(value)
+                yield {**place, "seed_index": index, "metric": metric, "value": number}
+
+
+def _of(cell: CellName, training_set: TrainingSet, k: int) -> dict[str, Any]:
+    return {
+        "training_set": training_set.name,
+        "rare_class": training_set.class_name or "",
+        "fraction": training_set.fraction,
+        "class_rows": training_set.per_class[k],
+        "method": cell.method,
+        "epsilon": cell.epsilon,
+    }
+
+
+class _TrainingRows:
+    """Training rows of each class, at most `GRADIENT_ROWS`, read when a cell asks for them."""
+
+    def __init__(self, manifest: Path) -> None:
+        self._manifest = manifest
+
+    @cached_property
+    def by_class(self) -> dict[int, np.ndarray]:
+        """The features of the rows, float32 [m, d] of each class."""
+        store = FeatureStore(self._manifest)
+        generator = np.random.default_rng(0)
+        chosen = []
+        for k in range(store.num_classes):
+            mine = np.flatnonzero(store.labels == k)
+            size = min(GRADIENT_ROWS, len(mine))
+            chosen.append(generator.choice(mine, size=size, replace=False))
+        places = np.sort(np.concatenate(chosen))
+        features, labels = store.select(places), store.labels[places]
+        return {k: features[labels == k] for k in range(store.num_classes)}
+
+
+def _gradients(
+    record: CellRecord, folder: Path, training_rows: _TrainingRows
+) -> dict[int, ClassGradients]:
+    """Returns what clipping does to each class's gradients; nothing for heads that have none.
+
+    At epsilon inf nothing is clipped, and the numbers say what clipping would do.
+    """
+    options = method_options(record.options).trained
+    # a network's gradients are not those of its head
+    if not isinstance(options, FirstOrderOptions) or options.tunes_network:
+        return {}
+    heads, sigmoid = read_heads(folder, options), options.loss == "sigmoid"
+    return {
+        k: class_gradients(heads, features, k, clip=options.max_grad_norm, sigmoid=sigmoid)
+        for k, features in training_rows.by_class.items()
+    }
+
+
+def read_heads(folder: Path, options: FirstOrderOptions) -> Heads:
+    """Reads the heads of all seeds of a cell, as they were before priors were taken off."""
+    tensors = load_file(folder / WEIGHTS_FILE)
+    weights = tensors.pop("weights")
+    released = tensors.pop(CLASS_PRIORS, None)
+    shifts = options.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
+    if shifts:
+        weights[..., -1] -= np.asarray(shifts, dtype=np.float32)
+    transforms = [
+        Transform(options.normalize, {name: torch.from_numpy(a[s]) for name, a in tensors.items()})
+        for s in range(len(weights))
+    ]
+    seeds = tuple(range(len(weights)))
+    return Heads(weights=weights, seeds=seeds, transforms=tuple(transforms), steps=0)
+
+
+def _cells(
+    key: tuple[str, str, str],
+    tested: Mapping[tuple[str, str, str], Tested],
+    sets: Mapping[str, TrainingSet],
+    class_names: Sequence[str],
+) -> Iterator[RareCell]:
+    """Yields a cell's results, one for each looked-at class that has test rows."""
+    mine, training_set = tested[key], sets[key[0]]
+    reference = _reference(key, tested)
+    for k, recall in mine.recall.items():
+        if np.isnan(recall).any():
+            logger.warning("%s: no test row of class %s: left out", key[0], class_names[k])
+            continue
+        base = tested[reference].recall[k] if reference else None
+        auc = mine.auc[k]
+        yield RareCell(
+            training_set=training_set.name,
+            class_name=class_names[k],
+            fraction=training_set.fraction,
+            class_rows=training_set.per_class[k],
+            rows=training_set.rows,
+            method=key[1],
+            epsilon=key[2],
+            private=mine.record.guaranteed,
+            seeds=len(recall),
+            recall=estimate(recall.tolist(), mine.counted[k][0]),
+            auc=None if auc is None else estimate(auc.tolist(), mine.counted[k][1]),
+            never_predicted=int(mine.never[k].sum()),
+            macro_accuracy=float(np.mean([s["macro_accuracy"] for s in mine.record.seeds])),
+            reference=reference[1:] if reference else None,
+            reference_recall=None if base is None else float(base.mean()),
+            reference_learnt=base is not None
+            and float(base.mean()) > least_reference(len(class_names)),
+            **_drop(recall, base),
+            clipping=_clipping(mine.gradients, k),
+        )
+
+
+def _drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float | None]:
+    """Returns by how much a recall [seeds] is below the reference's, with its interval."""
+    if base is None:
+        return {"drop": None, "drop_low": None, "drop_high": None}
+    gap, half = difference(recall.tolist(), base.tolist())
+    ends = (None, None) if half is None else (gap - half, gap + half)
+    return {"drop": gap, "drop_low": ends[0], "drop_high": ends[1]}
+
+
+def _clipping(gradients: Mapping[int, ClassGradients], k: int) -> Clipping | None:
+    """Returns means over seeds for one class, and for the others."""
+    if not gradients:
+        return None
+
+    def mean(name: str, classes: Sequence[int]) -> float:
+        return float(np.mean([getattr(gradients[each], name) for each in classes]))
+
+    others = [each for each in gradients if each != k]
+    return Clipping(
+        **{name: (mean(name, [k]), mean(name, others)) for name in Clipping.model_fields}
+    )
+
+
+def _reference(
+    key: tuple[str, str, str], tested: Mapping[tuple[str, str, str], Tested]
+) -> tuple[str, str, str] | None:
+    """Returns the cell without privacy on the same rows: the ceiling, else the method itself."""
+    name, method, _ = key
+    ceilings = [k for k, cell in tested.items() if k[0] == name and cell.record.is_ceiling]
+    candidates = [*ceilings, (name, method, INFINITE)]
+    reference = next((each for each in candidates if each in tested), None)
+    return None if reference == key else reference

@@ -1,0 +1,1 @@
+"""Sub-classes and memorisation of features, not private."""

@@ -1,0 +1,308 @@
+"""The long-tail job of one (dataset, backbone). Nothing that it writes is private.
+
+Sub-classes come from at most `rows` training rows, memorisation from at most `memorisation.rows` of
+them; where there are more, units are drawn with the study's seed. The scores of the rows are
+written first, the record last.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpprobe.analyses.long_tail import memorisation, sub_classes
+from dpprobe.analyses.long_tail.long_tail_record import (
+    RECORD_SUFFIX,
+    ROWS_SUFFIX,
+    LongTailRecord,
+    long_tail_path,
+)
+from dpprobe.analyses.long_tail.memorisation import (
+    FEWEST_UNITS,
+    SHARE,
+    THRESHOLD,
+    Memorisation,
+    Scaling,
+)
+from dpprobe.analyses.long_tail.sub_classes import Index, Sizes
+from dpprobe.artifacts import write_table
+from dpprobe.errors import DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.privacy.randomness import cell_seed, derived_seed, stream
+from dpprobe.progress import Progress
+from dpprobe.results.intervals import wilson
+from dpprobe.results.unit_counts import unit_codes
+from dpprobe.study.options import LongTailOptions, MemorisationOptions
+
+logger = logging.getLogger("dpprobe")
+
+_THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(20))
+ROWS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("label", pa.int64()),
+        ("memorisation", pa.float64()),
+        ("standard_error", pa.float64()),
+        ("right_in", pa.int64()),
+        ("heads_in", pa.int64()),
+        ("right_out", pa.int64()),
+        ("heads_out", pa.int64()),
+    ]
+)
+
+
+def long_tail_job(
+    train: Path,
+    test: Path,
+    folder: Path,
+    *,
+    dataset: str,
+    backbone: str,
+    options: LongTailOptions,
+    seed: int,
+    threads: int,
+) -> None:
+    """Measures sub-classes and memorisation of the features of one (dataset, backbone).
+
+    Args:
+      train, test: manifests of the features.
+      folder: of all long tails.
+      seed: of the study.
+      threads: of the linear algebra, whose number may change the last bits of results.
+
+    Raises:
+      DataError: for rows of several labels, and for features that are not finite.
+    """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    started = time.monotonic()
+    store = FeatureStore(train)
+    seed = cell_seed({"use": "long tail", "dataset": dataset, "study_seed": seed}, 0)
+    with threadpool_limits(threads):
+        rows = read_rows(store, options.rows, seed=seed)
+        parts = measure_sub_classes(rows.features, rows.labels, options.clusters, seed=seed)
+        scores, table, notes = None, ROWS.empty_table(), []
+        if options.memorisation:
+            scored = rows.drawn(options.memorisation.rows, derived_seed(seed, "scored units"))
+            if scored.count < FEWEST_UNITS:
+                notes.append(f"no memorisation: {scored.count} units; {FEWEST_UNITS} are needed")
+            else:
+                scores, table = memorised(scored, FeatureStore(test), options.memorisation, seed)
+    total = int(_units(store).max()) + 1
+    for item in parts["sub_classes"]:
+        item["m_ln_n"] = item["measured"]["effective"] * math.log(total)
+    record = LongTailRecord.model_validate(
+        {
+            "dataset": dataset,
+            "backbone": backbone,
+            "rows": store.rows,
+            "units": total,
+            "clustered": len(rows.labels),
+            "classes": len(np.unique(rows.labels)),
+            "dimension": store.dimension,
+            **parts,
+            "memorisation": scores,
+            "notes": notes,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+    )
+    write_table(long_tail_path(folder, dataset, backbone, ROWS_SUFFIX), table)
+    record.write(long_tail_path(folder, dataset, backbone, RECORD_SUFFIX))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a training split.
+
+    Attributes:
+      features: float32 [n, d].
+      labels, units: int64 [n]; whose each row is.
+      ids: of the rows.
+    """
+
+    features: npt.NDArray[np.float32]
+    labels: Index
+    units: Index
+    ids: Sequence[str]
+
+    @property
+    def count(self) -> int:
+        """The number of units."""
+        return len(np.unique(self.units))
+
+    def drawn(self, most: int, seed: int) -> Rows:
+        """Returns at most `most` of the rows, of whole units in random order; at least one unit."""
+        chosen = _drawn(self.units, most, seed)
+        ids = [self.ids[row] for row in chosen]
+        return Rows(self.features[chosen], self.labels[chosen], self.units[chosen], ids)
+
+
+def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
+    """Reads at most `most` rows, of whole units in random order.
+
+    Raises:
+      DataError: for rows of several labels, and for features that are not finite.
+    """
+    if store.multi_label:
+        raise DataError(
+            f"{store.path}: rows have several labels, and a long tail is of one; remove the "
+            "dataset from long_tail"
+        )
+    units = _units(store)
+    chosen = _drawn(units, most, derived_seed(seed, "clustered units"))
+    features = _finite(store, store.select(chosen))
+    ids = store.ids
+    return Rows(
+        features, np.asarray(store.labels)[chosen], units[chosen], [ids[row] for row in chosen]
+    )
+
+
+def _finite(store: FeatureStore, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns features of a store, which must be finite."""
+    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
+        raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
+    return features
+
+
+def measure_sub_classes(
+    features: npt.NDArray[np.floating], labels: Index, clusters: Sequence[int], *, seed: int
+) -> dict[str, Any]:
+    """Clusters each class, and rows drawn without sub-classes; as the record has it.
+
+    Args:
+      features: [n, d].
+      labels: int64 [n].
+      clusters: in each class, one clustering each.
+    """
+    sizes: dict[tuple[int, bool], list[Index]] = {}
+    classes = np.unique(labels)
+    kept = total = 0.0
+    steps = len(classes) * len(clusters)
+    with Progress(steps, label="sub-classes", unit="clusterings") as progress:
+        for one in classes:
+            class_seed = derived_seed(seed, f"class {one}")
+            placed = sub_classes.coordinates(features[labels == one], seed=class_seed)
+            kept, total = kept + placed.kept, total + placed.total
+            plain = sub_classes.reference(placed.rows, seed=class_seed)
+            for number in clusters:
+                for is_reference, points in ((False, placed.rows), (True, plain)):
+                    counted = sub_classes.cluster_sizes(points, number, seed=class_seed)
+                    sizes.setdefault((number, is_reference), []).append(counted)
+                progress.advance(1)
+    return {
+        "variance_kept": kept / total if total else 1.0,
+        "sub_classes": [
+            {
+                "clusters": number,
+                "measured": _frequencies(sizes[number, False], seed),
+                "reference": _frequencies(sizes[number, True], seed),
+            }
+            for number in clusters
+        ],
+    }
+
+
+def _frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
+    index = sub_classes.tail_index(sizes, seed=seed)
+    return {
+        "sub_classes": sum(map(len, sizes)),
+        "index": vars(index) if index else None,
+        "few": sub_classes.few_rows(sizes),
+        "effective": sub_classes.effective_number(sizes),
+        "shares": sub_classes.shares_by_rank(sizes),
+    }
+
+
+def memorised(
+    rows: Rows, test: FeatureStore, options: MemorisationOptions, seed: int
+) -> tuple[dict[str, Any], pa.Table]:
+    """Scores rows, and removes those that are memorised; as the record and the table have it."""
+    started = time.monotonic()
+    classes, tested = test.num_classes, _finite(test, test.read())
+    scaling = Scaling.of(rows.features)
+    columns = scaling.columns(rows.features)
+    codes: Index = np.unique(rows.units, return_inverse=True)[1]
+    measured = memorisation.memorise(
+        columns, rows.labels, num_classes=classes, units=codes, heads=options.heads, seed=seed
+    )
+    removal = memorisation.remove(
+        (columns, rows.labels),
+        (scaling.columns(tested), np.asarray(test.labels), _units(test)),
+        measured.scores > THRESHOLD,
+        num_classes=classes,
+        ridge=measured.ridge,
+        seed=seed,
+    )
+    record = {
+        "heads": options.heads,
+        "trained_share": SHARE,
+        "rows": len(codes),
+        "units": rows.count,
+        **_shares(measured, rows.count),
+        "removal": vars(removal) if removal else None,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    return record, _table(rows, measured)
+
+
+def _shares(measured: Memorisation, units: int) -> dict[str, Any]:
+    """Returns the part of the record that the scores alone decide."""
+    share = measured.above(THRESHOLD)
+    low, high = wilson(share, units)
+    return {
+        "ridge": measured.ridge,
+        "accuracy": float(measured.right_out.sum() / measured.heads_out.sum()),
+        "threshold": THRESHOLD,
+        "share": share,
+        "chance": measured.chance(THRESHOLD),
+        "low": low,
+        "high": high,
+        "standard_error": float(np.median(measured.standard_errors)),
+        "above": {
+            "thresholds": _THRESHOLDS,
+            "share": [measured.above(threshold) for threshold in _THRESHOLDS],
+            "chance": [measured.chance(threshold) for threshold in _THRESHOLDS],
+        },
+    }
+
+
+def _table(rows: Rows, measured: Memorisation) -> pa.Table:
+    """Returns a line a row; a score that is not known is null."""
+    columns = {
+        "id": rows.ids,
+        "label": rows.labels,
+        "memorisation": pa.array(measured.scores, from_pandas=True),
+        "standard_error": measured.standard_errors,
+        "right_in": measured.right_in,
+        "heads_in": measured.heads_in,
+        "right_out": measured.right_out,
+        "heads_out": measured.heads_out,
+    }
+    return pa.table(columns).cast(ROWS)
+
+
+def _units(store: FeatureStore) -> Index:
+    """Returns a number for each row's unit; each row is one where none are named."""
+    codes = unit_codes(store.units)
+    return np.arange(store.rows) if codes is None else codes
+
+
+def _drawn(units: Index, most: int, seed: int) -> Index:
+    """Returns the positions, rising, of at most `most` rows; of one unit where it has more."""
+    if len(units) <= most:
+        return np.arange(len(units))
+    names, codes, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    order = stream(seed, "units").permutation(len(names))
+    taken = max(1, int((np.cumsum(sizes[order]) <= most).sum()))
+    chosen = np.zeros(len(names), dtype=bool)
+    chosen[order[:taken]] = True
+    return np.flatnonzero(chosen[codes])

@@ -1,0 +1,1 @@
+"""Laws of separability over the blocks of networks, not private."""

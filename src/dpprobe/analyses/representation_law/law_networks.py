@@ -1,0 +1,268 @@
+"""The networks and rows that a job of representation laws measures, read from a study's files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from dpprobe.analyses.representation_law.block_features import Tap, Token, read_images, tap
+from dpprobe.analyses.representation_law.law_record import (
+    LAW_SUFFIXES,
+    RECORD_SUFFIX,
+    ROWS_SUFFIX,
+    LawRecord,
+    Split,
+    law_path,
+)
+from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job
+from dpprobe.artifacts import fingerprint, sha256_file
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.networks import Graph
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.data.table import SplitTable
+from dpprobe.devices import identity_device, limit_threads, resolve_device
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.finetune.options import Options as FineTune
+from dpprobe.finetune.prepared import frozen_model, network_graph
+from dpprobe.finetune.tuned_network import split_state, whole_network
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.rows import Transform
+from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.results.network_record import (
+    NETWORKS_FOLDER,
+    RECORD_FILE,
+    STATE_FILE,
+    NetworkRecord,
+    network_folder,
+)
+from dpprobe.study.networks import network_options
+from dpprobe.study.options import RepresentationLawOptions
+from dpprobe.study.representation_law import tuning
+from dpprobe.versions import VERSIONS
+
+logger = logging.getLogger("dpprobe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedFiles:
+    """The first seed's network of a cell: its folder has its weights and its record."""
+
+    method: str
+    epsilon: str
+    folder: Path
+
+    @classmethod
+    def of(
+        cls, results: Path, networks: Iterable[Sequence[str]], *, dataset: str, backbone: str
+    ) -> list[TunedFiles]:
+        """Returns those of (method, epsilon) of one (dataset, backbone)."""
+        return [
+            cls(
+                method=method,
+                epsilon=epsilon,
+                folder=network_folder(
+                    results / NETWORKS_FOLDER, (dataset, backbone, method, epsilon), 0
+                ),
+            )
+            for method, epsilon in networks
+        ]
+
+
+def measure_laws(
+    tuned: Sequence[TunedFiles],
+    tables: Mapping[Split, Path],
+    folder: Path,
+    *,
+    dataset: str,
+    backbone_name: str,
+    backbone: BackboneOptions,
+    methods: Mapping[str, MethodOptions],
+    options: RepresentationLawOptions,
+    seed: int,
+    device: str,
+    threads: int,
+) -> None:
+    """Measures the laws of the frozen network of one (dataset, backbone) and of tuned ones.
+
+    Args:
+      tables: of both splits.
+      folder: of all layers.
+      methods: those of `tuned`, by name.
+      seed: of the study.
+
+    Raises:
+      ConfigError: for a backbone whose blocks cannot be told apart.
+      DataError: naming an image that cannot be read.
+    """
+    wanted = _fingerprint(
+        tuned, tables, dataset=dataset, backbone=(backbone_name, backbone), methods=methods,
+        options=options, seed=seed, device=device,
+    )  # fmt: skip
+    if keep_laws(folder, dataset=dataset, backbone=backbone_name, wanted=wanted):
+        return
+    limit_threads(threads)
+    place = resolve_device(device)
+    # Without the features inside that the study may ask of the store: hooks of their own take them.
+    loaded = loading.load(
+        backbone.model_copy(update={"layers": (), "token": None}),
+        runtime=Runtime(device="cpu", precision="float32"),
+    )
+    if loaded.graph is None:
+        raise ConfigError(f"backbones.{backbone_name}: not a network; laws are of blocks")
+    identity = {"use": "rows of laws", "dataset": dataset, "study_seed": seed}
+    opened = {split: SplitTable(tables[split]) for split in SPLITS}
+    rows = {
+        split: _rows(opened[split], loaded, options.rows, seed=cell_seed(identity, 0))
+        for split in SPLITS
+    }
+    classes = len(opened["train"].class_names)
+    frozen = Subject(
+        make=partial(_frozen, loaded, backbone_name, token=options.token, device=place)
+    )
+    subjects = [
+        Subject(
+            method=files.method,
+            epsilon=files.epsilon,
+            tuning=tuning(methods[files.method]),
+            make=partial(
+                _tuned, loaded, backbone_name, files, methods[files.method], classes=classes,
+                token=options.token, device=place,
+            ),
+        )
+        for files in tuned
+    ]  # fmt: skip
+    law_job(
+        [frozen, *subjects],
+        rows,
+        folder,
+        dataset=dataset,
+        backbone=backbone_name,
+        shuffles=options.shuffles,
+        seed=seed,
+        device=place,
+        fingerprint=wanted,
+    )
+
+
+def keep_laws(folder: Path, *, dataset: str, backbone: str, wanted: str) -> bool:
+    """Returns True if the laws are current and whole, and marks their files as seen by this run."""
+    paths = [law_path(folder, dataset, backbone, suffix) for suffix in LAW_SUFFIXES]
+    try:
+        record = LawRecord.read(law_path(folder, dataset, backbone, RECORD_SUFFIX))
+        rows = sha256_file(law_path(folder, dataset, backbone, ROWS_SUFFIX))
+    except (DataError, OSError):
+        return False
+    if (record.fingerprint, record.rows_sha256) != (wanted, rows):
+        return False
+    logger.info("laws of %s, %s: kept, nothing they depend on has changed", dataset, backbone)
+    for path in paths:
+        path.touch()
+    return True
+
+
+def _fingerprint(
+    tuned: Sequence[TunedFiles],
+    tables: Mapping[Split, Path],
+    *,
+    dataset: str,
+    backbone: tuple[str, BackboneOptions],
+    methods: Mapping[str, MethodOptions],
+    options: RepresentationLawOptions,
+    seed: int,
+    device: str,
+) -> str:
+    """Returns the fingerprint of all that decides the laws; arguments as of `measure_laws`."""
+    name, backbone_options = backbone
+    networks = [
+        {
+            "method": files.method,
+            "epsilon": files.epsilon,
+            "options": methods[files.method].identity(),
+            "chosen": dict(NetworkRecord.read(files.folder / RECORD_FILE).chosen),
+            "state": sha256_file(files.folder / STATE_FILE),
+        }
+        for files in tuned
+    ]
+    return fingerprint(
+        {
+            "version": VERSIONS["representation_law"],
+            "options": options.model_dump(mode="json"),
+            "seed": seed,
+            "device": identity_device(device),
+            "dataset": dataset,
+            "tables": {split: SplitTable(tables[split]).fingerprint for split in SPLITS},
+            "backbone": {
+                "name": name,
+                "options": backbone_options.extraction_params(),
+                "files": [sha256_file(Path(path)) for path in backbone_options.input_files()],
+            },
+            "networks": networks,
+        }
+    )
+
+
+def _rows(table: SplitTable, backbone: Backbone, most: int, *, seed: int) -> Rows:
+    """Reads the images of at most `most` rows of a split, a seeded sample where it has more."""
+    chosen = np.arange(table.rows)
+    if table.rows > most:
+        chosen = np.sort(stream(seed, table.split).permutation(table.rows)[:most])
+    return Rows(images=read_images(table, backbone, chosen), labels=table.labels()[chosen])
+
+
+def _frozen(
+    backbone: Backbone, name: str, *, token: Token, device: str
+) -> tuple[torch.nn.Module, Tap]:
+    """Makes the network in the form in which parts of it are trained: the same arithmetic."""
+    graph = network_graph(backbone)
+    network = Graph(
+        frozen_model(backbone),
+        mean=graph.mean.flatten().tolist(),
+        std=graph.std.flatten().tolist(),
+        flip=graph.flip,
+    )
+    return network.to(device).eval(), tap(network.model, name, token=token)
+
+
+def _tuned(
+    backbone: Backbone,
+    name: str,
+    files: TunedFiles,
+    method: MethodOptions,
+    *,
+    classes: int,
+    token: Token,
+    device: str,
+) -> tuple[torch.nn.Module, Tap]:
+    # The head has no part in the features of blocks, so neither has what normalises its rows.
+    network = whole_network(
+        backbone,
+        trained_options(method, NetworkRecord.read(files.folder / RECORD_FILE).chosen),
+        split_state(load_file(files.folder / STATE_FILE))[0],
+        classes=classes,
+        device=device,
+        transform=Transform(spec=NoNormalisation()),
+    )
+    return network.eval(), tap(network, name, token=token)
+
+
+def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
+    """Returns the options that a network was trained with, those of the base of a search.
+
+    Args:
+      chosen: the record of what a search chose; of what it may choose nothing shapes the network,
+        so that only values that are options are read.
+    """
+    options = network_options(method)
+    assert options is not None, "law_networks names methods that tune networks"
+    known = {name: value for name, value in chosen.items() if name in FineTune.model_fields}
+    return options.trial(known)

@@ -1,0 +1,322 @@
+"""The job of representation laws of one (dataset, backbone). Nothing that it writes is private.
+
+Measures every block of the frozen network and of the tuned ones, on training and test rows, and
+beside each measure the same with shuffled labels. The values are written first, the record last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from dpprobe.analyses.representation_law.block_features import Features, Tap, block_features
+from dpprobe.analyses.representation_law.law_measures import (
+    RCOND,
+    ROUNDING,
+    Residuals,
+    Scatter,
+    fit_law,
+    residuals,
+    scatter,
+)
+from dpprobe.analyses.representation_law.law_record import (
+    MEASURES,
+    RECORD_SUFFIX,
+    ROWS_SUFFIX,
+    FittedLaw,
+    LawRecord,
+    LeftOut,
+    Measure,
+    NetworkLaws,
+    Series,
+    Split,
+    law_path,
+)
+from dpprobe.artifacts import sha256_file, write_table
+from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.progress import Progress
+from dpprobe.study.representation_law import Tuning
+
+Labels = npt.NDArray[np.int64]
+Values = dict[tuple[Split, Measure], float | None]
+SPLITS: tuple[Split, Split] = ("train", "test")
+_SCATTERS: tuple[Measure, Measure] = ("separability", "fuzziness")
+_RESIDUALS: tuple[Measure, Measure] = ("residual", "residual_one_hot")
+VALUES = pa.schema(
+    [
+        ("method", pa.string()),
+        ("epsilon", pa.string()),
+        ("setting", pa.string()),
+        ("tuned", pa.string()),
+        ("blocks", pa.int64()),
+        ("layer", pa.int64()),
+        ("width", pa.int64()),
+        ("split", pa.string()),
+        ("measure", pa.string()),
+        ("value", pa.float64()),
+        ("shuffled", pa.float64()),
+        ("noise", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A network to measure: the frozen one, or a cell's, whose method `tuning` describes.
+
+    Attributes:
+      make: the network on its device and the tap of its blocks; called when its turn comes.
+    """
+
+    make: Callable[[], tuple[torch.nn.Module, Tap]]
+    method: str | None = None
+    epsilon: str | None = None
+    tuning: Tuning | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Images of one split, [n, channels, height, width], and their class numbers."""
+
+    images: torch.Tensor
+    labels: Labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """The measures of one layer, the mean of those with shuffled labels, and what has no value."""
+
+    width: int
+    noise: float
+    values: Values
+    shuffled: Values
+    left_out: tuple[tuple[Split, tuple[Measure, ...], str], ...]
+
+
+def law_job(
+    subjects: Sequence[Subject],
+    rows: Mapping[Split, Rows],
+    folder: Path,
+    *,
+    dataset: str,
+    backbone: str,
+    shuffles: int,
+    seed: int,
+    device: str,
+    fingerprint: str,
+) -> LawRecord:
+    """Measures the laws of all networks of one (dataset, backbone) and writes them.
+
+    Args:
+      subjects: the frozen network first.
+      folder: of all layers.
+      shuffles: measurements with shuffled labels.
+      seed: of the study.
+      device: of the networks.
+      fingerprint: of all that decides the values, for the record.
+    """
+    started = time.monotonic()
+    labels = {split: rows[split].labels for split in SPLITS}
+    identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}
+    shuffled = [
+        {
+            split: stream(cell_seed(identity, index), f"{split} labels").permutation(labels[split])
+            for split in SPLITS
+        }
+        for index in range(shuffles)
+    ]
+    # A block that was not tuned has the frozen network's features, and its measures.
+    known: dict[bytes, Layer] = {}
+    networks, frozen = [], list[Layer]()
+    with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:
+        for subject in subjects:
+            if subject.tuning is None or subject.tuning.blocks != 0:
+                network, taps = subject.make()
+                features = {
+                    split: block_features(network, taps, rows[split].images, device=device)
+                    for split in SPLITS
+                }
+                token = taps.token
+                del network, taps  # before the next is made
+                with threadpool_limits(1):  # small matrices; another number changes last bits
+                    layers = [
+                        _measured(known, pair, labels, shuffled)
+                        for pair in zip(features["train"], features["test"], strict=True)
+                    ]
+                frozen = layers if subject.tuning is None else frozen
+            else:  # the head alone was tuned
+                layers = frozen
+            networks.append(_network_laws(subject, layers))
+            progress.advance(1)
+    values_file = law_path(folder, dataset, backbone, ROWS_SUFFIX)
+    write_table(values_file, values_table(networks))
+    record = LawRecord.model_validate(
+        {
+            "dataset": dataset,
+            "backbone": backbone,
+            "layers": len(networks[0].widths) - 1,
+            "token": token,
+            "train_rows": len(labels["train"]),
+            "test_rows": len(labels["test"]),
+            "classes": len(np.unique(labels["train"])),
+            "rcond": RCOND,
+            "shuffles": shuffles,
+            "seed": seed,
+            "networks": networks,
+            "fingerprint": fingerprint,
+            "rows_sha256": sha256_file(values_file),
+            "seconds": round(time.monotonic() - started, 3),
+        }
+    )
+    record.write(law_path(folder, dataset, backbone, RECORD_SUFFIX))
+    return record
+
+
+def _measured(
+    known: dict[bytes, Layer],
+    features: tuple[Features, Features],
+    labels: Mapping[Split, Labels],
+    shuffled: Sequence[Mapping[Split, Labels]],
+) -> Layer:
+    """Measures a layer, unless features of the same bits were measured before."""
+    digest = hashlib.sha256()
+    for part in features:
+        digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
+    key = digest.digest()
+    if key not in known:
+        known[key] = measure_layer(*features, labels, shuffled)
+    return known[key]
+
+
+def measure_layer(
+    train: Features,
+    test: Features,
+    labels: Mapping[Split, Labels],
+    shuffled: Sequence[Mapping[Split, Labels]],
+) -> Layer:
+    """Measures one layer's features with the labels, and with each of their shuffles.
+
+    Values that are rounding are left out, with the reason.
+    """
+    values, noise, left_out = _values(train, test, labels)
+    others = [_values(train, test, each)[0] for each in shuffled]
+    return Layer(
+        width=train.shape[1],
+        noise=noise,
+        values=values,
+        shuffled={name: _mean([other[name] for other in others]) for name in values},
+        left_out=tuple(left_out),
+    )
+
+
+def _values(
+    train: Features, test: Features, labels: Mapping[Split, Labels]
+) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
+    """Returns the measures, what pure noise leaves, and what has no value."""
+    left = residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
+    spread = {"train": scatter(train, labels["train"]), "test": scatter(test, labels["test"])}
+    values: Values = {}
+    left_out = []
+    for split in SPLITS:
+        here: Values = dict(_scatter_values(split, spread[split]) | _residual_values(split, left))
+        for measures, fault in ((_SCATTERS, spread[split].fault), (_RESIDUALS, left.fault)):
+            without = tuple(name for name in measures if here[split, name] is None)
+            if without:
+                left_out.append((split, without, fault or "not defined"))
+            for name in measures:
+                value = here[split, name]
+                if value is not None and value <= ROUNDING:
+                    here[split, name] = None
+                    left_out.append((split, (name,), f"{value:.1e} is rounding"))
+        values |= here
+    return values, left.null, left_out
+
+
+def _scatter_values(split: Split, spread: Scatter) -> Values:
+    return {(split, "separability"): spread.separability, (split, "fuzziness"): spread.fuzziness}
+
+
+def _residual_values(split: Split, left: Residuals) -> Values:
+    if split == "train":
+        return {(split, "residual"): left.integer, (split, "residual_one_hot"): left.one_hot}
+    return {
+        (split, "residual"): left.integer_held_out,
+        (split, "residual_one_hot"): left.one_hot_held_out,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _network_laws(subject: Subject, layers: Sequence[Layer]) -> NetworkLaws:
+    """Fits the laws of one network's layers 1 to L."""
+    tuning = subject.tuning
+    return NetworkLaws(
+        method=subject.method,
+        epsilon=subject.epsilon,
+        setting=tuning.setting if tuning else "frozen",
+        tuned=tuning.tuned if tuning else None,
+        blocks=tuning.blocks if tuning else None,
+        widths=tuple(layer.width for layer in layers),
+        series=tuple(_series(split, name, layers) for name in MEASURES for split in SPLITS),
+        left_out=tuple(
+            LeftOut(layer=place, split=split, measures=measures, reason=reason)
+            for place, layer in enumerate(layers)
+            for split, measures, reason in layer.left_out
+        ),
+    )
+
+
+def _series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Series:
+    values = tuple(layer.values[split, measure] for layer in layers)
+    shuffled = tuple(layer.shuffled[split, measure] for layer in layers)
+    # Layer 0 is what enters the first block: of class tokens one constant.
+    places = range(1, len(layers))
+    law, fault = fit_law(places, values[1:])
+    null, _ = fit_law(places, shuffled[1:])
+    expected = split == "train" and measure in _RESIDUALS
+    return Series(
+        split=split,
+        measure=measure,
+        values=values,
+        shuffled=shuffled,
+        noise=tuple(layer.noise for layer in layers) if expected else None,
+        law=FittedLaw(**asdict(law)) if law else None,
+        fault=fault,
+        null=FittedLaw(**asdict(null)) if null else None,
+    )
+
+
+def values_table(networks: Sequence[NetworkLaws]) -> pa.Table:
+    """Returns a line a network, layer, split and measure."""
+    lines = [
+        {
+            "method": network.method,
+            "epsilon": network.epsilon,
+            "setting": network.setting,
+            "tuned": network.tuned,
+            "blocks": network.blocks,
+            "layer": layer,
+            "width": width,
+            "split": series.split,
+            "measure": series.measure,
+            "value": series.values[layer],
+            "shuffled": series.shuffled[layer],
+            "noise": series.noise[layer] if series.noise else None,
+        }
+        for network in networks
+        for layer, width in enumerate(network.widths)
+        for series in network.series
+    ]
+    return pa.Table.from_pylist(lines, schema=VALUES)

@@ -1,0 +1,1 @@
+"""t-SNE of features, not private."""

@@ -1,0 +1,1 @@
+"""Classifiers from the class names alone, not private."""

@@ -1,0 +1,178 @@
+"""Zero-shot classification: image features against the text embeddings of the classes.
+
+As Radford et al. 2021, section 3.1.2: the cosine of an image's embedding with each class's, times
+the model's logit scale. Nothing is trained, so no training row is touched: the classifier spends
+no privacy. What it scores on a private test split is a test result, which is not private.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpprobe.analyses.zero_shot.zero_shot_record import ZERO_SHOT_FORMAT, ZERO_SHOT_FORMAT_VERSION
+from dpprobe.artifacts import write_json, write_table
+from dpprobe.data.options import Headline, headline_metric
+from dpprobe.errors import DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.features.text import read_text_embeddings
+from dpprobe.results import metrics, uncertainty
+from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+
+logger = logging.getLogger("dpprobe")
+
+BLOCK_ROWS = 4096
+# What needs no threshold: with several labels a row, cosines have none.
+RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
+
+
+def zero_shot(
+    test: Path,
+    text: Path,
+    *,
+    output: Path,
+    predictions: Path,
+    dataset: str,
+    backbone: str,
+    metric: Headline | None = None,
+    seed: int = 0,
+) -> None:
+    """Scores a test split by the text embeddings of its classes.
+
+    Args:
+      test: manifest of the split's features, image embeddings of the same model.
+      text: what `features.text.write_text_embeddings` wrote.
+      output: metrics, with an interval over test rows, or over patients, as JSON.
+      predictions: parquet with id, label, scores, the subgroups and, where known, numbers of the
+        patients.
+      metric: the dataset's choice of headline metric, None for the usual. With several labels a
+        row and a model without a logit bias it is AUC in any case.
+      seed: of the bootstrap.
+
+    Raises:
+      DataError: when classes, weights or dimension of the two do not fit together.
+    """
+    store = FeatureStore(test)
+    weights, facts = read_text_embeddings(text)
+    _check(store, weights, facts, text)
+    scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
+    labels = np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
+    link = _link(facts["logit_bias"], multi_label=store.multi_label)
+    units = unit_codes(store.units)
+    tested = metrics.evaluate(scores, labels, link=link, accepted=store.accepted, units=units)
+    summary = uncertainty.summarise(
+        [tested],
+        correct=metrics.hits(scores, labels, link=link),
+        labels=labels,
+        scores=scores,
+        units=units,
+        seed=seed,
+    )
+    ranked = store.multi_label and link == "none"
+    if ranked:
+        tested, summary = (
+            {name: part[name] for name in RANKED if name in part} for part in (tested, summary)
+        )
+    shown = headline_metric(
+        metric,
+        num_classes=store.num_classes,
+        multi_label=store.multi_label,
+        test_counts=class_counts(labels, store.num_classes),
+    )
+    if ranked:
+        shown = "auc"  # an accuracy needs a threshold, which a model without a bias has none of
+    if shown not in summary:
+        raise DataError(
+            f"{test}: no {shown} to show: no label that some test rows have and others have not; "
+            "add test rows" + ("" if ranked else ", or write metric: accuracy")
+        )
+    write_table(predictions, _predictions(store, labels, scores, units))
+    write_json(
+        output,
+        {
+            "format": ZERO_SHOT_FORMAT,
+            "format_version": ZERO_SHOT_FORMAT_VERSION,
+            "dataset": dataset,
+            "backbone": backbone,
+            "private": False,
+            "note": "No training row is used. Test results are not private.",
+            "headline": shown,
+            "multi_label": store.multi_label,
+            "class_names": list(store.class_names),
+            "auc_labels": len(metrics.ranked_labels(labels, store.num_classes)),
+            "rows": {"test": store.rows},
+            "units": None if units is None else {"test": count_units(units)},
+            "link": link,
+            "logit_scale": facts["logit_scale"],
+            "logit_bias": facts["logit_bias"],
+            "prompts": {"set": facts["set"], "templates": facts["templates"]},
+            "text": facts["fingerprint"],
+            "features": store.fingerprint,
+            "metrics": tested,
+            "summary": summary,
+        },
+    )
+    logger.info("zero-shot: %s %.2f %%", shown, 100 * summary[shown]["mean"])
+
+
+def scored_blocks(
+    store: FeatureStore, weights: npt.NDArray[np.float32], facts: Mapping[str, Any]
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Yields logits of the rows in order: (first row, float32 [m, classes]).
+
+    A row of zeros, which has no direction, has cosine 0 with every class.
+    """
+    scale = np.float32(facts["logit_scale"])
+    bias = np.float32(facts["logit_bias"] or 0.0)
+    for start, block in store.blocks(BLOCK_ROWS):
+        lengths = np.linalg.norm(block, axis=1, keepdims=True)
+        unit = block / np.where(lengths > 0, lengths, 1.0)
+        yield start, (scale * (unit @ weights.T) + bias).astype(np.float32)
+
+
+def _check(
+    store: FeatureStore, weights: npt.NDArray[np.float32], facts: Mapping[str, Any], text: Path
+) -> None:
+    if list(store.class_names) != list(facts["class_names"]):
+        raise DataError(
+            f"{text}: classes differ from those of {store.path}; delete it and run again"
+        )
+    if weights.shape[1] != store.dimension:
+        raise DataError(
+            f"{text}: {weights.shape[1]} numbers a class, the images have {store.dimension}: not "
+            "embeddings of one space; extract both with the same backbone"
+        )
+
+
+def _link(bias: float | None, *, multi_label: bool) -> metrics.Link:
+    """Returns the function to probabilities: a softmax, or a sigmoid where it was trained so."""
+    if bias is None:
+        return "none" if multi_label else "softmax"
+    return "sigmoid" if multi_label else "none"
+
+
+def _predictions(
+    store: FeatureStore, labels: np.ndarray, scores: np.ndarray, units: np.ndarray | None
+) -> pa.Table:
+    columns = {"id": pa.array(list(store.ids)), "label": _lists(labels, pa.int8())}
+    columns["scores"] = _lists(scores, pa.float32())
+    if units is not None:
+        columns["unit"] = pa.array(units)
+    for name, values in store.groups.items():
+        columns[name] = pa.array(list(values))
+    return pa.table(columns)
+
+
+def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Returns [n] as it is, [n, K] as lists."""
+    if values.ndim == 1:
+        return pa.array(values)
+    flat = pa.array(values.reshape(-1)).cast(kind)
+    arrays = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    return arrays.cast(pa.list_(kind))

@@ -1,1 +1,0 @@
-"""Analyses of features: t-SNE."""

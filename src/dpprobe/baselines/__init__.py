@@ -1,1 +1,0 @@
-"""Classifiers to compare with, not private: zero-shot and few-shot."""

@@ -1,1 +1,0 @@
-"""Subgroups: metrics of each, gaps between them, and how far chance explains them. Not private."""

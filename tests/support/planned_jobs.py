@@ -1,0 +1,116 @@
+"""Plans a study with Snakemake and describes its jobs.
+
+Run as `python -m tests.support.planned_jobs SNAKEFILE STUDY [--digest]` in a folder without
+results; it prints JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    OutputSettings,
+    Quietness,
+    ResourceSettings,
+    StorageSettings,
+)
+
+Job = dict[str, Any]
+FIELDS = ("wildcards", "input", "output", "params", "log", "benchmark", "message", "threads")
+
+
+def describe_files(files: Any) -> dict[str, Any]:
+    """Describes a job's inputs or outputs: their paths in order, and named groups with files."""
+    return {
+        "paths": [str(path) for path in files],
+        "names": {name: str(value).split() for name, value in sorted(files.items()) if str(value)},
+        "updated": sorted(str(path) for path in files if "update" in (path.flags or {})),
+        "reported": {
+            str(path): [
+                Path(str(report.caption)).name,
+                report.category,
+                report.subcategory,
+                report.labels,
+            ]
+            for path in files
+            if (report := (path.flags or {}).get("report"))
+        },
+    }
+
+
+def describe_job(job: Any) -> Job:
+    """Describes a job as plain values; paths are relative to the working directory."""
+    return {
+        "rule": job.rule.name,
+        "wildcards": dict(job.wildcards_dict),
+        "input": describe_files(job.input),
+        "output": describe_files(job.output),
+        # `call` names the Snakefile by its place
+        "params": {
+            name: repr(value) for name, value in sorted(job.params.items()) if name != "call"
+        },
+        "log": [str(path) for path in job.log],
+        "benchmark": str(job.benchmark),
+        "message": job.message,
+        "threads": job.threads,
+    }
+
+
+def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:
+    """Plans the jobs of a study whose results do not exist yet; None is the default study."""
+    with SnakemakeApi(OutputSettings(quiet={Quietness.ALL}, dryrun=True)) as api:
+        workflow = api.workflow(
+            resource_settings=ResourceSettings(cores=2),
+            config_settings=ConfigSettings(configfiles=[study] if study else []),
+            storage_settings=StorageSettings(default_storage_prefix=""),
+            snakefile=snakefile,
+        )
+        dag = workflow.dag(dag_settings=DAGSettings())
+        dag.execute_workflow(executor="local", pseudo_executor="dryrun")
+        jobs = map(describe_job, workflow._workflow.dag.jobs)
+        return sorted(jobs, key=lambda job: json.dumps([job["rule"], job["wildcards"]]))
+
+
+def digest_jobs(jobs: list[Job]) -> dict[str, str]:
+    """Returns, for each rule, its number of jobs and a hash of each field of their descriptions."""
+    by_rule = defaultdict(list)
+    for job in jobs:
+        by_rule[job["rule"]].append(job)
+    return {
+        rule: " ".join(
+            [
+                f"{len(described)} jobs",
+                *(f"{field}={hash_field(described, field)}" for field in FIELDS),
+            ]
+        )
+        for rule, described in by_rule.items()
+    }
+
+
+def hash_field(jobs: list[Job], field: str) -> str:
+    """Returns a short hash of one field of several jobs."""
+    values = json.dumps([job[field] for job in jobs], sort_keys=True)
+    return hashlib.sha256(values.encode()).hexdigest()[:8]
+
+
+def main() -> None:
+    words = [word for word in sys.argv[1:] if word != "--digest"]
+    snakefile, study = (Path(word).resolve() for word in words)
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
+        jobs = plan_jobs(snakefile, None if study.name == "config.yaml" else study)
+    described = digest_jobs(jobs) if "--digest" in sys.argv else jobs
+    print(json.dumps(described, indent=1, sort_keys=True))
+
+
+if __name__ == "__main__":
+    main()

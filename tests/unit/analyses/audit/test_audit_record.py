@@ -1,0 +1,114 @@
+"""The record of an audited cell."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, audit_path, power_in_words
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DataError
+from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    path = write_audit(tmp_path, controls=CONTROLS, membership=MEMBERSHIP)
+    record = AuditRecord.read(path)
+    again = tmp_path / "again.json"
+    record.write(again)
+    assert read_json(again) == read_json(path)
+    assert record.key == ("digits", "pixels", "sgd", "1")
+    assert record.white_box is not None
+    assert (record.white_box.inside, record.white_box.outside) == (488, 512)
+
+
+def test_infinity_is_written_as_a_word_and_no_number_as_null(tmp_path: Path) -> None:
+    record = AuditRecord.read(write_audit(tmp_path, controls=CONTROLS))
+    assert record.white_box is not None
+    broken = record.model_copy(
+        update={
+            "white_box": record.white_box.model_copy(
+                update={"epsilon_lower": math.inf, "caught_factor": math.nan}
+            )
+        }
+    )
+    path = tmp_path / "broken.json"
+    broken.write(path)
+    values = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert values["white_box"]["epsilon_lower"] == "inf"
+    assert values["white_box"]["caught_factor"] is None
+    assert AuditRecord.read(path).white_box.epsilon_lower == math.inf  # type: ignore[union-attr]
+    assert values["controls"][0]["epsilon_lower"] == "inf"
+
+
+def test_a_cell_that_promises_nothing_has_an_infinite_claim(tmp_path: Path) -> None:
+    record = AuditRecord.read(
+        write_audit(tmp_path, epsilon="inf", white_box=None, membership=MEMBERSHIP)
+    )
+    assert math.isinf(record.claim.epsilon)
+    assert record.evidence.power is None
+    assert record.in_words is None
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"white_box": {**WHITE_BOX, "runs": "many"}}, "white_box.runs"),
+        ({"white_box": {**WHITE_BOX, "more": 1}}, "white_box.more"),
+        ({"controls": [{"name": "noise_off"}]}, "controls.0"),
+        ({"membership": {**MEMBERSHIP, "roc": None}}, "membership.roc"),
+    ],
+)
+def test_a_record_of_another_form_is_refused_by_its_place(
+    change: dict[str, Any], place: str, tmp_path: Path
+) -> None:
+    path = write_audit(tmp_path)
+    write_json(path, read_json(path) | change)
+    with pytest.raises(DataError, match=f"{place}.*; delete it and run again") as caught:
+        AuditRecord.read(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_another_version_or_no_file_is_refused(tmp_path: Path) -> None:
+    path = write_audit(tmp_path)
+    write_json(path, read_json(path) | {"format_version": 0})
+    for refused in (path, tmp_path / "missing.json"):
+        with pytest.raises(DataError, match="unreadable"):
+            AuditRecord.read(refused)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.71299, "0.712"), (0.3, "0.3"), (12.399, "12.3"), (math.inf, "inf")],
+)
+def test_a_lower_bound_is_never_rounded_up(value: float, text: str) -> None:
+    assert at_least(value) == text
+    assert float(text) <= value
+
+
+def test_power_is_said_in_a_sentence() -> None:
+    assert power_in_words(WHITE_BOX) == (
+        "would have caught noise too small by a factor of 1.52 with probability 0.95"
+    )
+    for none in (None, math.nan, math.inf):
+        said = power_in_words({**WHITE_BOX, "caught_factor": none})
+        assert said == "would have caught no error in the noise with probability 0.95"
+
+
+def test_what_an_audit_shows_comes_with_its_power(tmp_path: Path) -> None:
+    words = AuditRecord.read(write_audit(tmp_path)).in_words
+    assert words is not None
+    for part in ("0.712", "1000 runs", "95 % confidence", "factor of 1.52", "no certificate"):
+        assert part in words
+
+
+def test_the_files_of_an_audit_lie_beside_each_other() -> None:
+    paths = [
+        audit_path("audit", ("a", "b", "c", "0.5"), suffix) for suffix in (".json", ".parquet")
+    ]
+    assert list(map(str, paths)) == ["audit/a/b/c/eps-0.5.json", "audit/a/b/c/eps-0.5.parquet"]

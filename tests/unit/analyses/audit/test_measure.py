@@ -1,0 +1,309 @@
+"""The audit job: which audits it keeps, makes anew, and loses never. The attacks are made up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dpprobe.analyses.audit import membership, white_box
+from dpprobe.analyses.audit.audit_record import (
+    RECORD_SUFFIX,
+    SCORES_SUFFIX,
+    AuditRecord,
+    audit_path,
+)
+from dpprobe.analyses.audit.measure import audit_job
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.heads import auto, auto_rule
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import check_plan
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.study.options import AuditOptions, MembershipOptions
+from dpprobe.training.plan_file import write_plans
+from dpprobe.training.tasks import Job
+from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
+from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
+
+METHODS = {
+    "small": method_options({"head": "sgd", "batch_size": 30, "steps": 12}),
+    "full": method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
+}
+MEMBERSHIP_OPTIONS = MembershipOptions(shadows=8, rows=50)
+
+
+@dataclass(frozen=True)
+class _Result:
+    scores: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+
+@dataclass
+class _Attacks:
+    """Stands in for both attacks, and notes what it was asked."""
+
+    white: list[dict[str, Any]] = field(default_factory=list)
+    members: list[dict[str, Any]] = field(default_factory=list)
+    failing: Callable[[str], bool] = lambda _: False
+
+    def audit(self, method: Any, plan: Any, **asked: Any) -> _Result:
+        if self.failing(asked["progress_label"]):
+            raise PrivacyError("nothing of the kind")
+        self.white.append({"method": method, "plan": plan, **asked})
+        runs = asked["runs"]
+        scores = {
+            "attack": ["all releases"] * runs,
+            "member": np.arange(runs) % 2 == 0,
+            "score": np.arange(runs, dtype=np.float64),
+        }
+        controls = CONTROLS if asked["controls"] else ()
+        return _Result(scores, {"white_box": {**WHITE_BOX, "runs": runs}, "controls": controls})
+
+    def attack(self, method: Any, plan: Any, data: Any, **asked: Any) -> _Result:
+        self.members.append({"method": method, "plan": plan, "data": data, **asked})
+        scores = {"attack": ["lira", "lira"], "member": [True, False], "score": [1.0, -1.0]}
+        return _Result(scores, MEMBERSHIP)
+
+
+@pytest.fixture
+def attacks(monkeypatch: pytest.MonkeyPatch) -> _Attacks:
+    both = _Attacks()
+    monkeypatch.setattr(white_box, "audit", both.audit)
+    monkeypatch.setattr(membership, "attack", both.attack)
+    return both
+
+
+@dataclass(frozen=True)
+class _Audits:
+    """Audits of one folder's features."""
+
+    folder: Path
+    calibration: Path
+
+    def run(
+        self,
+        audit: AuditOptions,
+        *,
+        edit: Callable[[Path], None] = lambda _: None,
+        **changes: Any,
+    ) -> None:
+        job = replace(
+            Job(
+                study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
+                epsilon="4", methods=METHODS, seeds=1, study_seed=0, delta=1e-4,
+                accountant="pld", mode="benchmark", memory_mb=1000,
+            ),
+            **changes,
+        )  # fmt: skip
+        plans = self.folder / f"plans-{job.epsilon}.json"
+        write_plans(
+            job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
+            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
+            seeds=job.seeds,
+        )  # fmt: skip
+        edit(plans)
+        audit_job(
+            job, audit, train=self.folder / "train/manifest.json", plans=plans,
+            audits=self.folder / "audit", device="cpu",
+        )  # fmt: skip
+
+    def path(self, method: str, suffix: str = RECORD_SUFFIX, *, epsilon: str = "4") -> Path:
+        return audit_path(self.folder / "audit", ("toy", "none", method, epsilon), suffix)
+
+    def record(self, method: str, **where: Any) -> AuditRecord:
+        return AuditRecord.read(self.path(method, **where))
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration")
+
+
+@pytest.fixture
+def audits(tmp_path: Path, calibration: Path) -> _Audits:
+    write_features(tmp_path, splits=["train"])
+    return _Audits(tmp_path, calibration)
+
+
+def test_a_job_writes_the_record_and_the_scores_of_each_method(
+    audits: _Audits, attacks: _Attacks
+) -> None:
+    audits.run(AuditOptions(runs=20, confidence=0.9, controls=True))
+    for method in METHODS:
+        record = audits.record(method)
+        assert record.key == ("toy", "none", method, "4")
+        assert record.white_box is not None
+        assert record.white_box.runs == 20
+        assert len(record.controls) == len(CONTROLS)
+        assert record.membership is None
+        assert pq.read_table(audits.path(method, SCORES_SUFFIX)).num_rows == 20
+    asked = attacks.white[0]
+    assert asked["plan"].n == ROWS["train"]
+    assert (asked["dimension"], asked["num_classes"], asked["multi_label"]) == (
+        DIMENSION, CLASSES, False,
+    )  # fmt: skip
+    assert (asked["runs"], asked["confidence"], asked["controls"]) == (20, 0.9, True)
+    assert len({call["seed"] for call in attacks.white}) == 2
+
+
+def test_the_claim_is_that_of_one_head(audits: _Audits, attacks: _Attacks) -> None:
+    audits.run(AuditOptions(runs=20))
+    full, small = audits.record("full").claim, audits.record("small").claim
+    plans = {call["method"].batch_size: call["plan"] for call in attacks.white}
+    assert full.epsilon == plans["full"].realised_epsilon <= 4 == full.epsilon_target
+    assert not full.sampled
+    assert full.mu == pytest.approx(2 / plans["full"].mechanisms[0].noise_multiplier)
+    assert small.sampled
+    assert small.mu is None
+
+
+def test_an_audit_without_real_rows_opens_no_shard(audits: _Audits, attacks: _Attacks) -> None:
+    (audits.folder / "train/shard-00000-of-00001.h5").unlink()
+    audits.run(AuditOptions(runs=20))
+    assert attacks.members == []
+
+
+def test_current_audits_are_kept_and_others_made_anew(audits: _Audits, attacks: _Attacks) -> None:
+    audits.run(AuditOptions(runs=20), methods={"full": METHODS["full"]})
+    before = audits.path("full").stat().st_mtime_ns
+    audits.run(AuditOptions(runs=20))
+    assert audits.path("full").stat().st_mtime_ns == before
+    assert len(attacks.white) == 2
+    for changed in (
+        AuditOptions(runs=30),
+        AuditOptions(runs=30, confidence=0.9),
+        AuditOptions(runs=30, confidence=0.9, controls=True),
+    ):
+        attacks.white.clear()
+        audits.run(changed)
+        assert len(attacks.white) == 2
+    audits.path("full", SCORES_SUFFIX).unlink()
+    audits.path("small").write_text("{}")
+    attacks.white.clear()
+    audits.run(changed)
+    assert len(attacks.white) == 2
+
+
+def test_which_methods_a_study_chose_is_no_part_of_an_audit(
+    audits: _Audits, attacks: _Attacks
+) -> None:
+    audits.run(AuditOptions(runs=20))
+    audits.run(AuditOptions(runs=20, methods=("full",), epsilons=("4",)))
+    assert len(attacks.white) == 2
+
+
+def test_real_rows_are_attacked_where_the_study_asks(audits: _Audits, attacks: _Attacks) -> None:
+    audits.run(AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS))
+    asked = attacks.members[0]
+    assert isinstance(asked["data"], TrainingSet)
+    assert asked["data"].n == asked["plan"].n
+    assert (asked["shadows"], asked["rows"], asked["targets"]) == (8, 50, None)
+    assert asked["seed"] not in {call["seed"] for call in attacks.white}
+    attacked = audits.record("full").membership
+    assert attacked is not None
+    attack = attacked.attack()
+    assert attack is not None
+    assert attack.auc == 0.5312
+    scores = pq.read_table(audits.path("full", SCORES_SUFFIX)).to_pydict()
+    assert scores["attack"] == ["all releases"] * 20 + ["lira"] * 2
+    assert scores["member"][-2:] == [True, False]
+
+
+def test_other_rows_make_attacks_anew_and_leave_an_audit_without_them(
+    audits: _Audits, attacks: _Attacks
+) -> None:
+    rows = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
+    audits.run(rows)
+    write_features(audits.folder, splits=["train"], shift=1.0)
+    audits.run(rows)
+    assert len(attacks.members) == 4
+    # a release may state the white-box result: nothing of the rows bears on it
+    seeds = [call["seed"] for call in attacks.white]
+    assert seeds[: len(seeds) // 2] == seeds[len(seeds) // 2 :]
+    assert attacks.members[0]["seed"] != attacks.members[2]["seed"]
+    audits.run(AuditOptions(runs=20))
+    count = len(attacks.white)
+    write_features(audits.folder, splits=["train"], shift=2.0)
+    audits.run(AuditOptions(runs=20))
+    assert len(attacks.white) == count
+
+
+def test_a_cell_without_a_promise_is_attacked_on_real_rows_alone(
+    audits: _Audits, attacks: _Attacks
+) -> None:
+    methods = {"ceiling": method_options({"head": "nonprivate"}), "full": METHODS["full"]}
+    rows = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
+    audits.run(rows, methods=methods, epsilon="inf")
+    assert attacks.white == []
+    assert len(attacks.members) == 2
+    record = audits.record("ceiling", epsilon="inf")
+    assert record.white_box is None
+    assert read_json(audits.path("ceiling", epsilon="inf"))["claim"]["epsilon"] == "inf"
+
+
+def test_a_method_that_fails_leaves_the_others_audited(audits: _Audits, attacks: _Attacks) -> None:
+    attacks.failing = lambda label: "small" in label
+    with pytest.raises(DpprobeError, match="^small: nothing of the kind$") as caught:
+        audits.run(AuditOptions(runs=20))
+    assert not caught.value.passes
+    assert audits.record("full").white_box is not None
+    assert not audits.path("small").exists()
+    attacks.failing = lambda _: False
+    audits.run(AuditOptions(runs=20))
+    assert len(attacks.white) == 2
+
+
+def test_a_plan_that_was_edited_is_refused_before_anything_is_trained(
+    audits: _Audits, attacks: _Attacks
+) -> None:
+    def edit(path: Path) -> None:
+        record = read_json(path)
+        record["methods"]["full"]["plan"]["realised_epsilon"] /= 2
+        write_json(path, record)
+
+    with pytest.raises(PrivacyError, match=re.escape("edited since it was written")):
+        audits.run(AuditOptions(runs=20), edit=edit)
+    assert attacks.white == []
+
+
+def test_the_record_says_when_and_by_which_code(audits: _Audits, attacks: _Attacks) -> None:
+    audits.run(AuditOptions(runs=20))
+    evidence = audits.record("full").evidence
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", evidence.date)
+    assert re.fullmatch(r"dpprobe \S+, audit \d+", evidence.code)
+    assert evidence.power is not None
+    assert "1.52" in evidence.power
+    assert len(attacks.white) == 2
+
+
+def test_auto_is_audited_as_the_head_that_it_chose(
+    audits: _Audits, attacks: _Attacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = {"auto": method_options({"head": "auto"})}
+    asked = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
+    audits.run(asked, methods=methods)
+    facts = DataFacts(
+        n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
+        delta=1e-4, unit="image",
+    )  # fmt: skip
+    chosen = method_options(auto_rule.choose(facts))
+    (white,), (member,) = attacks.white, attacks.members
+    assert white["method"] == chosen == member["method"]
+    check_plan(chosen, white["plan"])
+    audits.run(asked, methods=methods)
+    assert len(attacks.white) == 1, "a current audit is kept"
+    monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
+    audits.run(asked, methods=methods)
+    assert len(attacks.white) == 2, "another rule may have chosen otherwise"

@@ -1,0 +1,327 @@
+"""Membership attacks on heads: what they must see, what they must not, ugly data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import ndtr
+
+from dpprobe.analyses.audit import membership, shadows
+from dpprobe.analyses.audit.membership import MembershipResult, attack
+from dpprobe.analyses.audit.roc import roc
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.registry import HEADS, method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.unit_weights import Units
+from dpprobe.privacy.accountants import gaussian_mu
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.trade_off import best_attack
+from tests.support.audits import priced
+from tests.support.feature_stores import write_store
+from tests.unit.heads.test_fit_every_head import FULL, options, plan
+
+SGD: dict[str, Any] = {"head": "sgd", "batch_size": "full", "steps": 10, "init": "zero"}
+NONPRIVATE: dict[str, Any] = {"head": "nonprivate", "penalties": [1e-5], "tolerance": 1e-3}
+
+
+def random_rows(
+    rows: int = 60, dimension: int = 40, classes: int = 3, *, seed: int = 0
+) -> TrainingSet:
+    """Rows whose labels say nothing: all that a head gets right is memory."""
+    generator = np.random.default_rng(seed)
+    features = torch.from_numpy(generator.normal(size=(rows, dimension)).astype(np.float32))
+    labels = torch.from_numpy(generator.integers(classes, size=rows))
+    return TrainingSet(features, labels, classes)
+
+
+def attacked(
+    values: dict[str, Any], data: TrainingSet, epsilon: float, folder: Path, **changes: Any
+) -> MembershipResult:
+    method = method_options(values)
+    plan = priced(method, data.n, epsilon, folder)
+    return attack(method, plan, data, **{"seed": 5, "shadows": 24} | changes)
+
+
+def entry(result: MembershipResult, name: str, rows: str = "all") -> dict[str, Any]:
+    (one,) = (
+        row for row in result.to_dict()["rows"] if row["attack"] == name and row["rows"] == rows
+    )
+    return dict(one)
+
+
+def test_a_head_that_memorises_is_attacked_far_above_chance(tmp_path: Path) -> None:
+    result = attacked(NONPRIVATE, random_rows(), math.inf, tmp_path)
+    for name in membership.ATTACKS:
+        assert entry(result, name)["auc_interval"][0] > 0.8, name
+    assert entry(result, "lira")["auc"] > 0.95
+
+
+@pytest.mark.parametrize("batch", ["full", 16])
+def test_little_epsilon_leaves_chance(batch: int | str, tmp_path: Path) -> None:
+    """At epsilon 0.1 no attack has an AUC above 0.53."""
+    values = SGD | {"batch_size": batch, "steps": 20, "max_grad_norm": 1.0}
+    result = attacked(values, random_rows(300), 0.1, tmp_path)
+    for name in membership.ATTACKS:
+        low, high = entry(result, name)["auc_interval"]
+        assert low <= 0.53, name
+        assert high >= 0.47, name
+    assert result.allowed.balanced_accuracy < 0.53
+
+
+def test_more_epsilon_tells_more(tmp_path: Path) -> None:
+    data = random_rows(120)
+    aucs = [entry(attacked(SGD, data, e, tmp_path), "lira")["auc"] for e in (0.1, 50.0, math.inf)]
+    assert aucs == sorted(aucs)
+    assert aucs[-1] > 0.8
+
+
+def test_changed_labels_are_remembered_most(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = torch.from_numpy(np.arange(200) % 4)
+    features = generator.normal(size=(200, 20)).astype(np.float32)
+    features[np.arange(200), labels.numpy()] += 4
+    data = TrainingSet(torch.from_numpy(features), labels, 4)
+    values = NONPRIVATE | {"penalties": [1e-2]}
+    result = attacked(values, data, math.inf, tmp_path, mislabelled=0.05, targets=20)
+    changed, all_rows = entry(result, "lira", "mislabelled"), entry(result, "lira")
+    assert changed["units"] == 10
+    assert all_rows["units"] == 190
+    assert changed["members"] + changed["non_members"] == 20 * 10
+    assert changed["auc"] > 0.95 > all_rows["auc"]
+    assert torch.equal(data.labels, labels), "the caller's labels were changed"
+
+
+@pytest.mark.parametrize("head", sorted(HEADS))
+@pytest.mark.parametrize("noise", [0.0, 5.0])
+def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
+    """The head is the same to the last bit whatever these rows and their labels are."""
+    method = options(head, FULL, dimension=6)
+    generator = np.random.default_rng(0)
+    heads = []
+    data = random_rows(90, 6)
+    chosen = shadows.choose(data, rows=40, mislabelled=0.0, seed=1)
+    (inside,) = shadows.toss(chosen, 1, seed=1)
+    out = chosen.rows[~inside[chosen.unit_of]]
+    for change in (False, True):
+        assert data.features is not None
+        features, labels = data.features.clone(), data.labels.clone()
+        if change:
+            features[out] = torch.from_numpy(generator.normal(size=(len(out), 6)) * 9).float()
+            labels[out] = (labels[out] + 1) % 3
+        other = TrainingSet(features, labels, 3)
+        chosen_anew = shadows.choose(other, rows=40, mislabelled=0.0, seed=1)
+        rows = shadows.without(other, chosen_anew, inside)
+        heads.append(fit_heads(method, rows, plan(method, 90, noise=noise), [7]).weights)
+    np.testing.assert_array_equal(heads[0], heads[1])
+
+
+@pytest.mark.parametrize("head", ["adam", "feature_covariance", "least_squares", "sgd"])
+def test_a_row_that_is_out_is_a_null_row(head: str) -> None:
+    """Heads with NaN rows in their place, under the same noise, differ by rounding alone."""
+    method, data = options(head, FULL), random_rows(90, 6)
+    chosen = shadows.choose(data, rows=40, mislabelled=0.0, seed=1)
+    (inside,) = shadows.toss(chosen, 1, seed=1)
+    noisy = plan(method, 90, noise=5.0)
+    weighted = fit_heads(method, shadows.without(data, chosen, inside), noisy, [7]).weights
+    assert data.features is not None
+    features = data.features.clone()
+    features[chosen.rows[~inside[chosen.unit_of]]] = math.nan
+    nulled = fit_heads(method, TrainingSet(features, data.labels, 3), noisy, [7]).weights
+    everyone = fit_heads(method, data, noisy, [7]).weights
+    np.testing.assert_allclose(weighted, nulled, atol=1e-4 * np.abs(nulled).max())
+    assert np.abs(everyone - nulled).max() > 1e-3 * np.abs(nulled).max()
+
+
+def test_equal_seeds_give_equal_results_whatever_the_threads(tmp_path: Path) -> None:
+    data = random_rows(50)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append(attacked(SGD, data, 8.0, tmp_path))
+    finally:
+        torch.set_num_threads(before)
+    first, second = (
+        {k: v for k, v in one.to_dict().items() if not k.endswith(("seconds", "second"))}
+        for one in results
+    )
+    assert first == second
+    np.testing.assert_array_equal(results[0].scores["score"], results[1].scores["score"])
+    other = attacked(SGD, data, 8.0, tmp_path, seed=6)
+    assert not np.array_equal(other.scores["score"], results[0].scores["score"])
+
+
+def test_the_record_is_json_and_its_allowance_the_plans(tmp_path: Path) -> None:
+    data = random_rows(50)
+    method = method_options(SGD)
+    plan = priced(method, data.n, 2.0, tmp_path)
+    record = json.loads(json.dumps(attack(method, plan, data, seed=5).to_dict(), allow_nan=False))
+    expected = best_attack(plan.mechanisms, [0.001, 0.01], delta=1e-5, epsilon=2.0)
+    assert list(record["allowed"]["tpr_at_fpr"].values()) == expected
+    # the largest gain over chance of Gaussians mu apart is at the threshold mu / 2
+    exact = float(ndtr(gaussian_mu(plan.mechanisms) / 2))
+    assert exact <= record["allowed"]["balanced_accuracy"] <= exact + 1e-3
+    assert (record["shadows"], record["targets"], record["units"], record["n"]) == (
+        127,
+        128,
+        50,
+        50,
+    )
+    assert len(record["roc"]["fpr"]) == len(record["roc"]["allowed"])
+    assert {len(curve["tpr"]) for curve in record["roc"]["curves"]} == {len(record["roc"]["fpr"])}
+
+
+def test_too_few_non_members_leave_a_rate_open(tmp_path: Path) -> None:
+    one = entry(attacked(SGD, random_rows(120), 8.0, tmp_path), "lira")
+    assert 1_000 < one["non_members"] < 10_000
+    assert one["tpr_at_fpr"]["0.001"] is None
+    assert one["intervals"]["0.001"] is None
+    assert one["tpr_at_fpr"]["0.01"] is not None
+
+
+def test_scores_are_one_line_for_each_head_and_unit(tmp_path: Path) -> None:
+    result = attacked(SGD, random_rows(50), 8.0, tmp_path, shadows=8, targets=3, mislabelled=0.1)
+    columns = result.scores
+    assert {len(column) for column in columns.values()} == {3 * 3 * 50}
+    assert columns["attack"].count("lira mislabelled") == 3 * 5
+    assert columns["attack"].count("lira") == 3 * 45
+    lira = np.array(columns["attack"]) == "lira"
+    again = roc(columns["score"][lira][None], columns["member"][lira][None], [0.1], seed=0)
+    assert again is not None
+    assert again.auc == pytest.approx(entry(result, "lira")["auc"], abs=1e-6)
+
+
+def test_rare_classes_are_looked_at_apart(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2, 3], [60, 55, 4, 1])  # class 4 has no row, class 3 one
+    features = torch.from_numpy(generator.normal(size=(120, 8)).astype(np.float32))
+    data = TrainingSet(features, torch.from_numpy(labels), 5)
+    result = attacked(SGD, data, 8.0, tmp_path, mislabelled=0.0)
+    assert entry(result, "lira", "rarest_classes")["units"] == 5
+    (missing,) = result.to_dict()["not_applicable"]
+    assert missing["rows"] == "mislabelled"
+
+
+def test_balanced_classes_have_no_rare_one(tmp_path: Path) -> None:
+    features = random_rows(60, 4).features
+    assert features is not None
+    data = TrainingSet(features, torch.arange(60) % 3, 3)
+    missing = attacked(SGD, data, 8.0, tmp_path).to_dict()["not_applicable"]
+    assert "rarest_classes" in {one["rows"] for one in missing}
+
+
+def test_several_labels_a_row(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = (generator.random((100, 4)) < [0.5, 0.4, 0.3, 0.02]).astype(np.uint8)
+    features = torch.from_numpy(generator.normal(size=(100, 60)).astype(np.float32))
+    data = TrainingSet(features, torch.from_numpy(labels), 4)
+    result = attacked(NONPRIVATE, data, math.inf, tmp_path, mislabelled=0.1)
+    assert entry(result, "lira")["auc"] > 0.9
+    expected = int(labels[:, 3].sum())
+    assert entry(result, "lira", "rarest_classes")["units"] in range(
+        max(1, expected - 2), expected + 1
+    )
+
+
+def test_a_patient_is_in_or_out_with_all_images(tmp_path: Path) -> None:
+    names = [f"p{row // 3}" if row < 90 else f"q{row}" for row in range(120)]
+    data = random_rows(120)
+    assert data.features is not None
+    patients = TrainingSet(data.features, data.labels, 3, units=Units.of(names))
+    chosen = shadows.choose(patients, rows=2000, mislabelled=0.0, seed=1)
+    (inside,) = shadows.toss(chosen, 1, seed=1)
+    rows = shadows.without(patients, chosen, inside)
+    by_patient: dict[str, set[bool]] = {}
+    assert rows.weights is not None
+    for name, weight in zip(names, rows.weights.tolist(), strict=True):
+        by_patient.setdefault(name, set()).add(weight > 0)
+    assert all(len(states) == 1 for states in by_patient.values())
+    assert {True} in by_patient.values()
+    assert {False} in by_patient.values()
+    result = attacked(NONPRIVATE, patients, math.inf, tmp_path, mislabelled=0.0)
+    assert (result.units, result.n) == (60, 60)
+    assert entry(result, "lira")["auc"] > 0.8
+
+
+def test_other_rows_are_in_every_head(tmp_path: Path) -> None:
+    data = random_rows(100)
+    chosen = shadows.choose(data, rows=30, mislabelled=0.0, seed=1)
+    weights = shadows.without(data, chosen, np.zeros(30, dtype=bool)).weights
+    assert weights is not None
+    assert weights.sum() == 70
+    assert attacked(SGD, data, 8.0, tmp_path, rows=30).units == 30
+
+
+def test_duplicates_and_rows_of_nan_are_attacked_like_others(tmp_path: Path) -> None:
+    once = random_rows(40, 5).features
+    assert once is not None
+    features = once.repeat(2, 1)
+    features[3] = math.nan
+    data = TrainingSet(features, torch.arange(80) % 4, 4)
+    for values, epsilon in ((SGD, 8.0), (NONPRIVATE, math.inf)):
+        result = attacked(values, data, epsilon, tmp_path, shadows=8)
+        assert np.isfinite(result.scores["score"]).all()
+
+
+def test_streamed_rows_are_attacked_like_rows_in_memory(tmp_path: Path) -> None:
+    store = FeatureStore(write_store(tmp_path, rows=300, dimension=8, classes=3))
+    labels = torch.from_numpy(np.asarray(store.labels).astype(np.int64))
+    memory, stream = (
+        attacked(SGD, TrainingSet(kept, labels, 3), 8.0, tmp_path, rows=100, shadows=8)
+        for kept in (torch.from_numpy(store.read()), store)
+    )
+    np.testing.assert_allclose(memory.scores["score"], stream.scores["score"], atol=1e-4)
+
+
+def test_a_search_is_attacked_too(tmp_path: Path) -> None:
+    values = {"head": "tuned", **FULL["tuned"]}
+    result = attacked(values, random_rows(60), 8.0, tmp_path, shadows=8)
+    assert 0 < result.allowed.true_positives[0] < 1
+
+
+def test_nonprivate_chooses_its_penalty_once(caplog: pytest.LogCaptureFixture) -> None:
+    method = method_options({"head": "nonprivate", "penalties": [1e-3, 1e-1]})
+    silent = Plan(mechanisms=(), n=60, epsilon=math.inf, delta=1e-5, accountant="pld")
+    with caplog.at_level(logging.INFO, logger="dpprobe"):
+        attack(method, silent, random_rows(60, 5), seed=1, shadows=8)
+    assert sum("chosen" in line for line in caplog.messages) == 1
+    assert sum("shadow heads" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shadows": 7}, "8 or more"),
+        ({"targets": 25}, "1 to 24"),
+        ({"targets": 0}, "1 to 24"),
+        ({"mislabelled": 0.5}, "0 to 0.2"),
+        ({"rows": 19}, "20 are needed"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=words):
+        attacked(SGD, random_rows(50), 8.0, tmp_path, **changes)
+
+
+def test_data_without_an_attack_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="20 are needed"):
+        attacked(SGD, random_rows(19), 8.0, tmp_path)
+    one_class = TrainingSet(torch.ones(30, 3), torch.zeros(30, dtype=torch.int64), 1)
+    with pytest.raises(DataError, match="one class"):
+        attacked(SGD, one_class, 8.0, tmp_path)
+    with pytest.raises(ConfigError, match="engine: closed_form"):
+        attacked(SGD | {"engine": "opacus"}, random_rows(30), 8.0, tmp_path)
+    method = method_options(SGD)
+    with pytest.raises(PrivacyError, match="calibrate for this dataset"):
+        attack(method, priced(method, 99, 8.0, tmp_path), random_rows(98), seed=1)

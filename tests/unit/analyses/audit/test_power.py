@@ -1,0 +1,223 @@
+"""A plan with other noise: closed forms, safe sides, and the power that is claimed of an audit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, norm
+
+from dpprobe.analyses.audit.bounds import accuracy_lower_bound
+from dpprobe.analyses.audit.power import PlanFamily, caught_factor, runs_to_reject
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.privacy import accountants
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from tests.support.mechanisms import best_of, gaussians
+
+DELTA = 1e-5
+RATE, STEPS, NOISE = 0.05, 60, 1.6
+
+
+def family(*mechanisms: Mechanism, selection: Selection | None = None) -> PlanFamily:
+    price = accountants.epsilon(mechanisms, DELTA, "pld", selection=selection)
+    return PlanFamily(
+        Plan(
+            mechanisms=mechanisms,
+            n=1000,
+            epsilon=price,
+            delta=DELTA,
+            accountant="pld",
+            selection=selection,
+            realised_epsilon=price,
+        )
+    )
+
+
+def silent() -> PlanFamily:
+    return PlanFamily(
+        Plan(mechanisms=(gaussians(0.0),), n=1000, epsilon=math.inf, delta=DELTA, accountant="pld")
+    )
+
+
+@pytest.fixture(scope="module")
+def sampled() -> PlanFamily:
+    return family(gaussians(NOISE, RATE, STEPS))
+
+
+@given(mu=st.floats(0.05, 5), factor=st.floats(0.5, 20))
+def test_without_sampling_all_is_the_closed_form(mu: float, factor: float) -> None:
+    whole = family(gaussians(2 / mu, count=2, name="a"), gaussians(math.sqrt(2) / mu, name="b"))
+    separation = mu / factor
+    variation = whole.total_variation(factor)
+    assert variation == pytest.approx(2 * norm.cdf(separation / 2) - 1, rel=1e-9)
+    assert factor <= whole.factor_of(variation) <= factor * (1 + 1e-6)
+    exact = accountants.gaussian_epsilon(separation, DELTA)
+    assert exact * (1 - 1e-9) <= whole.epsilon(factor) <= exact
+    accuracy = (1 + variation) / 2
+    assert whole.epsilon_of_accuracy(accuracy) <= exact * (1 + 1e-9)
+    assert whole.epsilon_of_accuracy(accuracy) == pytest.approx(exact, rel=1e-5, abs=1e-9)
+
+
+def test_a_sampled_release_has_its_total_variation() -> None:
+    """One release on a sample: rate times the variation of the two Gaussians."""
+    one = family(gaussians(0.8, 0.3))
+    exact = 0.3 * (2 * norm.cdf(1 / 0.8 / 2) - 1)
+    assert exact <= one.total_variation() <= exact * 1.001
+
+
+def test_a_sampled_plan_errs_on_the_safe_side(sampled: PlanFamily) -> None:
+    price = sampled.plan.realised_epsilon
+    assert 0.99 * price < sampled.epsilon() < price
+    variation = sampled.total_variation()
+    factor = sampled.factor_of(variation)
+    assert 1 <= factor < 1.002
+    assert sampled.total_variation(factor) <= variation
+    assert 0.98 * price < sampled.epsilon_of_accuracy((1 + variation) / 2) < price
+
+
+def test_a_sampled_plan_falls_with_its_noise(sampled: PlanFamily) -> None:
+    factors = [0.5, 0.8, 1.0, 1.5]
+    variations = [sampled.total_variation(factor) for factor in factors]
+    assert variations == sorted(variations, reverse=True)
+    epsilons = [sampled.epsilon(factor) for factor in factors]
+    assert epsilons == sorted(epsilons, reverse=True)
+
+
+def test_simulated_likelihood_ratios_are_allowed_and_nearly_as_right(sampled: PlanFamily) -> None:
+    """The best test of all steps together, by simulation, against the total variation."""
+    generator, runs = np.random.default_rng(2), 40_000
+    member = generator.random(runs) < 0.5
+    joined = (generator.random((runs, STEPS)) < RATE) & member[:, None]
+    steps = generator.normal(scale=NOISE, size=(runs, STEPS)) + joined
+    ratio = np.log1p(RATE * np.expm1((2 * steps - 1) / (2 * NOISE**2))).sum(axis=1)
+    right = int(((ratio > 0) == member).sum())
+    allowed = (1 + sampled.total_variation()) / 2
+    assert right / runs == pytest.approx(allowed, abs=4 * 0.5 / math.sqrt(runs))
+    assert accuracy_lower_bound(right, runs, 0.999) <= allowed
+
+
+def test_more_than_sampling_allows_gives_the_least_factor() -> None:
+    """A canary that is in no sample with probability 0.24 is not told by any noise."""
+    few = family(gaussians(1.0, 0.3, 4))
+    factor = few.factor_of(0.9)
+    assert 0 < factor < 0.5
+    assert 30 < few.epsilon_of_accuracy(0.95) < math.inf
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.7])
+@pytest.mark.parametrize("mu", [0.27, 1.67])
+def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: float) -> None:
+    """By simulation of the test on normal scores: so often as stated, and a smaller one less."""
+    whole, runs, repeats = family(gaussians(1 / mu)), 1000, 2000
+    caught = caught_factor(whole, runs, strength=strength)
+    assert caught > 1
+    allowed = (1 + whole.total_variation()) / 2
+    generator = np.random.default_rng(3)
+    rejected = {}
+    for factor in (1.0, (1 + caught) / 2, caught):
+        right = generator.binomial(runs, norm.cdf(strength * factor * mu / 2), size=repeats)
+        bounds = [accuracy_lower_bound(int(count), runs, 0.95) for count in right]
+        rejected[factor] = sum(bound > allowed for bound in bounds)
+    low, high = binom.ppf([0.001, 0.999], repeats, 0.95)
+    assert low <= rejected[caught] <= high
+    assert rejected[(1 + caught) / 2] < 0.8 * repeats
+    assert rejected[1.0] <= binom.ppf(0.999, repeats, 0.05)
+
+
+def test_more_runs_catch_smaller_faults() -> None:
+    whole = family(gaussians(2.0))
+    caught = [caught_factor(whole, runs) for runs in (100, 1000, 10_000)]
+    assert caught == sorted(caught, reverse=True)
+    assert math.isnan(caught_factor(family(gaussians(0.2)), 4))
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.01, 1), (0.4, 0.04, 600)])
+def test_where_no_noise_shows_enough_nothing_is_claimed(
+    noise: float, rate: float, steps: int
+) -> None:
+    """A canary that is in no batch is not told by any noise, and one almost told by none less."""
+    caught = caught_factor(family(gaussians(noise, rate, steps)), 200)
+    assert math.isnan(caught) or caught > 1
+    if steps == 1:
+        assert math.isnan(caught)
+
+
+def test_a_test_without_strength_catches_nothing() -> None:
+    assert math.isnan(caught_factor(family(gaussians(1.0)), 1000, strength=0.0))
+
+
+def test_runs_to_reject_reject_as_often_as_asked() -> None:
+    runs = runs_to_reject(0.8, 0.9, 0.95, 0.99)
+    needed = next(k for k in range(runs + 1) if accuracy_lower_bound(k, runs, 0.95) > 0.8)
+    assert binom.sf(needed - 1, runs, 0.9) >= 0.99
+    assert runs == 200
+    assert runs_to_reject(0.999, 1.0) == 3200
+
+
+def test_a_sampled_plan_has_a_caught_factor(sampled: PlanFamily) -> None:
+    caught = caught_factor(sampled, 2000)
+    assert 1.2 < caught < 2
+    accuracy = (1 + sampled.total_variation(1 / caught)) / 2
+    allowed = (1 + sampled.total_variation()) / 2
+    needed = next(k for k in range(2001) if accuracy_lower_bound(k, 2000, 0.95) > allowed)
+    assert binom.sf(needed - 1, 2000, accuracy) == pytest.approx(0.95, abs=0.003)
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.6, 0.9, 0.99999])
+def test_a_selection_is_bounded_by_its_one_price(accuracy: float) -> None:
+    tuned = family(gaussians(4.0), selection=best_of(5, 1))
+    epsilon = tuned.epsilon_of_accuracy(accuracy)
+    assert epsilon >= 0
+    if epsilon > 0:  # the corner of the trade-off curve at this epsilon
+        assert (math.exp(epsilon) + DELTA) / (1 + math.exp(epsilon)) == pytest.approx(accuracy)
+    price = tuned.plan.realised_epsilon
+    variation = (math.exp(price) - 1 + 2 * DELTA) / (math.exp(price) + 1)
+    assert tuned.total_variation() == pytest.approx(variation)
+    assert tuned.epsilon_of_accuracy((1 + variation) / 2) == pytest.approx(price)
+    for value in (
+        tuned.total_variation(2.0),
+        tuned.epsilon(),
+        tuned.factor_of(0.5),
+        caught_factor(tuned, 1000),
+    ):
+        assert math.isnan(value)
+
+
+def test_a_plan_without_noise_allows_anything() -> None:
+    plan = silent()
+    assert plan.total_variation() == 1
+    assert plan.epsilon() == math.inf
+    assert math.isnan(plan.factor_of(0.5))
+    assert math.isnan(caught_factor(plan, 1000))
+    assert plan.epsilon_of_accuracy(0.5) == 0
+    assert plan.epsilon_of_accuracy(0.9) == pytest.approx(math.log((0.9 - DELTA) / 0.1))
+    assert plan.epsilon_of_accuracy(1.0) == math.inf
+
+
+def test_ends_of_the_family() -> None:
+    whole = family(gaussians(2.0))
+    assert whole.factor_of(0.0) == whole.factor_of(-0.3) == math.inf
+    assert whole.factor_of(1.0) == 0
+    assert whole.epsilon(math.inf) == 0
+    assert whole.epsilon(0.0) == math.inf
+    assert whole.total_variation(0.0) == 1
+    assert whole.epsilon_of_accuracy(0.3) == 0
+
+
+def test_arguments_that_cannot_be_are_refused() -> None:
+    whole = family(gaussians(2.0))
+    with pytest.raises(ConfigError, match="factor -1"):
+        whole.epsilon(-1.0)
+    with pytest.raises(ConfigError, match="total variation nan"):
+        whole.factor_of(math.nan)
+    with pytest.raises(ConfigError, match="accuracy 1.5"):
+        whole.epsilon_of_accuracy(1.5)
+    with pytest.raises(ConfigError, match="probability 1"):
+        caught_factor(whole, 100, probability=1.0)
+    with pytest.raises(ConfigError, match="confidence 0"):
+        caught_factor(whole, 100, confidence=0.0)
+    with pytest.raises(DataError, match="at least one"):
+        caught_factor(whole, 0)

@@ -1,0 +1,136 @@
+"""The observers of an audit: what they see is what is released, and a replay is exact."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.analyses.audit.canaries import Shape, Worlds, make_worlds
+from dpprobe.analyses.audit.canary_attack import Attack
+from dpprobe.analyses.audit.transcripts import FixedCanaries, Recorder, Replayer
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.accountants import gaussian_mu
+from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import PoissonSampler
+from tests.support.audits import METHODS, plan_of
+
+SHAPE = Shape(n=300, dimension=8, num_classes=3, multi_label=False)
+UNSAMPLED = [name for name in METHODS if not name.startswith("sampled")]
+EXACT = [name for name in METHODS if METHODS[name].exact]
+
+
+def worlds(group: int = 2) -> Worlds:
+    return make_worlds(SHAPE, group=group, length=1.0, seed=3)
+
+
+def seeds(count: int) -> list[int]:
+    return [derived_seed(11, f"run {index}") for index in range(count)]
+
+
+def recorded(method: MethodOptions, plan: Plan, data: Worlds, *, present: bool) -> Recorder:
+    recorder = Recorder()
+    world = data.present if present else data.absent
+    fit_heads(method, world, plan, seeds(3), observer=recorder)
+    return recorder
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_observer_sees_every_release_and_changes_no_head(name: str) -> None:
+    method, plan = METHODS[name], plan_of(METHODS[name], SHAPE.n)
+    recorder, data = Recorder(), worlds()
+    observed = fit_heads(method, data.present, plan, seeds(3), observer=recorder)
+    alone = fit_heads(method, data.present, plan, seeds(3))
+    if method.exact:
+        np.testing.assert_array_equal(observed.weights, alone.weights)
+    else:  # float32 sums in another order
+        np.testing.assert_allclose(observed.weights, alone.weights, rtol=2e-3, atol=2e-3)
+    assert set(recorder.transcripts) == set(seeds(3))
+    for transcript in recorder.transcripts.values():
+        for mechanism in plan.mechanisms:
+            seen = [item for item in transcript if item.name == mechanism.name]
+            parts = SHAPE.num_classes if name == "newton_per_class" else 1
+            expected = mechanism.count * (parts if mechanism.name == "hessians" else 1)
+            assert len(seen) == expected
+            noise = torch.stack([item.output - item.sums for item in seen]).double()
+            if not parts > 1 and noise.ndim == 3 and noise.shape[1] == noise.shape[2]:
+                noise = noise.diagonal(dim1=1, dim2=2)
+            deviation = mechanism.noise_multiplier * mechanism.sensitivity
+            if noise.numel() > 300 and parts == 1:
+                ratio = float(noise.square().mean().sqrt()) / deviation
+                assert abs(ratio - 1) < 5 / math.sqrt(2 * noise.numel())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_replay_in_the_same_world_has_the_same_sums(name: str) -> None:
+    method, plan, data = METHODS[name], plan_of(METHODS[name], SHAPE.n), worlds()
+    recorder = recorded(method, plan, data, present=False)
+    replayer = Replayer(recorder.transcripts, data.canaries, sampled=0)
+    fit_heads(method, data.absent, plan, seeds(3), observer=replayer)
+    for seed, transcript in recorder.transcripts.items():
+        for release, sums in zip(transcript, replayer.sums[seed], strict=True):
+            assert torch.equal(release.sums, sums)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_canary_changes_each_sum_by_no_more_than_its_sensitivity(name: str) -> None:
+    method, plan, data = METHODS[name], plan_of(METHODS[name], SHAPE.n), worlds(group=1)
+    recorder = recorded(method, plan, data, present=False)
+    replayer = Replayer(recorder.transcripts, data.canaries, sampled=1)
+    fit_heads(method, data.present, plan, seeds(3), observer=replayer)
+    slack = 0.0 if method.exact else 1e-5
+    for seed, transcript in recorder.transcripts.items():
+        for mechanism in plan.mechanisms:
+            steps = [
+                (sums - release.sums).double()
+                for release, sums in zip(transcript, replayer.sums[seed], strict=True)
+                if release.name == mechanism.name
+            ]
+            if len(steps) > mechanism.count:  # a release in parts
+                parts = len(steps) // mechanism.count
+                steps = [torch.cat(steps[i : i + parts]) for i in range(0, len(steps), parts)]
+            longest = max(float(step.norm()) for step in steps)
+            assert 0 < longest <= mechanism.sensitivity * (1 + slack)
+
+
+@pytest.mark.parametrize("name", UNSAMPLED)
+def test_the_canary_uses_up_the_whole_promise(name: str) -> None:
+    """Jointly over all mechanisms, and no part of it is left unseen."""
+    method, plan = METHODS[name], plan_of(METHODS[name], SHAPE.n)
+    attack = Attack(method=method, plan=plan, worlds=worlds(group=3))
+    claimed = 3 * gaussian_mu(plan.mechanisms)
+    assert 0.9 * claimed <= attack.strength(seeds(3)) <= claimed * (1 + 1e-5)
+
+
+def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
+    free = PoissonSampler(50, 0.3, stream(5, "sampling")).block(200)
+    for sampled in (0, 1):
+        sampler = PoissonSampler(50, 0.3, stream(5, "sampling"))
+        units, sizes = FixedCanaries(sampler, range(10, 14), sampled).block(200)
+        assert (len(sizes), sizes.sum()) == (200, len(units))
+        for fixed, drawn in zip(
+            np.split(units, np.cumsum(sizes)[:-1]),
+            np.split(free[0], np.cumsum(free[1])[:-1]),
+            strict=True,
+        ):
+            others = [unit for unit in drawn if unit not in range(10, 14)]
+            assert fixed.tolist() == sorted(others + [10] * sampled)
+
+
+def test_a_head_that_goes_another_way_in_a_replay_is_refused() -> None:
+    replayer = Replayer({7: []}, range(2), sampled=0)
+    with pytest.raises(PrivacyError, match="was not in the run that is replayed"):
+        replayer.released("gradients", 7, torch.zeros(2), lambda: torch.zeros(2))
+
+
+def test_nobody_observes_a_release() -> None:
+    plan = plan_of(METHODS["least_squares"], SHAPE.n)
+    with pytest.raises(PrivacyError, match="never those of a release"):
+        Releases(plan, (0,), torch.device("cpu"), entropy=SystemEntropy(), observer=Recorder())

@@ -1,0 +1,213 @@
+"""The audit of a cell: bounds below their claims, controls above them, power, searches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.analyses.audit import white_box
+from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.audit.bounds import accuracy_lower_bound
+from dpprobe.analyses.audit.canaries import Shape, make_worlds
+from dpprobe.analyses.audit.power import PlanFamily
+from dpprobe.errors import ConfigError
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Plan
+from tests.support.audit_records import write_audit
+from tests.support.audits import METHODS, head, plan_of, priced
+
+N = 400
+
+
+@pytest.fixture(scope="module")
+def calibrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibrations")
+
+
+def planned(method: MethodOptions, epsilon: float, cache: Path) -> Plan:
+    return priced(method, N, epsilon, cache)
+
+
+def audited(
+    method: MethodOptions, plan: Plan, cache: Path, **changes: Any
+) -> white_box.WhiteBoxResult:
+    options: dict[str, Any] = {
+        "dimension": 8,
+        "num_classes": 3,
+        "multi_label": False,
+        "runs": 200,
+        "confidence": 0.95,
+        "seed": 77,
+        "controls": False,
+        "progress_label": "test",
+        "cache": cache,
+    }
+    return white_box.audit(method, plan, **(options | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon"), [("least_squares", 0.5), ("sgd", 8.0), ("sampled_sgd", 2.0)]
+)
+def test_a_claim_lies_above_its_bound_and_below_those_of_all_controls(
+    name: str, epsilon: float, calibrations: Path, tmp_path: Path
+) -> None:
+    method = METHODS[name]
+    plan = planned(method, epsilon, calibrations)
+    result = audited(method, plan, calibrations, controls=True)
+    box = result.white_box
+    assert box["holds"]
+    assert 0.4 * epsilon < box["epsilon_lower"] <= plan.realised_epsilon
+    assert 0 <= box["bundle"]["epsilon_lower"] <= plan.realised_epsilon
+    assert 1 <= box["noise_factor"] < 2.5
+    assert 1 < box["caught_factor"] < 2.5
+    assert all(0.85 < used <= 1 + 1e-5 for used in box["sensitivity_used"].values())
+    assert box["in"] + box["out"] == box["runs"] == 200
+    tried = {control["name"]: control.get("caught") for control in result.controls}
+    assert len(tried) == 7
+    assert all(tried[name] for name in tried if name != "half_sample_rate")
+    assert tried["half_sample_rate"] == (True if name == "sampled_sgd" else None)
+    scores = result.scores
+    assert len(scores["attack"]) == len(scores["member"]) == len(scores["score"])
+    assert {"releases", "bundle", "noise_off", "float_noise"} <= set(scores["attack"])
+    written = result.to_dict()
+    path = write_audit(tmp_path, white_box=written["white_box"], controls=written["controls"])
+    record = AuditRecord.read(path)
+    assert record.white_box is not None
+    assert record.white_box.epsilon_lower == pytest.approx(box["epsilon_lower"])
+
+
+def test_the_same_seed_gives_the_same_audit(calibrations: Path) -> None:
+    plan = planned(METHODS["sgd"], 1.0, calibrations)
+    one, two = (audited(METHODS["sgd"], plan, calibrations, runs=40) for _ in range(2))
+    np.testing.assert_array_equal(one.scores["score"], two.scores["score"])
+    assert {**one.white_box, "seconds": 0} == {**two.white_box, "seconds": 0}
+
+
+def test_bounds_exceed_the_claim_no_more_often_than_stated(calibrations: Path) -> None:
+    """Of 100 audits of 40 runs, at 90 % confidence."""
+    method = METHODS["prototypes"]
+    plan = planned(method, 2.0, calibrations)
+    cell = white_box._Cell(method, plan, Shape(
+        n=N, dimension=4, num_classes=2, multi_label=False), 5, 4000, 0.9)  # fmt: skip
+    test = cell.run(cell.attack, 4000, "runs", "test")
+    right = ((test.releases > 0) == test.members).reshape(100, 40).sum(1)
+    above = [
+        cell.family.epsilon_of_accuracy(accuracy_lower_bound(int(count), 40, 0.9)) > 2.0
+        for count in right
+    ]
+    assert np.mean(above) <= 0.1 + 3 * math.sqrt(0.09 / 100)
+    allowed = (1 + cell.family.total_variation()) / 2
+    assert abs(right.sum() / 4000 - allowed) < 4 * math.sqrt(allowed * (1 - allowed) / 4000)
+
+
+def test_a_search_is_audited_by_the_head_that_it_releases(calibrations: Path) -> None:
+    method = head(
+        "tuned",
+        base={"head": "prototypes"},
+        search={"max_row_norm": [1.0, 2.0]},
+        trials=2,
+    )
+    plan = planned(method, 4.0, calibrations)
+    result = audited(method, plan, calibrations, runs=60, controls=True)
+    assert result.white_box["test"] == white_box.HEADS
+    assert result.white_box["holds"]
+    assert all("of a search" in control["not_applicable"] for control in result.controls)
+    box = result.white_box
+    assert box["in"] + box["out"] == box["runs"] == 45
+    assert set(result.scores["attack"]) == {"bundle"}
+    assert not result.white_box["sensitivity_used"]
+
+
+@pytest.mark.parametrize(
+    ("n", "dimension", "num_classes", "multi_label"),
+    [(2, 3, 2, False), (3, 1, 2, False), (50, 4, 1, True), (50, 4, 5, True)],
+)
+def test_small_and_multi_label_data_are_audited(
+    n: int, dimension: int, num_classes: int, multi_label: bool
+) -> None:
+    method = METHODS["least_squares"]
+    plan = plan_of(method, n, noise=2.0)
+    box = audited(
+        method, plan, Path(), runs=60, dimension=dimension, num_classes=num_classes,
+        multi_label=multi_label,
+    ).white_box  # fmt: skip
+    assert box["runs"] == 60
+    assert box["accuracy"] > 0.5
+
+
+def test_a_method_s_width_is_kept_where_its_options_ask_for_it() -> None:
+    plan = plan_of(METHODS["least_squares"], N)
+    shape = white_box.audited_shape(METHODS["least_squares"], plan, 900, 40, False)
+    assert (shape.n, shape.dimension, shape.num_classes) == (N, 64, 10)
+    groups = head("sgd", normalize={"kind": "group_norm", "groups": 9})
+    shape = white_box.audited_shape(groups, plan, 900, 40, False)
+    assert (shape.dimension, shape.num_classes) == (900, 10)
+
+
+@pytest.mark.parametrize("name", ["least_squares", "momentum_balanced"])
+def test_a_patient_of_two_images_uses_up_the_promise_and_no_more(name: str) -> None:
+    plan = replace(plan_of(METHODS[name], N), unit="patient")
+    box = audited(METHODS[name], plan, Path(), runs=40).white_box
+    assert all(0.85 < used <= 1 + 1e-5 for used in box["sensitivity_used"].values())
+    shape = white_box.audited_shape(METHODS[name], plan, 8, 3, False)
+    worlds = make_worlds(shape, group=2, length=1.0, seed=1)
+    assert worlds.present.rows - worlds.absent.rows == 4
+    assert worlds.present.n == N
+
+
+def test_a_sum_that_moves_too_far_refutes_the_claim(calibrations: Path) -> None:
+    method = METHODS["prototypes"]
+    cell = white_box._Cell(method, planned(method, 2.0, calibrations), Shape(
+        n=N, dimension=4, num_classes=2, multi_label=False), 5, 10, 0.9)  # fmt: skip
+    assert cell._holds(100, 200, {"class_sums": 1.0})
+    assert not cell._holds(100, 200, {"class_sums": 1.001})
+    assert not cell._holds(200, 200, {"class_sums": 1.0})
+
+
+def test_heads_that_add_float32_noise_are_tested_as_real_numbers(calibrations: Path) -> None:
+    tests = [
+        audited(METHODS[name], planned(METHODS[name], 2.0, calibrations), calibrations, runs=10)
+        for name in ("sgd", "exact_sgd")
+    ]
+    words = [test.white_box["test"] for test in tests]
+    assert words == [f"{white_box.JOINT}, as real numbers", white_box.JOINT]
+
+
+def test_what_cannot_be_audited_is_refused() -> None:
+    opacus = head("sgd", engine="opacus")
+    with pytest.raises(ConfigError, match="engine opacus adds its noise where no audit sees it"):
+        audited(opacus, plan_of(opacus, N), Path())
+    free = Plan(mechanisms=(), n=N, epsilon=math.inf, delta=1e-5, accountant="pld")
+    with pytest.raises(ConfigError, match="promises nothing"):
+        audited(head("nonprivate"), free, Path())
+
+
+def test_groups_are_as_large_as_the_promise_is_small(calibrations: Path) -> None:
+    method = METHODS["prototypes"]
+    sizes = {}
+    for epsilon in (0.1, 0.5, 2.0, 8.0):
+        plan = planned(method, epsilon, calibrations)
+        cell = white_box._Cell(method, plan, Shape(
+            n=N, dimension=4, num_classes=2, multi_label=False), 5, 10, 0.9)  # fmt: skip
+        sizes[epsilon] = cell.group
+        assert cell.group == 50 or 1 <= PlanFamily(plan, group=cell.group).separation < 3
+    assert sizes == {0.1: 50, 0.5: 14, 2.0: 4, 8.0: 1}
+
+
+def test_the_two_worlds_differ_in_the_canaries_alone() -> None:
+    worlds = make_worlds(
+        Shape(n=90, dimension=5, num_classes=3, multi_label=False), group=4, length=2.0, seed=1
+    )
+    assert (worlds.absent.n, worlds.present.n) == (90, 90)
+    assert worlds.absent.features is not None
+    assert worlds.present.features is not None
+    rows = len(worlds.absent.features)
+    assert list(worlds.canaries) == list(range(rows, rows + 4))
+    assert worlds.present.features[:rows].equal(worlds.absent.features)
+    assert worlds.present.labels[:rows].equal(worlds.absent.labels)
+    assert worlds.present.features[rows:].norm(dim=1).sub(2).abs().max() < 1e-5

@@ -1,0 +1,176 @@
+"""Intervals of gaps: their coverage, a disparity that is there, and one that is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpprobe.analyses.fairness.comparison import gap_of, measure
+from dpprobe.analyses.fairness.fairness_record import Gap
+from dpprobe.analyses.fairness.gaps import Groups, counted, interval, smallest_deviation
+from dpprobe.analyses.fairness.group_metrics import Resamples
+from dpprobe.results.intervals import wilson
+from tests.support.fairness_rows import compare, head, made_rows
+
+TRIALS = 250
+ROWS = 300
+ERROR = 3.3 * (0.95 * 0.05 / TRIALS) ** 0.5
+
+
+def _trial(
+    seed: int, accuracies: np.ndarray, others: np.ndarray, groups: np.ndarray | None = None
+) -> Gap:
+    """The gap in accuracy of a cell whose groups are right so often, against a reference."""
+    generator = np.random.default_rng(seed)
+    groups = np.arange(ROWS) % len(accuracies) if groups is None else groups
+    labels = generator.integers(3, size=len(groups))
+    luck = generator.random(len(groups))  # shared: what is hard for one cell is hard for the other
+    rows = made_rows(labels, {"site": groups.tolist()}, classes=3)
+    resamples = Resamples(len(groups), 200, seed=seed)
+    once = Resamples(len(groups), 0, seed=0)
+    comparison = compare(rows, "accuracy")
+    measured = [
+        measure(comparison, [head(rows, np.eye(3)[(labels + (luck > of[groups])) % 3])], resamples,
+                once, 0.95)
+        for of in (accuracies, others)
+    ]  # fmt: skip
+    return gap_of(measured[0], measured[1].heads, 0.95)
+
+
+def _trials(accuracies: list[float], others: list[float]) -> list[Gap]:
+    return [_trial(seed, np.array(accuracies), np.array(others)) for seed in range(TRIALS)]
+
+
+def _covered(gaps: list[Gap], truth: float) -> float:
+    return float(np.mean([gap.low <= truth <= gap.high for gap in gaps]))  # type: ignore[operator]
+
+
+def _differences_covered(gaps: list[Gap], truth: float) -> float:
+    ends = np.array([(gap.difference_low, gap.difference_high) for gap in gaps])
+    return float(np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])))
+
+
+def test_of_two_groups_a_planted_gap_is_covered_as_often_as_said_and_seen() -> None:
+    gaps = _trials([0.85, 0.6], [0.9, 0.9])
+    assert abs(_covered(gaps, 0.25) - 0.95) < ERROR
+    assert np.mean([gap.wide for gap in gaps]) > 0.99
+    assert 1 - _differences_covered(gaps, 0.25) < 0.05 + ERROR
+    assert np.mean([gap.difference_low > 0 for gap in gaps]) > 0.75  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("groups", [2, 6])
+def test_where_groups_are_alike_no_gap_is_seen(groups: int) -> None:
+    gaps = _trials([0.7] * groups, [0.8] * groups)
+    assert abs(_covered(gaps, 0.0) - 0.95) < ERROR
+    assert np.mean([gap.difference_low > 0 for gap in gaps]) < 0.05 + ERROR  # type: ignore[operator]
+    # The gap itself misleads, and the gap by chance says so.
+    chance = np.mean([gap.chance_gap for gap in gaps])
+    assert abs(np.mean([gap.gap > gap.chance_gap for gap in gaps]) - 0.05) < ERROR  # type: ignore[operator]
+    assert chance > 0.09
+
+
+def test_of_many_small_groups_that_are_mostly_right_none_stands_out() -> None:
+    """Beside a large group: one of 30 rows that happens to be all right hardly varies."""
+    groups = np.repeat(np.arange(10), [600] + [30] * 9)
+    alike = np.full(10, 0.89)
+    gaps = [_trial(seed, alike, alike + 0.04, groups) for seed in range(TRIALS)]
+    assert _covered(gaps, 0.0) > 0.95 - ERROR
+    assert np.mean([gap.wide for gap in gaps]) < 0.05 + ERROR
+
+
+def test_of_several_groups_the_interval_covers_at_least_as_often_as_said() -> None:
+    gaps = _trials([0.8, 0.8, 0.8, 0.55], [0.85, 0.85, 0.85, 0.75])
+    assert _covered(gaps, 0.25) > 0.95 - ERROR
+    assert _differences_covered(gaps, 0.15) > 0.95 - ERROR
+    assert np.mean([gap.worst_group == "3" for gap in gaps]) > 0.9
+
+
+def test_a_percentile_interval_would_leave_out_a_gap_of_none() -> None:
+    """The reason for another one."""
+    generator = np.random.default_rng(0)
+    left_out = 0
+    for _ in range(200):
+        values = generator.normal(size=6)
+        drawn = np.ptp(values[:, None] + generator.normal(size=(6, 400)), axis=0)
+        left_out += np.quantile(drawn, 0.025) > 0
+    assert left_out > 195
+
+
+def test_groups_that_are_all_right_still_have_a_wide_interval() -> None:
+    drawn = np.ones((2, 200))
+    none = np.zeros(2)
+    least = smallest_deviation(np.array([20.0, 2000.0]), 0.95)
+    low, high = interval([Groups.of(np.ones(2), drawn, least=least, excess=none)], 0.95)
+    assert low == 0
+    assert 0.07 < high < 0.2
+    assert 1.96 * least[0] == pytest.approx((1 - wilson(1.0, 20)[0]) / 2, rel=1e-3)
+
+
+def test_a_mean_over_labels_counts_the_units_whose_deviation_is_the_mean() -> None:
+    assert counted(np.array([[100, 100], [25, 100]])) == pytest.approx([100, (0.5 * 0.3) ** -2])
+
+
+def test_resamples_that_lack_a_group_are_left_out_of_it() -> None:
+    drawn = np.random.default_rng(0).normal(size=(3, 500), scale=0.1)
+    drawn[0, :200] = np.nan
+    none = np.zeros(3)
+    groups = Groups.of(np.array([0.9, 0.5, 0.5]), drawn, least=none, excess=none)
+    assert np.isfinite(groups.errors).all()
+    low, high = interval([groups], 0.95)
+    assert 0 < low < 0.4 < high < 0.8
+
+
+def test_a_small_group_s_calibration_error_is_not_taken_for_a_gap() -> None:
+    seen = plain = 0
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        groups = (np.arange(1000) < 40).astype(int)
+        scores = generator.normal(size=(1000, 1)) * 1.5
+        labels = (generator.random((1000, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
+        rows = made_rows(labels, {"site": groups.tolist()})
+        measured = measure(
+            compare(rows, "calibration_error"), [head(rows, scores)],
+            Resamples(1000, 200, seed=seed), Resamples(1000, 0, seed=0), 0.95,
+        )  # fmt: skip
+        gap = gap_of(measured, None, 0.95)
+        seen += gap.wide
+        plain += gap.gap > 0.05  # type: ignore[operator]
+    assert plain > 50
+    assert seen <= 8
+
+
+def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
+    drawn = np.random.default_rng(0).normal(size=(2, 500), scale=0.1)
+    none = np.zeros(2)
+    heads = [
+        Groups.of(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
+        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)
+    ]
+    assert interval(heads[:1], 0.95)[0] > 0.1
+    low, high = interval(heads, 0.95)
+    assert low == 0
+    assert high > 0.1
+
+
+def test_groups_that_patients_share_are_exchanged_by_rows() -> None:
+    """Each patient has a row of either view: no patient is of one group."""
+    seen, chances, gaps = 0, [], []
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        units, views = np.repeat(np.arange(300), 2), np.tile([0, 1], 300)
+        scores = generator.normal(size=(600, 1)) * 1.5
+        labels = (generator.random((600, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
+        rows = made_rows(labels, {"view": views.tolist()}, units=units)
+        calibration, accuracy = (
+            gap_of(
+                measure(compare(rows, metric), [head(rows, scores)],
+                        Resamples(300, 200, seed=seed), Resamples(300, 0, seed=0), 0.95),
+                None, 0.95,
+            )
+            for metric in ("calibration_error", "accuracy")
+        )  # fmt: skip
+        seen += calibration.wide
+        chances.append(accuracy.chance_gap or 0.0)
+        gaps.append(accuracy.gap or 0.0)
+    assert seen <= 6
+    assert np.mean(chances) == pytest.approx(np.quantile(gaps, 0.95), rel=0.4)

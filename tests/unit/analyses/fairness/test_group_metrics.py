@@ -1,0 +1,166 @@
+"""Metrics of groups against the project's, scikit-learn's, and ones of rows that are repeated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import recall_score, roc_auc_score
+
+from dpprobe.analyses.fairness.group_metrics import PERMUTATIONS, Layout, Resamples
+from dpprobe.results.metrics import Link, evaluate
+from tests.support.fairness_rows import compare, head, made_rows
+
+METRICS = {
+    "auc": "auc",
+    "accuracy": "accuracy",
+    "calibration_error": "expected_calibration_error",
+}
+
+
+def _data(kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, scores with ties, groups and units; each unit lies in one group."""
+    generator = np.random.default_rng(seed)
+    units = np.sort(generator.integers(80, size=240))
+    units = np.unique(units, return_inverse=True)[1]
+    groups = (units * 7) % 3
+    classes = {"two": 2, "five": 5, "several": 4}[kind]
+    labels = generator.integers(classes, size=240)
+    target = np.eye(classes)[labels]
+    if kind == "several":
+        labels = target = (generator.random((240, classes)) < 0.4).astype(np.int64)
+    scores = np.round(generator.normal(size=(240, classes)) + target, 1).astype(np.float32)
+    return labels, scores, groups, units
+
+
+@pytest.mark.parametrize("kind", ["two", "five", "several"])
+def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
+    labels, scores, groups, units = _data(kind)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    link: Link = "sigmoid" if kind == "several" else "softmax"
+    once = Resamples(rows.count, 0, seed=0)
+    for metric in head(rows, scores).metrics:
+        values = compare(rows, metric).drawn(head(rows, scores), once)[0].mean(axis=1)
+        for group in range(3):
+            part = groups == group
+            expected = evaluate(
+                scores[part], labels[part], link=link,
+                units=np.unique(units[part], return_inverse=True)[1],
+            )  # fmt: skip
+            if metric in METRICS:
+                assert values[group] == pytest.approx(expected[METRICS[metric]], abs=1e-12)
+            elif kind == "five":
+                assert values[group] == pytest.approx(expected["macro_accuracy"], abs=1e-12)
+
+
+def test_recall_is_scikit_learns() -> None:
+    labels, scores, groups, units = _data("several")
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    once = Resamples(rows.count, 0, seed=0)
+    values = compare(rows, "recall").drawn(head(rows, scores), once)[0]
+    weights = 1 / np.bincount(units)[units]
+    for group in range(3):
+        part = groups == group
+        expected = recall_score(
+            labels[part], scores[part] > 0, average=None, sample_weight=weights[part]
+        )
+        assert values[group] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["auc", "accuracy", "recall", "calibration_error"])
+def test_a_resample_is_the_metric_of_the_rows_as_often_as_their_unit_is_drawn(metric: str) -> None:
+    labels, scores, groups, units = _data("several", seed=1)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    resamples = Resamples(rows.count, 130, seed=3)
+    drawn = compare(rows, metric).drawn(head(rows, scores), resamples)[1].mean(axis=1)
+    counts = np.concatenate(resamples.blocks, axis=1)[:, 1:]
+    assert counts.shape == (rows.count, 130)
+    assert (counts.sum(axis=0) == rows.count).all()
+    for resample in (0, 62, 63, 129):
+        often = counts[units, resample]
+        for group in range(3):
+            place = np.repeat(np.flatnonzero(groups == group), often[groups == group])
+            expected = _metric(metric, scores[place], labels[place], rows.weights[place])
+            assert drawn[group, resample] == pytest.approx(expected, abs=1e-6)
+
+
+def _metric(metric: str, scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    if metric == "auc":
+        return float(roc_auc_score(labels, scores, sample_weight=weights))
+    if metric == "accuracy":
+        right = (scores > 0) == (labels > 0)
+        return float(np.average(right.mean(axis=1), weights=weights))
+    if metric == "recall":
+        return float(recall_score(labels, scores > 0, average="macro", sample_weight=weights))
+    return _calibration(scores, labels, weights)
+
+
+def _calibration(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    probability = 1 / (1 + np.exp(-scores.astype(np.float64)))
+    place = np.ceil(probability * 15) - 1
+    heavy = weights[:, None] * (probability - labels)
+    return sum(abs(heavy[place == bin_].sum()) for bin_ in range(15)) / (weights.sum() * 4)
+
+
+def test_a_group_without_rows_of_both_kinds_in_a_resample_has_no_value_there() -> None:
+    labels = np.array([[1], [0], [1], [0], [1], [0]])
+    rows = made_rows(labels, {"site": ["x", "x", "y", "y", "y", "y"]})
+    resamples = Resamples(6, 400, seed=0)
+    comparison = compare(rows, "auc")
+    values, drawn = comparison.drawn(head(rows, np.arange(6.0)[:, None]), resamples)
+    counts = np.concatenate(resamples.blocks, axis=1)[:, 1:]
+    lacking = (counts[0] == 0) | (counts[1] == 0)
+    assert 100 < lacking.sum() < 400
+    assert (np.isnan(drawn[0, 0]) == lacking).all()
+    assert values.tolist() == [[0.0], [0.25]]
+
+
+@pytest.mark.parametrize("metric", ["auc", "accuracy", "recall", "calibration_error"])
+def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(metric: str) -> None:
+    labels, scores, groups, units = _data("several", seed=2)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    comparison, made = compare(rows, metric), head(rows, scores)
+    ways = comparison.ways
+    assert ways is not None
+    shuffled = made.shuffled(metric, comparison.layout, comparison.labels, ways)
+    assert shuffled.shape == (3, PERMUTATIONS)
+    once = Resamples(rows.count, 0, seed=0)
+    for way in (0, 1, PERMUTATIONS - 1):
+        # a unit's rows of one group stay together
+        pairs = np.unique(np.stack([units, groups]), axis=1)
+        assert np.bincount(ways[way]).tolist() == np.bincount(pairs[1]).tolist()
+        block, _ = comparison.layout.blocks(rows)
+        layout = Layout(codes=ways[way][block].astype(np.int32), groups=3)
+        expected = made.drawn(metric, layout, comparison.labels, once)[0].mean(axis=1)
+        assert shuffled[:, way] == pytest.approx(expected, abs=1e-12)
+
+
+def test_no_number_of_threads_changes_a_draw() -> None:
+    labels, scores, groups, units = _data("several", seed=4)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    one, three = (
+        compare(rows, "auc").drawn(
+            head(rows, scores), Resamples(rows.count, 200, seed=5, threads=threads)
+        )[1]
+        for threads in (1, 3)
+    )
+    assert np.array_equal(one, three, equal_nan=True)
+
+
+def test_a_threshold_of_false_positives_is_reached_and_not_passed() -> None:
+    labels, scores, groups, units = _data("several", seed=6)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    for rate in (0.01, 0.1, 0.5):
+        for label, predicted in head(rows, scores).predicted(None, rate):
+            has, column = rows.has(label), scores[:, rows.class_names.index(label)]
+            share = rows.weights[predicted & ~has].sum() / rows.weights[~has].sum()
+            assert share <= rate + 1e-12
+            lower = column[~predicted].max()
+            more = rows.weights[(column >= lower) & ~has].sum() / rows.weights[~has].sum()
+            assert more > rate
+
+
+def test_scores_that_are_no_logits_have_no_calibration_error() -> None:
+    labels, scores, groups, units = _data("several")
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    assert head(rows, scores, "none").metrics == ("auc", "accuracy", "recall")
+    assert "calibration_error" in head(rows, scores).metrics

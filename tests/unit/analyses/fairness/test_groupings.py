@@ -1,0 +1,145 @@
+"""Groups of test rows, and the rule by which they and labels are left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpprobe.analyses.fairness.comparison import comparisons
+from dpprobe.analyses.fairness.fairness_record import Compared, Minimum
+from dpprobe.analyses.fairness.groupings import (
+    TestRows,
+    compared,
+    groupings,
+    kept_groups,
+    label_counts,
+)
+from dpprobe.errors import DataError
+from tests.support.fairness_rows import FEW, made_rows
+
+SEX = ["F", "F", "M", "M", "", None]
+AGE = ["20-39", "<20", "20-39", "<20", "20-39", "<20"]
+LABELS = np.array([0, 1, 0, 1, 0, 1])
+
+
+def test_every_column_is_an_attribute_and_a_blank_is_no_group() -> None:
+    sex, age = groupings(
+        made_rows(LABELS, {"sex": SEX, "age": AGE}), groups=None, pairs=(), minimum=FEW
+    )
+    assert (sex.attribute, sex.names) == ("sex", ("F", "M", "(blank)"))
+    assert sex.codes.tolist() == [0, 0, 1, 1, -1, -1]
+    assert sex.left_out == {"(blank)": "no group is named"}
+    assert age.names == ("<20", "20-39")
+    assert age.rows.tolist() == [3, 3]
+
+
+def test_pairs_are_intersections_and_small_ones_are_named() -> None:
+    *_, pair = groupings(
+        made_rows(LABELS, {"sex": SEX, "age": AGE}),
+        groups=("sex",), pairs=(("sex", "group_age"),), minimum=FEW,
+    )  # fmt: skip
+    assert pair.attribute == "sex x age"
+    assert pair.names == ("F x 20-39", "F x <20", "M x 20-39", "M x <20", "(blank)")
+    assert pair.left_out["F x <20"] == "1 row, 2 needed"
+    assert kept_groups(pair, pair.left_out) == []
+
+
+def test_patients_are_counted_where_they_are_named() -> None:
+    rows = made_rows(LABELS, {"sex": ["F"] * 4 + ["M"] * 2}, units=np.array([0, 0, 0, 0, 1, 2]))
+    (sex,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
+    assert sex.units.tolist() == [1, 2]
+    assert sex.left_out == {"F": "1 patient, 2 needed"}
+    counts = label_counts(rows, sex, ("b",))
+    assert counts.positives.tolist() == [[1], [1]]
+    assert rows.weights.tolist() == [0.25] * 4 + [1, 1]
+
+
+def test_classes_are_groups_where_there_are_no_others_or_where_they_are_asked_for() -> None:
+    (classes,) = groupings(made_rows(LABELS), groups=None, pairs=(), minimum=FEW)
+    assert (classes.attribute, classes.names, classes.by_label) == ("class", ("a", "b"), False)
+    both = groupings(
+        made_rows(LABELS, {"sex": SEX}), groups=("sex", "class"), pairs=(), minimum=FEW
+    )
+    assert [item.attribute for item in both] == ["sex", "class"]
+
+
+def test_labels_of_several_a_row_are_groups_of_all_rows() -> None:
+    labels = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0], [1, 1, 0]])
+    (classes,) = groupings(made_rows(labels), groups=None, pairs=(), minimum=FEW)
+    assert classes.by_label
+    assert classes.left_out == {"c": "0 rows with c, 1 needed"}
+    assert classes.rows.tolist() == [4, 4, 4]
+
+
+def test_unknown_groups_are_refused_in_one_line() -> None:
+    with pytest.raises(DataError, match=r"fairness.groups: none of race .* which have sex; write"):
+        groupings(made_rows(LABELS, {"sex": SEX}), groups=("race",), pairs=(), minimum=FEW)
+
+
+def _rows_of(enough: np.ndarray) -> TestRows:
+    """Two rows for a group and label: both values where there is enough, else one."""
+    labels, groups = [], []
+    for group, row in enumerate(enough):
+        labels += [row.astype(int), np.zeros(len(row), dtype=int)]
+        groups += [f"g{group}"] * 2
+    return made_rows(np.array(labels), {"site": groups})
+
+
+def _compared(enough: np.ndarray) -> Compared:
+    rows = _rows_of(enough)
+    (site,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
+    counts = label_counts(rows, site, rows.ranked)
+    return compared(rows, site, rows.ranked, counts, FEW, negatives=True)
+
+
+def test_a_label_that_most_groups_lack_is_left_out_for_all() -> None:
+    enough = np.ones((6, 4), dtype=bool)
+    enough[:4, 2] = False
+    assert _compared(enough) == Compared(labels=("a", "b", "d"), left_out={})
+
+
+def test_a_group_that_lacks_most_labels_is_left_out_and_named() -> None:
+    enough = np.ones((6, 4), dtype=bool)
+    enough[5, 1:] = False
+    assert _compared(enough) == Compared(
+        labels=("a", "b", "c", "d"), left_out={"g5": "0 rows with b, 1 needed"}
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_are_compared_over_labels_that_each_has_enough_of(seed: int) -> None:
+    enough = np.random.default_rng(seed).random((7, 5)) < 0.8
+    result = _compared(enough)
+    kept = [group for group in range(7) if f"g{group}" not in result.left_out]
+    labels = ["abcde".index(label) for label in result.labels]
+    assert enough[np.ix_(kept, labels)].all()
+    assert len(kept) * len(labels) > 0
+
+
+def test_where_no_label_is_left_every_group_says_so() -> None:
+    result = _compared(np.zeros((3, 2), dtype=bool))
+    assert result.labels == ()
+    assert set(result.left_out.values()) == {"no label is in enough units of enough groups"}
+
+
+def test_the_rarer_value_counts() -> None:
+    rows = made_rows(np.array([[1], [1], [1], [0], [0], [1]]), {"site": ["x"] * 4 + ["y"] * 2})
+    (site,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
+    counts = label_counts(rows, site, ("a",))
+    two = Minimum(units=1, positives=1, negatives=2)
+    assert compared(rows, site, ("a",), counts, two, negatives=True).labels == ()
+    assert compared(rows, site, ("a",), counts, two, negatives=False).labels == ("a",)
+
+
+def test_a_group_called_nan_has_a_place_of_its_own_after_numbers() -> None:
+    ages = ["nan", "40-59", "inf", "<20", "unknown", "20-39"]
+    (age,) = groupings(made_rows(LABELS, {"age": ages}), groups=None, pairs=(), minimum=FEW)
+    assert age.names == ("<20", "20-39", "40-59", "inf", "nan", "unknown")
+
+
+def test_a_column_called_class_is_no_class() -> None:
+    rows = made_rows(LABELS, {"class": ["first", "second", "second"] * 2})
+    (column,) = groupings(rows, groups=("class",), pairs=(), minimum=FEW)
+    assert (column.attribute, column.names) == ("class", ("first", "second"))
+    metrics = [item.metric for item in comparisons(rows, column, FEW, seed=0)]
+    assert metrics == ["auc", "accuracy", "recall", "calibration_error"]

@@ -1,0 +1,268 @@
+"""Few-shot probes: whose rows they see, that they learn, and what their record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from dpprobe.analyses.few_shot.few_shot_record import read_few_shot
+from dpprobe.analyses.few_shot.measure import FEW_PENALTY, METRIC_COLUMNS, Task, draw, few_shot
+from dpprobe.errors import DataError
+from dpprobe.results.cell_record import SCALAR_METRICS
+from tests.unit.analyses.tsne.test_measure import write_store
+
+DIGITS = load_digits()
+
+
+def _stores(folder: Path, train: slice, test: slice) -> tuple[Path, Path]:
+    features = DIGITS.data / 16
+    return (
+        write_store(folder / "train", features[train], DIGITS.target[train]),
+        write_store(folder / "test", features[test], DIGITS.target[test]),
+    )
+
+
+def _run(folder: Path, stores: tuple[Path, Path], **changes: Any) -> tuple[dict[str, Any], Any]:
+    facts: dict[str, Any] = {
+        "dataset": "digits", "backbone": "clip", "shots": (1, 4, "full"), "seeds": 3,
+        "study_seed": 0,
+    }  # fmt: skip
+    few_shot(
+        *stores, task=Task(**facts | changes), rows=folder / "probes.parquet",
+        output=folder / "probes.json",
+    )  # fmt: skip
+    return read_few_shot(folder / "probes.json"), pq.read_table(folder / "probes.parquet")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Any]:
+    folder = tmp_path_factory.mktemp("few")
+    return _run(folder, _stores(folder, slice(0, 300), slice(300, 900)))
+
+
+def test_more_images_a_class_make_better_probes(digits: tuple[dict[str, Any], Any]) -> None:
+    record, _ = digits
+    means = [result["summary"]["accuracy"]["mean"] for result in record["results"]]
+    assert [result["shots"] for result in record["results"]] == [1, 4, None]
+    assert means[0] < means[1] < means[2]
+    assert means[0] > 0.3, "ten classes, one image of each"
+    assert means[2] > 0.8
+
+
+def test_the_record_says_that_it_is_not_private(digits: tuple[dict[str, Any], Any]) -> None:
+    record, _ = digits
+    assert record["private"] is False
+    assert record["note"].startswith("Not private")
+
+
+def test_intervals_are_over_draws_and_over_rows_where_there_is_one(
+    digits: tuple[dict[str, Any], Any],
+) -> None:
+    record, _ = digits
+    entries = [result["summary"]["accuracy"] for result in record["results"]]
+    assert [entry["interval"] for entry in entries] == [
+        "t over seeds", "t over seeds", "Wilson over test rows",
+    ]  # fmt: skip
+    assert [entry["count"] for entry in entries] == [3, 3, 1]
+    for entry in entries:
+        assert entry["low"] < entry["mean"] < entry["high"]
+
+
+def test_the_table_has_a_row_a_probe(digits: tuple[dict[str, Any], Any]) -> None:
+    record, table = digits
+    assert table["shots"].to_pylist() == [1] * 3 + [4] * 3 + [None]
+    assert table["train_rows"].to_pylist() == [10] * 3 + [40] * 3 + [300]
+    assert table["penalty"].to_pylist()[:3] == [FEW_PENALTY] * 3
+    mean = np.mean(table["accuracy"].to_pylist()[:3])
+    assert mean == pytest.approx(record["results"][0]["summary"]["accuracy"]["mean"])
+
+
+def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> None:
+    """The same fit as the non-private head, whose penalty is chosen alike."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    record, table = digits
+    scaler = StandardScaler().fit(DIGITS.data[:300] / 16)
+    strength = 1 / (300 * table["penalty"].to_pylist()[-1])
+    model = LogisticRegression(C=strength, max_iter=2000, tol=1e-6)
+    model.fit(scaler.transform(DIGITS.data[:300] / 16), DIGITS.target[:300])
+    reference = model.score(scaler.transform(DIGITS.data[300:900] / 16), DIGITS.target[300:900])
+    assert record["results"][-1]["summary"]["accuracy"]["mean"] == pytest.approx(
+        reference, abs=5e-3
+    )
+
+
+def test_streaming_changes_nothing(tmp_path: Path) -> None:
+    stores = _stores(tmp_path, slice(0, 120), slice(120, 220))
+    shots = {"shots": (2, "full"), "seeds": 1}
+    found = [_run(tmp_path, stores, memory_mb=mb, **shots)[0]["results"] for mb in (100, 0)]
+    for one, other in zip(*found, strict=True):
+        assert one["summary"]["accuracy"]["mean"] == pytest.approx(
+            other["summary"]["accuracy"]["mean"], abs=0.011
+        )
+        assert one["train_rows"] == other["train_rows"]
+
+
+def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path) -> None:
+    stores = _stores(tmp_path, slice(0, 200), slice(200, 300))
+    first = _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist()
+    text = (tmp_path / "probes.json").read_bytes()
+    assert _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist() == first
+    assert (tmp_path / "probes.json").read_bytes() == text
+    assert len(set(first)) > 1, "the draws of one run differ"
+    assert _run(tmp_path, stores, shots=(1,), study_seed=1)[1]["accuracy"].to_pylist() != first
+
+
+def test_several_labels_a_row(tmp_path: Path) -> None:
+    target = np.column_stack([DIGITS.target % 2 == 0, DIGITS.target < 5, DIGITS.target == 3])
+    stores = tuple(
+        write_store(
+            tmp_path / name, DIGITS.data[part] / 16, target[part].astype(np.int8),
+            class_names=("even", "low", "three"),
+        )
+        for name, part in (("train", slice(0, 200)), ("test", slice(200, 400)))
+    )  # fmt: skip
+    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(16, "full"), seeds=1)
+    assert record["headline"] == "auc"
+    few, full = (result["summary"]["auc"]["mean"] for result in record["results"])
+    assert 0.6 < few < full
+
+
+def test_other_classes_are_refused(tmp_path: Path) -> None:
+    train, _ = _stores(tmp_path, slice(0, 100), slice(100, 200))
+    names = tuple("abcdefghij")
+    test = write_store(tmp_path / "x", DIGITS.data[:100], DIGITS.target[:100], class_names=names)
+    with pytest.raises(DataError, match="classes differ"):
+        _run(tmp_path, (train, test))
+
+
+@given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
+def test_a_draw_has_so_many_of_each_class_and_holds_smaller_ones(
+    rows: int, count: int, seed: int
+) -> None:
+    labels = np.random.default_rng(seed).integers(5, size=rows)
+    drawn = draw(labels, count, seed)
+    assert (np.diff(drawn) > 0).all()
+    found, present = (np.bincount(part, minlength=5) for part in (labels[drawn], labels))
+    assert (found == np.minimum(count, present)).all()
+    assert set(draw(labels, max(1, count - 1), seed)) <= set(drawn)
+
+
+@given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
+def test_of_several_labels_rows_without_any_are_drawn_too(rows: int, count: int, seed: int) -> None:
+    labels = (np.random.default_rng(seed).random((rows, 3)) < 0.2).astype(np.uint8)
+    drawn = labels[draw(labels, count, seed)]
+    assert (drawn.sum(axis=0) >= np.minimum(count, labels.sum(axis=0))).all()
+    without = int((labels.sum(axis=1) == 0).sum())
+    assert int((drawn.sum(axis=1) == 0).sum()) == min(count, without)
+
+
+def test_one_label_is_learned_from_rows_with_and_without_it(tmp_path: Path) -> None:
+    target = (DIGITS.target == 0).astype(np.int8)[:, None]
+    stores = tuple(
+        write_store(tmp_path / name, DIGITS.data[part] / 16, target[part], class_names=("zero",))
+        for name, part in (("train", slice(0, 400)), ("test", slice(400, 800)))
+    )
+    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(8,), seeds=3)
+    assert record["results"][0]["train_rows"] == [16, 16, 16]
+    assert record["results"][0]["summary"]["auc"]["mean"] > 0.95
+    assert record["results"][0]["summary"]["accuracy"]["mean"] > 0.8
+
+
+def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
+    """Features in which the two hardly differ must not count most."""
+    generator = np.random.default_rng(0)
+    scale = np.linspace(0.1, 10, 64)
+    features = generator.normal(size=(202, 64)) * scale
+    target = np.arange(202) % 2
+    features[:, -8:] += 24 * target[:, None]
+    stores = (
+        write_store(tmp_path / "train", features[:2], target[:2], class_names=("a", "b")),
+        write_store(tmp_path / "test", features[2:], target[2:], class_names=("a", "b")),
+    )
+    record, _ = _run(tmp_path, stores, shots=(1,), seeds=1)
+    rows = features.astype(np.float32)
+    distances = [np.square(rows[2:] - rows[label]).sum(axis=1) for label in (0, 1)]
+    nearest = float((np.argmin(distances, axis=0) == target[2:]).mean())
+    assert nearest > 0.8
+    found = record["results"][0]["summary"]["accuracy"]["mean"]
+    assert found == pytest.approx(nearest, abs=0.011)
+
+
+def test_the_rows_have_a_column_for_every_scalar_metric() -> None:
+    assert sorted(METRIC_COLUMNS) == sorted(SCALAR_METRICS)
+
+
+@given(
+    rows=st.integers(1, 80), patients=st.integers(1, 30), count=st.integers(1, 8),
+    several=st.booleans(), seed=st.integers(0, 2**32),
+)  # fmt: skip
+def test_a_draw_has_one_image_of_a_patient_for_each_class(
+    rows: int, patients: int, count: int, several: bool, seed: int
+) -> None:
+    """Patients span classes; with one label a row the drawn ones are counted exactly."""
+    generator = np.random.default_rng(seed)
+    units = generator.integers(patients, size=rows)
+    labels = generator.integers(5, size=rows)
+    if several:
+        labels = (generator.random((rows, 3)) < 0.3).astype(np.uint8)
+    drawn = draw(labels, count, seed, units)
+    assert set(draw(labels, max(1, count - 1), seed, units)) <= set(drawn)
+    if several:
+        for column in (*labels.T, ~labels.any(axis=1)):
+            having = len(np.unique(units[column != 0]))
+            of = units[drawn][column[drawn] != 0]
+            assert len(np.unique(of)) >= min(count, having)
+        assert len(drawn) <= 4 * count
+        return
+    for label in range(5):
+        of = units[drawn][labels[drawn] == label]
+        assert len(of) == len(np.unique(of)) == min(count, len(np.unique(units[labels == label])))
+
+
+def test_a_patient_of_thirty_images_is_drawn_as_often_as_one_of_one() -> None:
+    units = np.array([0] * 30 + [1, 2])
+    labels = np.zeros(32, dtype=np.int64)
+    drawn = [int(draw(labels, 1, seed, units)[0]) for seed in range(600)]
+    often = np.bincount(units[drawn], minlength=3)
+    # 200 each, with a standard deviation of 11.5
+    assert (np.abs(often - 200) < 50).all()
+    assert len(set(drawn)) == 32, "each of the thirty has its turn"
+
+
+def test_probes_of_patients_count_each_once(tmp_path: Path) -> None:
+    """A hundred copies of one test image, and of one training image, are one patient's."""
+    features, target = DIGITS.data / 16, DIGITS.target
+    train, test = np.arange(300), np.arange(300, 500)
+    often = [np.concatenate([part, np.full(100, part[0])]) for part in (train, test)]
+    once = tuple(
+        write_store(tmp_path / f"once-{name}", features[part], target[part])
+        for name, part in (("train", train), ("test", test))
+    )
+    many = tuple(
+        write_store(
+            tmp_path / name, features[part], target[part], units=[f"p{row}" for row in part]
+        )
+        for name, part in zip(("train", "test"), often, strict=True)
+    )
+    one, _ = _run(tmp_path, (once[0], once[1]), shots=("full",))
+    other, table = _run(tmp_path, (many[0], many[1]), shots=(4, "full"))
+    assert one["units"] is None
+    assert other["units"] == {"train": 300, "test": 200}
+    assert other["rows"] == {"train": 400, "test": 300}
+    assert [result["train_units"] for result in other["results"]] == [[40] * 3, [300]]
+    assert table["train_units"].to_pylist() == [40] * 3 + [300]
+    assert table["train_rows"].to_pylist() == [40] * 3 + [400]
+    plain, full = (record["results"][-1]["summary"]["accuracy"] for record in (one, other))
+    assert full["mean"] == pytest.approx(plain["mean"], abs=0.011)
+    assert full["interval"] == "bootstrap over test patients"
+    assert "patients" in other["note"]
+    assert "patients" not in one["note"]

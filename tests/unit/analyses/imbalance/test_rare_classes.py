@@ -1,0 +1,225 @@
+"""Where rare classes break down, the law through their recalls, and the intervals of both."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.analyses.imbalance import rare_classes
+from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
+from dpprobe.analyses.imbalance.rare_classes import (
+    best_methods,
+    break_down,
+    estimate,
+    fit_law,
+    least_reference,
+    retained,
+)
+from dpprobe.errors import DataError
+from dpprobe.results.intervals import wilson
+from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
+
+# Estimates
+
+
+def test_an_interval_covers_seeds_and_test_rows() -> None:
+    alike = estimate([0.0] * 5, 100)
+    assert (alike.mean, alike.std, alike.low) == (0.0, 0.0, 0.0)
+    assert alike.high == wilson(0.0, 100)[1] > 0.03  # five seeds at 0 of 100 rows are no proof of 0
+    spread = estimate([0.1, 0.5, 0.9], 10_000)
+    assert spread.low == 0.0
+    assert spread.high == 1.0
+    one = estimate([0.5], 100)
+    assert one.std is None
+    assert (one.low, one.high) == wilson(0.5, 100)
+
+
+# Break-down
+
+
+def points(*recalls: tuple[int, str, float]) -> list[RareCell]:
+    return [rare_cell(recall, class_rows=rows, epsilon=eps) for rows, eps, recall in recalls]
+
+
+def test_the_break_down_is_where_half_of_the_reference_is_reached_and_lasts() -> None:
+    cells = points((50, "1", 0.0), (100, "1", 0.41), (200, "1", 0.39), (400, "1", 0.8))
+    point = break_down(cells, class_name="cat", method="sgd")
+    assert (point.reached, point.lasting) == (100, 400)
+    assert (point.smallest, point.largest, point.cells, point.note) == (50, 400, 4, "")
+
+
+def test_cells_of_one_product_fail_together() -> None:
+    cells = points((50, "1", 0.0), (100, "2", 0.1), (200, "1", 0.8), (400, "1", 0.8))
+    point = break_down(cells, class_name="cat", method="sgd")
+    assert (point.reached, point.lasting) == (200, 400)
+
+
+@pytest.mark.parametrize(
+    ("recalls", "note"),
+    [
+        ((0.0, 0.1), "above the largest product"),
+        ((0.7, 0.8), "at or below the smallest product"),
+        ((0.8, 0.1), "the largest product of the study fails again"),
+    ],
+)
+def test_what_the_grid_cannot_tell_is_said(recalls: tuple[float, float], note: str) -> None:
+    cells = points((50, "1", recalls[0]), (100, "1", recalls[1]))
+    assert note in break_down(cells, class_name="cat", method="sgd").note
+
+
+def test_half_of_nothing_is_not_compared() -> None:
+    """A reference that has not learnt the class either makes any head look good."""
+    cells = [
+        rare_cell(0.05, class_rows=50, reference_recall=0.05),
+        rare_cell(0.0, class_rows=60, reference_recall=None, reference=None),
+        rare_cell(0.8, class_rows=70, epsilon="inf"),
+        rare_cell(0.8, class_rows=80, method="other"),
+    ]
+    point = break_down(cells, class_name="cat", method="sgd")
+    assert (point.cells, point.left_out, point.reached) == (0, 2, None)
+    assert point.note == "nothing to compare with"
+
+
+@pytest.mark.parametrize(("classes", "reference"), [(10, 0.15), (2, 0.95), (4, 0.5)])
+def test_what_guessing_keeps_is_not_compared(classes: int, reference: float) -> None:
+    """A head of noise alone keeps one in `classes` rows, at every epsilon: half of these."""
+    assert 1 / classes >= reference / 2
+    assert reference <= least_reference(classes)
+    assert least_reference(10) < 0.8
+    assert least_reference(1000) == 0.1
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from(["0.5", "1", "2"]),
+                          st.floats(0, 0.8)), min_size=1, max_size=12))  # fmt: skip
+def test_break_down_by_brute_force(cells: list[tuple[int, str, float]]) -> None:
+    made = points(*cells)
+    point = break_down(made, class_name="cat", method="sgd")
+    held = {rows * float(eps): True for rows, eps, _ in cells}
+    for cell, (rows, eps, _) in zip(made, cells, strict=True):
+        held[rows * float(eps)] &= retained(cell) >= 0.5
+    good = [rows * float(e) for c, (rows, e, _) in zip(made, cells, strict=True)
+            if retained(c) >= 0.5]  # fmt: skip
+    lasting = [p for p in held if all(held[q] for q in held if q >= p)]
+    assert point.reached == min(good, default=None)
+    assert point.lasting == min(lasting, default=None)
+
+
+# The law
+
+
+@pytest.mark.parametrize("exponents", [(1.0, 1.0), (1.5, 0.75)])
+def test_a_planted_law_is_recovered(exponents: tuple[float, float]) -> None:
+    law = fit_law(lawful_cells(*exponents), method="sgd")
+    assert law.n_c_exponent is not None
+    assert law.epsilon_exponent is not None
+    assert law.ratio is not None
+    assert law.half is not None
+    assert law.n_c_exponent.value == pytest.approx(exponents[0], rel=1e-3)
+    assert law.epsilon_exponent.value == pytest.approx(exponents[1], rel=1e-3)
+    assert law.ratio.value == pytest.approx(exponents[1] / exponents[0], rel=1e-3)
+    assert law.half.value == pytest.approx(200, rel=1e-2)
+    assert law.r_squared == pytest.approx(1)
+    assert law.reason == ""
+    assert (law.points, law.sets) == (42, 7)
+
+
+def test_a_planted_dimension_is_recovered() -> None:
+    """n_c epsilon / sqrt(d), on three backbones."""
+    dimensions = {"a": 64, "b": 512, "c": 2048}
+    cells = [
+        cell
+        for name, d in dimensions.items()
+        for cell in lawful_cells(1.0, 1.0, half=25 * math.sqrt(d), training_set=name)
+    ]
+    law = fit_law(cells, method="sgd", dimension=lambda cell: dimensions[cell.training_set])
+    assert law.dimension_exponent is not None
+    assert law.dimension_exponent.value == pytest.approx(-0.5, abs=1e-3)
+    assert law.half is None
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Training sets that are off by a common amount each, as redrawn rows are.
+
+    Percentile intervals over seven sets are narrower than 95 %: the pages say so.
+    """
+    monkeypatch.setattr(rare_classes, "RESAMPLES", 100)
+    generator = np.random.default_rng(5)
+    inside = 0
+    repeats = 24
+    for _ in range(repeats):
+        cells = lawful_cells(1.0, 1.0)
+        shifts = {cell.training_set: generator.normal(0, 0.3) for cell in cells}
+        moved = []
+        for cell in cells:
+            kept = np.clip(retained(cell), 1e-6, 1 - 1e-6)
+            odds = math.log(kept / (1 - kept)) + shifts[cell.training_set]
+            moved.append(
+                rare_cell(
+                    0.8 / (1 + math.exp(-odds)), class_rows=cell.class_rows, epsilon=cell.epsilon
+                )
+            )
+        law = fit_law(moved, method="sgd")
+        assert law.ratio is not None
+        inside += law.ratio.low <= 1.0 <= law.ratio.high
+    assert inside >= 0.8 * repeats
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ([], "0 training sets"),
+        (points((50, "1", 0.4), (100, "1", 0.5)), "2 training sets"),
+        (points((50, "1", 0.4), (100, "1", 0.5), (200, "1", 0.6)), "does not vary"),
+        (
+            points((50, "1", 0.0), (100, "2", 0.8), (200, "4", 0.8)),
+            "0 cells keep between 10 and 90 %",
+        ),
+    ],
+)
+def test_where_there_is_no_slope_there_is_no_law(cells: list[RareCell], reason: str) -> None:
+    law = fit_law(cells, method="sgd")
+    assert reason in law.reason
+    assert (law.n_c_exponent, law.ratio, law.r_squared) == (None, None, None)
+
+
+def test_recall_that_levels_off_fits_badly_and_the_record_says_so() -> None:
+    levelled = [
+        rare_cell(min(cell.recall.mean, 0.3), class_rows=cell.class_rows, epsilon=cell.epsilon)
+        for cell in lawful_cells(3.0, 3.0)
+    ]
+    law = fit_law(levelled, method="sgd")
+    assert law.r_squared is None or law.r_squared < 0.95
+
+
+def test_the_best_method_is_a_private_one() -> None:
+    cells = [
+        rare_cell(0.2, method="sgd"),
+        rare_cell(0.5, method="prototypes"),
+        rare_cell(0.9, method="nonprivate", epsilon="inf"),
+    ]
+    best = best_methods(cells)
+    assert {key: cell.method for key, cell in best.items()} == {("cat", 0.02, "1"): "prototypes"}
+
+
+# The record
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = imbalance_record(lawful_cells(1.0, 1.0))
+    record.write(tmp_path / "pixels.json")
+    assert ImbalanceRecord.read(tmp_path / "pixels.json") == record
+    text = (tmp_path / "pixels.json").read_text(encoding="utf-8")
+    assert "NaN" not in text
+    values = json.loads(text)
+    values["cells"][0]["recall"] = 1
+    (tmp_path / "pixels.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(DataError, match="cells.0.recall.*delete it and run again"):
+        ImbalanceRecord.read(tmp_path / "pixels.json")

@@ -1,0 +1,272 @@
+"""Measures on constructed scatter with a known answer, noise against its null line, faults."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.analyses.representation_law.law_measures import (
+    RCOND,
+    Scatter,
+    fit_law,
+    is_constant,
+    residuals,
+    scatter,
+)
+
+
+def _classes(
+    *, classes: int, rows: int, distance: float, noise: float, dimension: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Makes class means at right angles and equal noise in all directions."""
+    drawn = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), rows)
+    means = distance * np.eye(classes, dimension)
+    return means[labels] + noise * drawn.standard_normal((len(labels), dimension)), labels
+
+
+def _direct(x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """Computes both orders by their definitions."""
+    grand = x.mean(axis=0)
+    between = np.zeros((x.shape[1],) * 2)
+    within = np.zeros_like(between)
+    for label in np.unique(labels):
+        part = x[labels == label]
+        mean = part.mean(axis=0)
+        between += len(part) / len(x) * np.outer(mean - grand, mean - grand)
+        within += (part - mean).T @ (part - mean) / len(x)
+    return (
+        float(np.trace(between @ np.linalg.pinv(within, rcond=RCOND, hermitian=True))),
+        float(np.trace(within @ np.linalg.pinv(between, rcond=RCOND, hermitian=True))),
+    )
+
+
+@pytest.mark.parametrize(("rows", "dimension"), [(30, 12), (6, 12), (4, 40)])
+def test_both_orders_are_their_definitions(rows: int, dimension: int) -> None:
+    """Also where there are fewer rows than dimensions, so that the scatter is singular."""
+    x, labels = _classes(classes=4, rows=rows, distance=2.0, noise=1.0, dimension=dimension, seed=1)
+    x, labels = x[:-1], labels[:-1]  # classes of unequal size
+    measured = scatter(x, labels)
+    separability, fuzziness = _direct(x, labels)
+    assert measured.separability == pytest.approx(separability, rel=1e-6)
+    assert measured.fuzziness == pytest.approx(fuzziness, rel=1e-6)
+    assert measured.between_rank == 3
+    assert measured.within_rank == min(dimension, len(x) - 4)
+
+
+def test_known_scatter_has_known_values() -> None:
+    """Two classes at +a and -a, each with rows at -b and +b about it: SS_b = a^2, SS_w = b^2."""
+    a, b = 3.0, 0.5
+    x = np.array([[a - b], [a + b], [-a - b], [-a + b]])
+    measured = scatter(x, [0, 0, 1, 1])
+    assert measured.separability == pytest.approx(a**2 / b**2)
+    assert measured.fuzziness == pytest.approx(b**2 / a**2)
+
+
+def test_the_orders_move_against_each_other() -> None:
+    near, far = (
+        scatter(*_classes(classes=3, rows=50, distance=d, noise=1.0, dimension=6, seed=0))
+        for d in (1.0, 4.0)
+    )
+    assert _known(far.separability) > 4 * _known(near.separability)
+    assert _known(far.fuzziness) < _known(near.fuzziness) / 4
+
+
+@given(
+    scale=st.floats(1e-3, 1e3),
+    shift=st.floats(-10, 10),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_rotations_scales_and_shifts_change_nothing(scale: float, shift: float, seed: int) -> None:
+    x, labels = _classes(classes=3, rows=20, distance=2.0, noise=1.0, dimension=5, seed=3)
+    others, other_labels = _classes(
+        classes=3, rows=20, distance=2.0, noise=1.0, dimension=5, seed=4
+    )
+    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((5, 5)))[0]
+
+    def moved(values: np.ndarray) -> np.ndarray:
+        return scale * (values @ turn) + shift * scale
+
+    plain, changed = scatter(x, labels), scatter(moved(x), labels)
+    assert changed.separability == pytest.approx(plain.separability, rel=1e-6)
+    assert changed.fuzziness == pytest.approx(plain.fuzziness, rel=1e-6)
+    one = residuals(x, labels, held_out=others, held_out_labels=other_labels)
+    two = residuals(moved(x), labels, held_out=moved(others), held_out_labels=other_labels)
+    assert two.integer == pytest.approx(one.integer, rel=1e-6)
+    assert two.integer_held_out == pytest.approx(one.integer_held_out, rel=1e-6)
+
+
+def test_only_the_integer_target_depends_on_the_order_of_classes() -> None:
+    x, labels = _classes(classes=4, rows=30, distance=1.0, noise=1.0, dimension=6, seed=5)
+    x[labels == 3] += 3.0
+    renamed = np.array([2, 0, 3, 1])[labels]
+    plain = residuals(x, labels, held_out=x, held_out_labels=labels)
+    other = residuals(x, renamed, held_out=x, held_out_labels=renamed)
+    assert other.one_hot == pytest.approx(plain.one_hot)
+    assert other.one_hot_held_out == pytest.approx(plain.one_hot_held_out)
+    assert abs(_known(other.integer) - _known(plain.integer)) > 0.05
+    assert scatter(x, renamed).fuzziness == pytest.approx(scatter(x, labels).fuzziness)
+
+
+def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
+    """The case of the paper: 1,000 rows of 768 dimensions leave 0.231 of any target."""
+    drawn = np.random.default_rng(0)
+    x, others = drawn.standard_normal((1000, 768)), drawn.standard_normal((500, 768))
+    labels, other_labels = np.repeat(np.arange(10), 100), np.repeat(np.arange(10), 50)
+    measured = residuals(x, labels, held_out=others, held_out_labels=other_labels)
+    assert measured.rank == 768
+    assert measured.null == pytest.approx(231 / 999)
+    assert measured.integer == pytest.approx(measured.null, abs=0.05)
+    assert measured.one_hot == pytest.approx(measured.null, abs=0.02)
+    # noise of the weights adds d / (n - d - 2) of the variance
+    assert _known(measured.one_hot_held_out) == pytest.approx(1 + 768 / 230, rel=0.15)
+
+
+def test_a_linear_target_leaves_no_residual_on_other_rows() -> None:
+    labels = np.tile(np.arange(5), 20)
+    x = np.column_stack([labels, np.random.default_rng(1).standard_normal(100)])
+    measured = residuals(x, labels, held_out=x[:50] * [1, 2], held_out_labels=labels[:50])
+    assert measured.integer == pytest.approx(0, abs=1e-12)
+    assert measured.integer_held_out == pytest.approx(0, abs=1e-12)
+    assert measured.one_hot is not None
+    assert measured.one_hot > 0.3
+
+
+def test_the_class_token_before_the_first_block_has_no_d() -> None:
+    """One constant vector: 0/0, also with the last bits of float32 at random."""
+    token = np.random.default_rng(2).standard_normal(16).astype(np.float32)
+    x = np.tile(token, (40, 1))
+    x *= 1 + 1e-7 * np.random.default_rng(3).standard_normal((40, 1)).astype(np.float32)
+    labels = np.repeat(np.arange(4), 10)
+    assert is_constant(x.astype(np.float64))
+    measured = scatter(x, labels)
+    assert measured.separability is None
+    assert measured.fuzziness is None
+    assert "0/0" in str(measured.fault)
+    left = residuals(x, labels, held_out=x, held_out_labels=labels)
+    assert left.integer is left.integer_held_out is left.one_hot is None
+    assert left.rank == 0
+    assert left.fault
+
+
+def test_rounding_is_no_scatter() -> None:
+    labels = np.repeat(np.arange(3), 10)
+    x = np.eye(3, 8)[labels] + 1e-9 * np.random.default_rng(0).standard_normal((30, 8))
+    measured = scatter(x, labels)
+    assert measured.separability is None
+    assert measured.fuzziness is None
+    assert measured.between_rank == 2
+    assert "within" in str(measured.fault)
+
+
+def test_equal_class_means_have_no_d() -> None:
+    x = np.tile(np.array([[1.0, 2.0], [-1.0, -2.0]]), (6, 1))
+    measured = scatter(x, np.repeat([0, 1, 2], 4))
+    assert measured == Scatter(
+        separability=None, fuzziness=None, within_rank=1, between_rank=0,
+        fault="class means differ by no more than rounding",
+    )  # fmt: skip
+
+
+def test_more_dimensions_than_rows_have_no_residual_in_the_fitted_rows() -> None:
+    x, labels = _classes(classes=3, rows=10, distance=1.0, noise=1.0, dimension=60, seed=0)
+    measured = residuals(x, labels, held_out=x + 0.1, held_out_labels=labels)
+    assert measured.integer is None
+    assert measured.one_hot is None
+    assert measured.integer_held_out is not None
+    assert measured.null == 0
+    assert "rank 29" in str(measured.fault)
+
+
+def test_a_class_without_other_rows_is_left_out_of_the_mean() -> None:
+    x, labels = _classes(classes=3, rows=10, distance=4.0, noise=1.0, dimension=4, seed=0)
+    some = labels != 2
+    measured = residuals(x, labels, held_out=x[some], held_out_labels=labels[some])
+    assert measured.one_hot_held_out is not None
+    assert np.isfinite(measured.one_hot_held_out)
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.9, 1.1])
+def test_a_law_is_recovered(rho: float) -> None:
+    law, fault = fit_law(range(1, 13), [3.0 * rho**layer for layer in range(1, 13)])
+    assert fault is None
+    assert law is not None
+    assert law.rho == pytest.approx(rho)
+    assert law.low == pytest.approx(rho, rel=1e-6)
+    assert law.r_squared == pytest.approx(1)
+    assert law.layers == 12
+
+
+def test_the_fuzziness_of_shrinking_scatter_follows_its_law() -> None:
+    """Noise that shrinks by sqrt(rho) a layer: fuzziness by rho, separability by 1 / rho."""
+    rho, fuzziness, separability = 0.7, [], []
+    for layer in range(1, 9):
+        x, labels = _classes(
+            classes=4, rows=400, distance=2.0, noise=rho ** (layer / 2), dimension=10, seed=layer
+        )
+        measured = scatter(x, labels)
+        fuzziness.append(measured.fuzziness)
+        separability.append(measured.separability)
+    falling, _ = fit_law(range(1, 9), fuzziness)
+    rising, _ = fit_law(range(1, 9), separability)
+    assert falling is not None
+    assert rising is not None
+    assert falling.rho == pytest.approx(rho, abs=0.01)
+    assert rising.rho == pytest.approx(1 / rho, abs=0.03)
+    assert _known(falling.r_squared) > 0.99
+
+
+def test_the_interval_covers_rho() -> None:
+    """It misses 5 % of the draws; 188 or fewer of 200 once in ten, 180 once in ten thousand."""
+    caught = 0
+    for seed in range(200):
+        noise = 0.1 * np.random.default_rng(seed).standard_normal(8)
+        law, _ = fit_law(range(8), list(np.exp(np.log(0.8) * np.arange(8) + noise)))
+        assert law is not None
+        caught += law.low <= 0.8 <= law.high
+    assert 178 <= caught < 200
+
+
+def test_no_law_is_fitted_to_rounding() -> None:
+    law, fault = fit_law([0, 1, 2, 3], [None, 0.5, 0.25, 1e-15])
+    assert law is None
+    assert fault == "2 layers; a law needs 3"
+    kept, _ = fit_law([0, 1, 2, 3], [None, 0.5, 0.25, 0.125])
+    assert kept is not None
+    assert kept.rho == pytest.approx(0.5)
+    assert kept.layers == 3
+
+
+def test_equal_values_have_no_r_squared() -> None:
+    law, _ = fit_law([1, 2, 3], [1.0, 1.0, 1.0])
+    assert law is not None
+    assert law.rho == pytest.approx(1)
+    assert law.r_squared is None
+
+
+def _known(value: float | None) -> float:
+    assert value is not None
+    return value
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_destroyed_layer_is_named_and_stops_nothing(value: float) -> None:
+    x, labels = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 4
+    broken = x.copy()
+    broken[7, 1] = value
+    spread = scatter(broken, labels)
+    left = residuals(broken, labels, held_out=x, held_out_labels=labels)
+    outside = residuals(x, labels, held_out=broken, held_out_labels=labels)
+    assert (spread.separability, spread.fuzziness, left.integer, left.one_hot) == (None,) * 4
+    assert "not finite" in str(spread.fault)
+    assert "not finite" in str(left.fault)
+    assert outside.integer is not None
+    assert outside.integer_held_out is None
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    law, _ = fit_law([1, 2, 3, 4], [0.5] * 4)
+    assert law is not None
+    assert (law.rho, law.low, law.high) == (1, 1, 1)

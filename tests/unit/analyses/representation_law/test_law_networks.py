@@ -1,0 +1,188 @@
+"""Laws of real networks, frozen and tuned, from split tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dpprobe.analyses.representation_law.law_networks import (
+    TunedFiles,
+    measure_laws,
+    trained_options,
+)
+from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.timm_models import Options as Timm
+from dpprobe.data import sources
+from dpprobe.data.sklearn_datasets import Options as Sklearn
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.tuned_network import build_network, tuned_state
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
+from dpprobe.results.network_record import RECORD_FILE, STATE_FILE, NetworkRecord
+from dpprobe.study.options import RepresentationLawOptions
+
+METHODS = {
+    "one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),
+    "two": method_options({"head": "fine_tune", "tune": {"blocks": 2}}),
+    "head": method_options({"head": "fine_tune", "tune": "head"}),
+    "lora": method_options({"head": "fine_tune", "tune": {"lora": {"rank": 2}}}),
+}
+VIT = Timm.model_validate(
+    {
+        "model": "vit_tiny_patch16_224",
+        "pretrained": False,
+        "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
+        "preprocessing": {"size": 32},
+    }
+)
+CONVOLUTIONAL = Timm.model_validate(
+    {"model": "resnet10t", "pretrained": False, "preprocessing": {"size": 32}}
+)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("data")
+    sources.prepare(Sklearn.model_validate({"name": "digits"}), folder)
+    return {split: folder / f"{split}.parquet" for split in ("train", "test")}
+
+
+def _write_network(folder: Path, backbone: Timm, method: str, *, scale: float = 0.0) -> TunedFiles:
+    """Writes the files of a network whose tuned parameters are moved by normal noise."""
+    loaded = loading.load(backbone, runtime=Runtime(device="cpu", precision="float32"))
+    options: Any = METHODS[method]
+    network = build_network(
+        loaded, options, classes=10, seed=1, device="cpu",
+        transform=Transform(spec=NoNormalisation()),
+    )  # fmt: skip
+    state = tuned_state(network)
+    generator = torch.Generator().manual_seed(0)
+    for value in state.values():
+        value.add_(torch.randn(value.shape, generator=generator), alpha=scale)
+    folder.mkdir(parents=True)
+    save_file(state, folder / STATE_FILE)
+    NetworkRecord.model_validate(
+        {
+            "cell": {
+                "dataset": "digits", "backbone": "net", "method": method, "epsilon": "1",
+            },
+            "index": 0, "fingerprint": "f", "device": "cpu", "options": {}, "chosen": {},
+            "trained": 1, "steps": 1, "seconds": 1.0, "files": {},
+        }
+    ).write(folder / RECORD_FILE)  # fmt: skip
+    return TunedFiles(method=method, epsilon="1", folder=folder)
+
+
+def _measure(
+    tmp_path: Path, tables: dict[str, Path], backbone: Timm, tuned: list[TunedFiles], **options: Any
+) -> LawRecord:
+    measure_laws(
+        tuned,
+        {"train": tables["train"], "test": tables["test"]},
+        tmp_path / "layers",
+        dataset="digits",
+        backbone_name="net",
+        backbone=backbone,
+        methods=METHODS,
+        options=RepresentationLawOptions.model_validate({"rows": 120, "shuffles": 1, **options}),
+        seed=0,
+        device="cpu",
+        threads=1,
+    )
+    return LawRecord.read(law_path(tmp_path / "layers", "digits", "net", ".json"))
+
+
+def _values(record: LawRecord, place: int) -> list[float | None]:
+    return list(record.networks[place].get("fuzziness", "test").values)
+
+
+def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, Path]) -> None:
+    files = _write_network(tmp_path / "net", VIT, "two", scale=0.05)
+    record = _measure(tmp_path, tables, VIT, [files])
+    assert (record.layers, record.token) == (4, "class")
+    assert (record.train_rows, record.test_rows) == (120, 120)
+    frozen, tuned = _values(record, 0), _values(record, 1)
+    assert frozen[0] is None, "the class token that enters is constant"
+    assert tuned[:3] == frozen[:3], "blocks before the last two are frozen"
+    assert tuned[3] != frozen[3]
+    assert record.networks[1].blocks == 2
+
+
+def test_pooled_tokens_have_a_first_layer(tmp_path: Path, tables: dict[str, Path]) -> None:
+    record = _measure(tmp_path, tables, VIT, [], token="pooled")
+    assert record.token == "pooled"
+    assert _values(record, 0)[0] is not None
+
+
+def test_untrained_networks_have_the_laws_of_the_frozen_one(
+    tmp_path: Path, tables: dict[str, Path]
+) -> None:
+    files = [_write_network(tmp_path / name, CONVOLUTIONAL, name) for name in ("one", "head")]
+    record = _measure(tmp_path, tables, CONVOLUTIONAL, files)
+    assert record.token == "pooled"
+    assert record.layers == 4
+    for place in (1, 2):
+        assert _values(record, place) == _values(record, 0)
+
+
+def test_adapters_are_measured(tmp_path: Path, tables: dict[str, Path]) -> None:
+    files = _write_network(tmp_path / "net", VIT, "lora", scale=0.1)
+    record = _measure(tmp_path, tables, VIT, [files])
+    assert record.networks[1].tuned == "lora 2"
+    assert _values(record, 1)[1] != _values(record, 0)[1]
+
+
+def test_the_same_rows_are_drawn_again(tmp_path: Path, tables: dict[str, Path]) -> None:
+    one = _measure(tmp_path / "a", tables, CONVOLUTIONAL, [])
+    two = _measure(tmp_path / "b", tables, CONVOLUTIONAL, [])
+    assert one.networks == two.networks
+
+
+def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:
+    files = _write_network(tmp_path / "net", CONVOLUTIONAL, "one")
+    with pytest.raises(ConfigError, match="train again"):
+        _measure(tmp_path, tables, VIT, [files])
+
+
+def test_what_a_search_chose_are_the_options() -> None:
+    options = trained_options(METHODS["one"], {"learning_rate": 0.25, "score": 0.9})
+    assert options.learning_rate == 0.25
+    tuned = method_options(
+        {
+            "head": "tuned",
+            "base": {"head": "fine_tune", "tune": {"blocks": 2}},
+            "search": {"learning_rate": [0.1, 1.0]},
+        }
+    )
+    assert trained_options(tuned, {}).blocks == 2
+
+
+def test_laws_are_kept_while_nothing_changes(
+    tmp_path: Path, tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [_write_network(tmp_path / "one", CONVOLUTIONAL, "one")]
+    first = _measure(tmp_path, tables, CONVOLUTIONAL, files)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("measured again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpprobe.analyses.representation_law.law_networks.law_job", never)
+        assert _measure(tmp_path, tables, CONVOLUTIONAL, files) == first
+        with pytest.raises(AssertionError, match="measured again"):
+            _measure(tmp_path, tables, CONVOLUTIONAL, files, shuffles=2)
+        with pytest.raises(AssertionError, match="measured again"):
+            _measure(tmp_path, tables, CONVOLUTIONAL, [])
+        rows = law_path(tmp_path / "layers", "digits", "net", ".parquet")
+        rows.write_bytes(b"damaged")
+        with pytest.raises(AssertionError, match="measured again"):
+            _measure(tmp_path, tables, CONVOLUTIONAL, files)
+    other = [_write_network(tmp_path / "another", CONVOLUTIONAL, "one", scale=0.05)]
+    assert _measure(tmp_path, tables, CONVOLUTIONAL, other).fingerprint != first.fingerprint

@@ -1,0 +1,273 @@
+"""The job of representation laws on networks whose scatter by block is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dpprobe.analyses.representation_law.block_features import Tap, block_features, tap
+from dpprobe.analyses.representation_law.law_record import (
+    MEASURES,
+    LawRecord,
+    Split,
+    law_path,
+    read_laws,
+)
+from dpprobe.analyses.representation_law.measure import (
+    SPLITS,
+    Rows,
+    Subject,
+    law_job,
+    measure_layer,
+)
+from dpprobe.errors import ConfigError
+from dpprobe.study.representation_law import Tuning
+
+CLASSES, WIDTH, RHO = 3, 6, 0.5
+
+
+class Shrink(torch.nn.Module):
+    """Divides the distance of each row from the nearest class mean: SS_w falls by rho."""
+
+    def __init__(self, rho: float, axis: int) -> None:
+        super().__init__()
+        self.rho, self.axis = rho, axis
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        moved = values.movedim(self.axis, -1)
+        means = 10 * torch.eye(CLASSES, WIDTH)
+        nearest = means[torch.cdist(moved, means.expand(len(moved), -1, -1)).argmin(-1)]
+        return (nearest + self.rho**0.5 * (moved - nearest)).movedim(-1, self.axis)
+
+
+class Tokens(torch.nn.Module):
+    """A made-up transformer: a class token that starts constant, then shrinking blocks."""
+
+    num_prefix_tokens = 1
+
+    def __init__(self, rho: float = RHO, depth: int = 5) -> None:
+        super().__init__()
+        self.cls_token = torch.nn.Parameter(torch.ones(1, 1, WIDTH))
+        self.blocks = torch.nn.ModuleList([Gather(), *(Shrink(rho, -1) for _ in range(depth - 1))])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        patches = images.flatten(2).transpose(1, 2).float()
+        tokens = torch.cat([self.cls_token.expand(len(images), -1, -1), patches], dim=1)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return tokens[:, 0]
+
+
+class Gather(torch.nn.Module):
+    """Puts the mean of the patches into the class token."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mean = tokens[:, 1:].mean(dim=1, keepdim=True)
+        return torch.cat([mean, tokens[:, 1:]], dim=1)
+
+
+class Maps(torch.nn.Module):
+    """A made-up convolutional network: its blocks give maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.ReLU(), torch.nn.AvgPool2d(2)])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            images = block(images)
+        return images.mean((2, 3))
+
+
+def _rows(rows: int, *, seed: int) -> Rows:
+    """Makes images of 2 x 2 whose channels are a class mean and noise."""
+    drawn = np.random.default_rng(seed)
+    labels = np.tile(np.arange(CLASSES), rows // CLASSES)
+    values = 10 * np.eye(CLASSES, WIDTH)[labels] + drawn.standard_normal((len(labels), WIDTH))
+    images = torch.from_numpy(values.astype(np.float32))[:, :, None, None].expand(-1, -1, 2, 2)
+    return Rows(images=images.contiguous(), labels=labels)
+
+
+def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: str) -> Subject:
+    return Subject(
+        make=lambda: (network, tap(network, "made up", token="class")), tuning=tuning, **names
+    )
+
+
+TUNED = Tuning(setting="constant", tuned="last 2 blocks", blocks=2)
+
+
+def _job(tmp_path: Path) -> LawRecord:
+    return law_job(
+        [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1")],
+        {"train": _rows(300, seed=0), "test": _rows(150, seed=1)},
+        tmp_path,
+        dataset="made_up",
+        backbone="tokens",
+        shuffles=2,
+        seed=0,
+        device="cpu",
+        fingerprint="f",
+    )
+
+
+def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:
+    record = _job(tmp_path)
+    assert record.layers == 5
+    assert record.token == "class"
+    for network, rho in zip(record.networks, (RHO, 0.8), strict=True):
+        for split in SPLITS:
+            law = network.get("fuzziness", split).law
+            assert law is not None
+            assert law.rho == pytest.approx(rho, abs=1e-3)
+            rising = network.get("separability", split).law
+            assert rising is not None
+            assert rising.rho == pytest.approx(1 / rho, rel=0.01)
+    assert record.frozen.method is None
+    assert (record.networks[1].method, record.networks[1].blocks) == ("two", 2)
+
+
+def test_the_constant_token_is_left_out_by_name(tmp_path: Path) -> None:
+    frozen = _job(tmp_path).frozen
+    for measure in MEASURES:
+        for split in SPLITS:
+            assert frozen.get(measure, split).values[0] is None
+            assert frozen.get(measure, split).values[1] is not None
+    first = [item for item in frozen.left_out if item.layer == 0]
+    assert {item.split for item in first} == set(SPLITS)
+    assert {measure for item in first for measure in item.measures} == set(MEASURES)
+    assert any("0/0" in item.reason for item in first)
+    law = frozen.get("fuzziness", "train").law
+    assert law is not None
+    assert law.layers == 5
+
+
+def test_shuffled_labels_stand_beside(tmp_path: Path) -> None:
+    """Without classes the between-class scatter is small: fuzziness is large."""
+    frozen = _job(tmp_path).frozen
+    series = frozen.get("fuzziness", "train")
+    assert series.null is not None
+    assert all(
+        s is not None and v is not None and s > 20 * v
+        for s, v in zip(series.shuffled[1:], series.values[1:], strict=True)
+    )
+    left = frozen.get("residual", "train")
+    assert left.noise is not None
+    assert left.noise[1] == pytest.approx((299 - WIDTH) / 299)
+    assert left.shuffled[1] == pytest.approx(left.noise[1], abs=0.03)
+    assert frozen.get("residual", "test").noise is None
+
+
+def test_the_files_are_the_record_and_its_values(tmp_path: Path) -> None:
+    record = _job(tmp_path)
+    (read,) = read_laws([law_path(tmp_path, "made_up", "tokens", ".json")])
+    assert read == record
+    assert not read.private
+    values = pq.read_table(law_path(tmp_path, "made_up", "tokens", ".parquet")).to_pandas()
+    assert len(values) == 2 * 6 * len(MEASURES) * len(SPLITS)
+    line = values.query(
+        "method == 'two' and layer == 3 and measure == 'fuzziness' and split == 'test'"
+    )
+    assert line.value.item() == record.networks[1].get("fuzziness", "test").values[3]
+
+
+def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*arguments: object) -> object:
+        calls.append(1)
+        return measure_layer(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dpprobe.analyses.representation_law.measure.measure_layer", counted)
+    _job(tmp_path)
+    # layers 0 and 1 of both networks are alike: 6 + 4
+    assert len(calls) == 10
+
+
+def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) -> None:
+    def never() -> tuple[torch.nn.Module, Tap]:
+        raise AssertionError("its blocks are those of the frozen network")
+
+    head = Tuning(setting="constant", tuned="head", blocks=0)
+    record = law_job(
+        [_subject(Tokens()), Subject(make=never, tuning=head, method="head", epsilon="1")],
+        {"train": _rows(30, seed=0), "test": _rows(30, seed=1)},
+        tmp_path,
+        dataset="made_up",
+        backbone="tokens",
+        shuffles=1,
+        seed=0,
+        device="cpu",
+        fingerprint="f",
+    )
+    assert record.networks[1].series == record.frozen.series
+    assert record.networks[1].blocks == 0
+
+
+def test_the_same_job_gives_the_same_record(tmp_path: Path) -> None:
+    first, second = _job(tmp_path / "a"), _job(tmp_path / "b")
+    assert first.networks == second.networks
+
+
+def test_maps_are_pooled_and_tokens_may_be() -> None:
+    rows, maps = _rows(30, seed=0), Maps()
+    taps = tap(maps, "made up", token="class")
+    assert taps.token == "pooled"
+    features = block_features(maps, taps, rows.images, device="cpu")
+    assert [layer.shape for layer in features] == [(30, WIDTH)] * 3
+    np.testing.assert_allclose(features[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
+    tokens = Tokens()
+    pooled = block_features(
+        tokens, tap(tokens, "made up", token="pooled"), rows.images, device="cpu"
+    )
+    np.testing.assert_allclose(pooled[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
+
+
+def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
+    class Mirrored(Maps):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) + super().forward(3 * images)
+
+    maps = Mirrored()
+    images = torch.rand(5, WIDTH, 2, 2)
+    features = block_features(maps, tap(maps, "made up", token="pooled"), images, device="cpu")
+    np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
+
+
+def test_hooks_are_gone_afterwards() -> None:
+    maps = Maps()
+    taps = tap(maps, "made up", token="pooled")
+    block_features(maps, taps, torch.rand(2, WIDTH, 2, 2), device="cpu")
+    maps(torch.rand(2, WIDTH, 2, 2))
+    assert taps.taken == {}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([torch.nn.Flatten()], "neither tokens nor maps"),
+        ([torch.nn.Identity(), torch.nn.Identity()], "block 1 is not called"),
+    ],
+)
+def test_networks_without_laws_are_refused(blocks: list[torch.nn.Module], message: str) -> None:
+    network = torch.nn.Sequential(torch.nn.Identity(), *blocks[:1])
+    taps = Tap(blocks=[*blocks[1:], *blocks[:1]], token="pooled", prefix=0)
+    with pytest.raises(ConfigError, match=message):
+        block_features(network, taps, torch.rand(2, 3, 2, 2), device="cpu")
+
+
+def test_a_rank_deficient_fit_is_named() -> None:
+    labels: dict[Split, npt.NDArray[np.int64]] = {
+        "train": np.repeat([0, 1], 5), "test": np.repeat([0, 1], 5),
+    }  # fmt: skip
+    drawn = np.random.default_rng(0).standard_normal((2, 10, 40)).astype(np.float32)
+    layer = measure_layer(drawn[0], drawn[1], labels, [labels])
+    assert layer.values["train", "residual"] is None
+    assert layer.values["test", "residual"] is not None
+    reasons = [reason for split, _, reason in layer.left_out if split == "train"]
+    assert any("rank 9 fits any target of 10 rows" in reason for reason in reasons)

@@ -1,0 +1,206 @@
+"""t-SNE of stored features, and what it measures about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+from dpprobe.analyses.tsne.measure import agreement, embed, nearest, read_embedding, tsne
+from dpprobe.artifacts import write_table
+from dpprobe.errors import DataError
+from dpprobe.features.header import ShardHeader, row_range
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.results.summary import SCHEMA
+
+
+def write_store(
+    folder: Path,
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    shards: int = 2,
+    class_names: Sequence[str] = tuple("0123456789"),
+    units: Sequence[str] | None = None,
+) -> Path:
+    """Writes features as shards with a manifest; ids are row-0, row-1, ..."""
+    paths = []
+    for shard in range(shards):
+        start, stop = row_range(len(features), shard, shards)
+        header = ShardHeader(
+            split="test", rows=len(features), shard=shard, shards=shards,
+            class_names=tuple(class_names), multi_label=labels.ndim == 2, dtype="float32",
+            dataset_fingerprint="d", backbone="pixels", backbone_options={"family": "pixels"},
+            backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        paths.append(folder / f"shard-{shard:05d}-of-{shards:05d}.h5")
+        write_shard(
+            paths[-1], header, features=features[start:stop].astype(np.float32),
+            labels=labels[start:stop], ids=[f"row-{row}" for row in range(start, stop)],
+            units=None if units is None else units[start:stop],
+        )  # fmt: skip
+    write_manifest(paths, folder / "manifest.json", rows=len(features), dataset_fingerprint="d")
+    return folder / "manifest.json"
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 400 real handwritten digits."""
+    images = load_digits()
+    return write_store(tmp_path_factory.mktemp("store"), images.data[:400], images.target[:400])
+
+
+def _tsne(manifest: Path, output: Path, *, points: int = 250, components: int = 20) -> None:
+    tsne(manifest, output, points=points, perplexity=20, components=components, seed=1, threads=1)
+
+
+def test_tsne_embeds_a_sample_with_its_ids_and_labels(digits: Path, tmp_path: Path) -> None:
+    _tsne(digits, tmp_path / "tsne.parquet")
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    target = load_digits().target
+    rows = [int(name.removeprefix("row-")) for name in table["id"].to_pylist()]
+    assert len(set(rows)) == len(rows) == 250
+    assert table["label"].to_pylist() == [target[row] for row in rows]
+    assert (facts["rows"], facts["points"], facts["private"]) == (400, 250, False)
+    assert facts["class_names"] == list("0123456789")
+    assert (facts["method"], facts["note"], facts["legend"]) == ("t-SNE", None, "class")
+    assert facts["pca_agreement"] >= 0.9
+    assert 0.3 < facts["tsne_agreement"] < facts["pca_agreement"]
+    plane = np.column_stack([table["x"], table["y"]])
+    neighbours = NearestNeighbors(n_neighbors=2).fit(plane).kneighbors(plane)[1][:, 1]
+    labels = np.array(table["label"])
+    assert np.mean(labels[neighbours] == labels) > 0.85, "classes do not hang together"
+
+
+def test_the_same_seed_and_threads_give_the_same_file(digits: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        _tsne(digits, tmp_path / name, points=80)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_all_rows_are_read_in_order_where_they_are_few(digits: Path, tmp_path: Path) -> None:
+    _tsne(digits, tmp_path / "tsne.parquet", points=1000)
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    assert table["id"].to_pylist() == [f"row-{row}" for row in range(400)]
+    assert facts["points"] == 400
+
+
+def test_components_are_doubled_while_they_lose_neighbours() -> None:
+    features = np.random.default_rng(0).normal(size=(200, 64))
+    _, plane, facts = embed(features, perplexity=10, components=8, seed=0, threads=1)
+    assert facts["components"] == 64
+    assert facts["pca_agreement"] > 0.99
+    assert plane.shape == (200, 2)
+
+
+def test_components_stay_where_they_suffice() -> None:
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(200, 4)) @ generator.normal(size=(4, 50))
+    reduced, _, facts = embed(features, perplexity=10, components=8, seed=0, threads=1)
+    assert reduced.shape == (200, 8)
+    assert facts["pca_agreement"] > 0.99
+
+
+def test_a_perplexity_too_large_for_the_rows_is_lowered_and_recorded() -> None:
+    features = np.random.default_rng(0).normal(size=(31, 5))
+    _, plane, facts = embed(features, perplexity=30, components=5, seed=0, threads=1)
+    assert facts["perplexity"] == 10
+    assert np.isfinite(plane).all()
+
+
+def test_nearest_agrees_with_scikit_learn() -> None:
+    rows = np.random.default_rng(0).normal(size=(300, 7)) + 1000.0
+    anchors = np.arange(0, 300, 3)
+    found = nearest(rows, anchors, k=5)
+    expected = NearestNeighbors(n_neighbors=6).fit(rows).kneighbors(rows[anchors])[1][:, 1:]
+    assert agreement(found, expected) > 0.999
+
+
+def test_a_row_is_not_its_own_neighbour_even_among_copies() -> None:
+    rows = np.repeat(np.eye(3), 4, axis=0)
+    anchors = np.arange(12)
+    found = nearest(rows, anchors, k=3)
+    assert not np.any(found == anchors[:, None])
+    assert np.array_equal(found // 4, np.repeat(np.arange(3), 4)[:, None].repeat(3, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("features", "note"),
+    [
+        (np.ones((40, 6)), "no points: the features of all 40 rows are equal"),
+        (np.ones((5, 6)), "no points: the features of all 5 rows are equal"),
+        (np.eye(2), "no points: 2 rows, a picture needs at least 3"),
+        (np.eye(1), "no points: 1 row, a picture needs at least 3"),
+    ],
+)
+def test_what_has_no_picture_is_a_table_without_points_that_says_why(
+    tmp_path: Path, features: np.ndarray, note: str
+) -> None:
+    labels = np.arange(len(features)) % 2
+    manifest = write_store(tmp_path, features, labels, shards=1, class_names=("a", "b"))
+    _tsne(manifest, tmp_path / "tsne.parquet")
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    assert table.num_rows == facts["points"] == 0
+    assert table.column_names == ["id", "label", "x", "y"]
+    assert (facts["method"], facts["note"]) == (None, note)
+
+
+@pytest.mark.parametrize("rows", [3, 9])
+@pytest.mark.parametrize("dimension", [1, 6])
+def test_few_rows_are_placed_by_principal_components_and_say_so(
+    tmp_path: Path, rows: int, dimension: int
+) -> None:
+    features = np.random.default_rng(0).normal(size=(rows, dimension)).astype(np.float32)
+    manifest = write_store(
+        tmp_path, features, np.arange(rows) % 2, shards=1, class_names=("a", "b")
+    )
+    _tsne(manifest, tmp_path / "tsne.parquet")
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    assert facts["method"] == "PCA"
+    assert facts["note"].startswith(f"{rows} rows are too few for t-SNE")
+    assert facts["tsne_agreement"] is None
+    plane = np.column_stack([table["x"], table["y"]])
+    expected = PCA(min(2, dimension)).fit_transform(features.astype(np.float64))
+    assert np.allclose(np.abs(plane[:, : expected.shape[1]]), np.abs(expected), atol=1e-5)
+    assert not plane[:, expected.shape[1] :].any()
+
+
+def test_rows_of_several_labels_are_coloured_by_how_many(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = (generator.random((40, 3)) < 0.5).astype(np.int8)
+    labels[0], labels[1] = 0, 1
+    features = generator.normal(size=(40, 5))
+    manifest = write_store(tmp_path, features, labels, class_names=("a", "b", "c"))
+    _tsne(manifest, tmp_path / "tsne.parquet")
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    assert table["label"].to_pylist() == labels.sum(axis=1).tolist()
+    assert facts["class_names"] == ["0 labels", "1 label", "2 labels", "3 labels"]
+    assert facts["legend"] == "positive labels"
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        np.linspace(0, 1, 40)[:, None],
+        np.vstack([np.zeros((9, 4)), np.ones((1, 4))]),
+        np.float32(1e37) * np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32),
+    ],
+    ids=["one dimension", "one row apart", "huge"],
+)
+def test_odd_features_are_embedded(features: np.ndarray) -> None:
+    _, plane, facts = embed(features, perplexity=30, components=50, seed=0, threads=1)
+    assert plane.shape == (len(features), 2)
+    assert np.isfinite(plane).all()
+    assert facts["pca_agreement"] > 0.9
+
+
+def test_another_file_is_no_embedding(tmp_path: Path) -> None:
+    write_table(tmp_path / "x.parquet", SCHEMA.empty_table())
+    with pytest.raises(DataError, match="not an embedding"):
+        read_embedding(tmp_path / "x.parquet")

@@ -1,0 +1,187 @@
+"""Zero-shot: open_clip's own answers on the same weights, from stored features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import save_file
+
+from dpprobe.analyses.zero_shot.measure import zero_shot
+from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
+from dpprobe.artifacts import canonical_json, read_json
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data import prompts, table
+from dpprobe.errors import DataError
+from dpprobe.features import text
+from dpprobe.features.text import write_text_embeddings
+from tests.support import tiny_clip
+from tests.unit.analyses.tsne.test_measure import write_store
+
+CPU = Runtime(device="cpu")
+CLASSES = ("airplane", "cat", "dog", "ship")
+
+
+def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
+    """A text artifact as `features.text` writes it."""
+    facts = {
+        "format": "dpprobe-text", "format_version": 1, "class_names": CLASSES[: len(weights)],
+        "set": "simple", "templates": ["{c}"], "words": CLASSES[: len(weights)],
+        "logit_scale": 100.0, "logit_bias": None, "fingerprint": "t",
+    }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {"weights": weights.astype(np.float32)},
+        path,
+        metadata={"dpprobe": canonical_json(facts | changes)},
+    )
+    return path
+
+
+def _run(folder: Path, manifest: Path, text_file: Path, **changes: Any) -> dict[str, Any]:
+    options = {"dataset": "pets", "backbone": "clip"} | changes
+    zero_shot(
+        manifest, text_file, output=folder / "metrics.json", predictions=folder / "p.parquet",
+        **options,
+    )  # fmt: skip
+    return read_zero_shot(folder / "metrics.json")
+
+
+def _scores(folder: Path) -> np.ndarray:
+    return np.stack(pq.read_table(folder / "p.parquet")["scores"].to_numpy())
+
+
+@pytest.mark.parametrize("model", ["tiny-quickgelu", "tiny-resnet"])
+@pytest.mark.parametrize("chosen", ["photo", "ensemble7"])
+def test_scores_are_open_clip_s_own(
+    model: str, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs").mkdir()
+    tiny_clip.register(tmp_path / "configs", monkeypatch)
+    described = table.DatasetInfo(
+        class_names=CLASSES, multi_label=False, groups=(), fingerprint="f", splits={}, source={}
+    )
+    monkeypatch.setattr(text, "read_info", lambda _path: described)
+    options = backbone_options({"family": "open_clip", "model": model, "pretrained": False})
+    write_text_embeddings(
+        tmp_path / "text.safetensors", options=options, info=tmp_path / "dataset.json",
+        chosen=chosen, prompt_names={}, runtime=CPU,
+    )  # fmt: skip
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 255, (12, 64, 64, 3)).astype(np.uint8)
+    images = [Image.fromarray(array) for array in pixels]
+    backbone = loading.load(options, runtime=CPU)
+    batch = torch.stack([backbone.transform(image) for image in images])
+    features = backbone.forward(batch)
+    labels = np.arange(12) % 4
+    manifest = write_store(tmp_path / "s", np.asarray(features), labels, class_names=CLASSES)
+    record = _run(tmp_path, manifest, tmp_path / "text.safetensors")
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        theirs, _, preprocess = open_clip.create_model_and_transforms(model)
+        theirs.eval()
+        classifier = open_clip.build_zero_shot_classifier(
+            theirs, open_clip.get_tokenizer(model), CLASSES,
+            templates=[lambda c, t=t: t.format(c=c) for t in prompts.templates(chosen)],
+        )  # fmt: skip
+        encoded = theirs.encode_image(torch.stack([preprocess(i) for i in images]), normalize=True)
+        expected = (theirs.logit_scale.exp() * encoded @ classifier).numpy()
+    found = _scores(tmp_path)
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    assert (found.argmax(1) == expected.argmax(1)).all()
+    assert record["metrics"]["accuracy"] == (expected.argmax(1) == labels).mean()
+
+
+def test_scores_are_scaled_cosines_and_a_zero_row_has_none(tmp_path: Path) -> None:
+    features = np.array([[3.0, 0.0], [0.0, -2.0], [1.0, 1.0], [0.0, 0.0]])
+    weights = np.array([[1.0, 0.0], [0.0, 1.0]])
+    names = CLASSES[:2]
+    manifest = write_store(tmp_path / "s", features, np.array([0, 1, 0, 1]), class_names=names)
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", weights, logit_scale=50.0))
+    half = 50 / 2**0.5
+    expected = np.array([[50, 0], [0, -50], [half, half], [0, 0]])
+    assert np.allclose(_scores(tmp_path), expected, atol=1e-4)
+    assert record["private"] is False
+    assert record["metrics"]["accuracy"] == 0.5
+
+
+def test_the_interval_is_over_test_rows(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(4, size=400)
+    features = np.eye(4)[labels] + 0.7 * generator.normal(size=(400, 4))
+    manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES)
+    entry = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(4)))["summary"]["accuracy"]
+    assert entry["interval"] == "Wilson over test rows"
+    deviation = (entry["mean"] * (1 - entry["mean"]) / 400) ** 0.5
+    assert entry["high"] - entry["low"] == pytest.approx(2 * 1.96 * deviation, rel=0.15)
+    assert 0.5 < entry["mean"] < 1
+
+
+def test_several_labels_a_row_are_ranked_and_not_decided(tmp_path: Path) -> None:
+    """A cosine has no threshold: without a bias there is an AUC, and no accuracy."""
+    generator = np.random.default_rng(0)
+    labels = (generator.random((200, 3)) < 0.4).astype(np.int8)
+    features = labels + 0.8 * generator.normal(size=(200, 3))
+    manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES[:3])
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(3)))
+    assert record["headline"] == "auc"
+    assert set(record["summary"]) == {"auc", "mean_average_precision"}
+    assert 0.6 < record["summary"]["auc"]["low"] < record["summary"]["auc"]["mean"] < 1
+    asked = _run(tmp_path, manifest, tmp_path / "t", metric="accuracy")
+    assert asked["headline"] == "auc", "no accuracy to show"
+    biased = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(3), logit_bias=-50.0))
+    assert biased["summary"]["auc"]["mean"] == pytest.approx(record["summary"]["auc"]["mean"])
+    assert "accuracy" in biased["summary"]
+    assert "expected_calibration_error" in biased["metrics"]
+
+
+def test_two_classes_may_be_shown_by_auc(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(2, size=100)
+    features = np.eye(2)[labels] + generator.normal(size=(100, 2))
+    manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES[:2])
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(2)), metric="auc")
+    assert record["headline"] == "auc"
+    assert 0.5 < record["summary"]["auc"]["mean"] < 1
+
+
+def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
+    manifest = write_store(tmp_path / "s", np.eye(4), np.arange(4), class_names=CLASSES)
+    swapped = write_text(tmp_path / "t", np.eye(4), class_names=CLASSES[::-1])
+    with pytest.raises(DataError, match="classes differ"):
+        _run(tmp_path, manifest, swapped)
+    with pytest.raises(DataError, match="9 numbers a class, the images have 4"):
+        _run(tmp_path, manifest, write_text(tmp_path / "t", np.ones((4, 9)) / 3))
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_record_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text("{}")
+    with pytest.raises(DataError, match="not dpprobe-zero-shot 1"):
+        read_zero_shot(tmp_path / "metrics.json")
+    assert read_json(tmp_path / "metrics.json") == {}
+
+
+def test_each_patient_counts_once(tmp_path: Path) -> None:
+    """One patient of thirty images that are right, thirty of one image that is wrong."""
+    units = ["long"] * 30 + [f"p{row}" for row in range(30)]
+    labels = np.zeros(60, dtype=np.int64)
+    features = np.eye(4)[[0] * 30 + [1] * 30]
+    manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES, units=units)
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(4)))
+    assert record["metrics"]["accuracy"] == pytest.approx(1 / 31)
+    assert record["units"] == {"test": 31}
+    assert record["rows"] == {"test": 60}
+    entry = record["summary"]["accuracy"]
+    assert entry["interval"].endswith("over test patients")
+    column = pq.read_table(tmp_path / "p.parquet")["unit"].to_pylist()
+    assert column == [0] * 30 + list(range(1, 31))
