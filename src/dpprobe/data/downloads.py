@@ -244,18 +244,20 @@ class _Partial:
 
 def _verify(path: Path, checksum: Checksum) -> tuple[str, str | None]:
     """Returns a file's SHA-256, and what is wrong with its checksum, if anything is."""
-    own = hashlib.new("sha1" if checksum.kind == "git" else checksum.kind, usedforsecurity=False)
+    declared = hashlib.new(
+        "sha1" if checksum.kind == "git" else checksum.kind, usedforsecurity=False
+    )
     if checksum.kind == "git":
-        own.update(b"blob %d\0" % path.stat().st_size)
+        declared.update(b"blob %d\0" % path.stat().st_size)
     sha256 = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
             sha256.update(chunk)
-            own.update(chunk)
-    if own.hexdigest() == checksum.value.lower():
+            declared.update(chunk)
+    if declared.hexdigest() == checksum.value.lower():
         return sha256.hexdigest(), None
     label = {"sha256": "SHA-256", "md5": "MD5", "git": "git checksum"}[checksum.kind]
-    fault = f"{label} {own.hexdigest()} where {checksum.value} was expected"
+    fault = f"{label} {declared.hexdigest()} where {checksum.value} was expected"
     return sha256.hexdigest(), fault
 
 
