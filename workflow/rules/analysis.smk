@@ -1,12 +1,18 @@
 # Looks at the features themselves: t-SNE embeddings and near-duplicates of public images.
 
 
+def removed_counts(wildcards):
+    """The description of a dataset that says what was removed from it, where that is done."""
+    removed = wildcards.dataset in ALL_ROWS
+    return f"<data>/{wildcards.dataset}/dataset.json" if removed else []
+
+
 rule embed_tsne:
     input:
-        manifest=lambda wildcards: manifest_path(
+        manifest=lambda wildcards: FILES.locate_manifest(
             wildcards.dataset, wildcards.backbone, STUDY.tsne.split
         ),
-        shards=lambda wildcards: shard_paths(
+        shards=lambda wildcards: FILES.list_shards(
             wildcards.dataset, wildcards.backbone, STUDY.tsne.split
         ),
     output:
@@ -36,16 +42,16 @@ rule check_overlap:
     input:
         tables=lambda wildcards: [
             f"<data>/{dataset}/{split}.parquet"
-            for dataset, split in overlap_splits(wildcards)
+            for dataset, split in FILES.list_overlap_splits(wildcards.dataset)
         ],
         manifests=lambda wildcards: [
-            manifest_path(dataset, wildcards.backbone, split)
-            for dataset, split in overlap_splits(wildcards)
+            FILES.locate_manifest(dataset, wildcards.backbone, split)
+            for dataset, split in FILES.list_overlap_splits(wildcards.dataset)
         ],
         shards=lambda wildcards: [
             path
-            for dataset, split in overlap_splits(wildcards)
-            for path in shard_paths(dataset, wildcards.backbone, split)
+            for dataset, split in FILES.list_overlap_splits(wildcards.dataset)
+            for path in FILES.list_shards(dataset, wildcards.backbone, split)
         ],
         removed=removed_counts,
     output:

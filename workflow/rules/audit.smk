@@ -1,3 +1,27 @@
+AUDITED_CELLS = audit_cells(STUDY)
+
+
+def audited_methods(epsilon=None, *, private=False):
+    """The methods that are audited, at one epsilon or at those that promise something."""
+    at = [
+        cell.method
+        for cell in AUDITED_CELLS
+        if cell.epsilon == epsilon or (private and cell.epsilon != INFINITE)
+    ]
+    return list(dict.fromkeys(at))
+
+
+def audit_files(dataset):
+    """All that audits of one dataset write."""
+    records = [
+        str(audit_path(f"<results>/{AUDITS}", cell, suffix))
+        for cell in AUDITED_CELLS
+        if cell.dataset == dataset
+        for suffix in AUDIT_SUFFIXES
+    ]
+    return [*records, *list_audit_marks(FILES, dataset)]
+
+
 # One job audits every method of a (dataset, backbone, epsilon), with heads that it trains for itself: starting Python
 # is most of a small audit, and on a cluster the jobs of other epsilons and backbones run beside it. As in training,
 # records that are current are kept (`update`), and the mark is missing where a method failed.
@@ -6,7 +30,7 @@ rule audit_cells:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         # rows are read by attacks on real ones alone
         shards=lambda wildcards: (
-            shard_paths(wildcards.dataset, wildcards.backbone, "train")
+            FILES.list_shards(wildcards.dataset, wildcards.backbone, "train")
             if STUDY.audit.membership
             else []
         ),

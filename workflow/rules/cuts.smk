@@ -42,7 +42,7 @@ rule write_cut_manifest:
         shards=lambda wildcards: [
             f"<results>/cuts/{wildcards.dataset}/{wildcards.backbone}/blocks-{wildcards.blocks}/"
             f"{wildcards.split}/{name}"
-            for name in SHARDS
+            for name in FILES.list_shard_names()
         ],
         info="<data>/{dataset}/dataset.json",
     output:
@@ -70,4 +70,4 @@ rule write_cut_manifest:
 
 rule cuts:
     input:
-        later(cut_files),
+        later(FILES.list_cuts),

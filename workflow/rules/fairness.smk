@@ -1,12 +1,29 @@
+def compared_cells(wildcards):
+    """The cells of a (dataset, backbone) whose groups are compared."""
+    features = (wildcards.dataset, wildcards.backbone)
+    return [cell for cell in fairness_cells(STUDY) if cell[:2] == features]
+
+
+def compared_references(wildcards):
+    """[method, epsilon, reference's method, its epsilon] of the cells whose gaps are compared with another's."""
+    pairs = [
+        ((cell.method, cell.epsilon), reference_of(STUDY, cell.method, cell.epsilon))
+        for cell in compared_cells(wildcards)
+    ]
+    return [[*key, *reference] for key, reference in pairs if reference]
+
+
 # One job compares the groups of every cell of a (dataset, backbone): their differences are paired, in the same
 # resamples of the test units. What it reads is test rows, what it writes is not private.
 rule compare_groups:
     input:
-        metrics=lambda wildcards: cell_paths(compared_cells(wildcards), [METRICS_FILE]),
-        predictions=lambda wildcards: cell_paths(
+        metrics=lambda wildcards: FILES.list_cells(
+            compared_cells(wildcards), [METRICS_FILE]
+        ),
+        predictions=lambda wildcards: FILES.list_cells(
             compared_cells(wildcards), [PREDICTIONS_FILE]
         ),
-        marks=lambda wildcards: job_marks(compared_cells(wildcards)),
+        marks=lambda wildcards: FILES.list_marks(compared_cells(wildcards)),
     output:
         record=f"<results>/{FAIRNESS}/{{dataset}}/{{backbone}}{RECORD_SUFFIX}",
         table=f"<results>/{FAIRNESS}/{{dataset}}/{{backbone}}{TABLE_SUFFIX}",
@@ -33,7 +50,7 @@ rule compare_groups:
 
 rule fairness:
     input:
-        later(of_all_datasets, fairness_files),
+        later(of_all_datasets, partial(list_fairness_files, FILES)),
 
 
 for dataset in STUDY.datasets:
@@ -42,4 +59,4 @@ for dataset in STUDY.datasets:
         name:
             f"fairness_{dataset}"
         input:
-            later(fairness_files, dataset),
+            later(list_fairness_files, FILES, dataset),

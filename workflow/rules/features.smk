@@ -1,3 +1,8 @@
+def whole_name(wildcards):
+    """The dataset whose rows another's are taken from."""
+    return (WHOLE | ALL_ROWS)[wildcards.dataset]
+
+
 rule extract_features:
     input:
         table="<data>/{dataset}/{split}.parquet",
@@ -41,10 +46,10 @@ rule select_features:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
         whole=lambda wildcards: f"<data>/{whole_name(wildcards)}/{wildcards.split}.parquet",
-        manifest=lambda wildcards: manifest_path(
+        manifest=lambda wildcards: FILES.locate_manifest(
             whole_name(wildcards), wildcards.backbone, wildcards.split
         ),
-        shards=lambda wildcards: shard_paths(
+        shards=lambda wildcards: FILES.list_shards(
             whole_name(wildcards), wildcards.backbone, wildcards.split
         ),
     output:
@@ -75,7 +80,7 @@ rule select_features:
 
 rule write_manifest:
     input:
-        shards=lambda wildcards: shard_paths(
+        shards=lambda wildcards: FILES.list_shards(
             wildcards.dataset, wildcards.backbone, wildcards.split
         ),
         info="<data>/{dataset}/dataset.json",

@@ -1,25 +1,55 @@
+IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
+
+
+def imbalance_outputs(dataset):
+    """All that is made of a dataset's rare classes."""
+    made = exhibit_paths(dataset, names=("write_imbalance_tables", "plot_imbalance"))
+    return [*imbalance_files(dataset), *made]
+
+
+def with_rare(dataset):
+    """A dataset and its copies in which one class is rare."""
+    return [dataset, *(rare.name for rare in rare_classes(STUDY.imbalance, dataset))]
+
+
+def rare_cells(dataset, backbone):
+    """The cells of a dataset and its copies on one backbone."""
+    return [
+        cell for cell in STUDY.cells(*with_rare(dataset)) if cell.backbone == backbone
+    ]
+
+
+def imbalance_files(dataset, suffixes=IMBALANCE_SUFFIXES):
+    """The comparisons of a dataset's rare classes, a backbone each."""
+    return [
+        str(imbalance_path(f"<results>/{IMBALANCE}", dataset, backbone, suffix))
+        for backbone in (STUDY.backbones if dataset in IMBALANCED else ())
+        for suffix in suffixes
+    ]
+
+
 # Copies of a dataset in which one class is rare: what is left of the class at each epsilon. Not private.
 rule compare_rare_classes:
     input:
-        cells=lambda wildcards: cell_paths(
+        cells=lambda wildcards: FILES.list_cells(
             rare_cells(wildcards.dataset, wildcards.backbone),
             [METRICS_FILE, PREDICTIONS_FILE],
         ),
-        marks=lambda wildcards: job_marks(
+        marks=lambda wildcards: FILES.list_marks(
             rare_cells(wildcards.dataset, wildcards.backbone)
         ),
         infos=lambda wildcards: expand(
             "<data>/{name}/dataset.json", name=with_rare(wildcards.dataset)
         ),
         manifests=lambda wildcards: [
-            manifest_path(name, wildcards.backbone, "train")
+            FILES.locate_manifest(name, wildcards.backbone, "train")
             for name in with_rare(wildcards.dataset)
         ],
         # rows whose gradients are looked at
         shards=lambda wildcards: [
             path
             for name in with_rare(wildcards.dataset)
-            for path in shard_paths(name, wildcards.backbone, "train")
+            for path in FILES.list_shards(name, wildcards.backbone, "train")
         ],
     output:
         record=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.json",
@@ -43,78 +73,6 @@ rule compare_rare_classes:
         "rare classes of {wildcards.dataset}, {wildcards.backbone}"
     script:
         "../../scripts/compare_rare_classes.py"
-
-
-rule plot_imbalance:
-    input:
-        f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.json",
-    output:
-        svg="<results>/figures/{dataset}/imbalance_{backbone}.svg",
-        png=report(
-            "<results>/figures/{dataset}/imbalance_{backbone}.png",
-            caption="../../resources/captions/imbalance.rst",
-            category="Rare classes",
-            subcategory="{dataset}",
-            labels={"backbone": "{backbone}", "figure": "recall"},
-        ),
-        law_svg="<results>/figures/{dataset}/imbalance_law_{backbone}.svg",
-        law_png=report(
-            "<results>/figures/{dataset}/imbalance_law_{backbone}.png",
-            caption="../../resources/captions/imbalance_law.rst",
-            category="Rare classes",
-            subcategory="{dataset}",
-            labels={"backbone": "{backbone}", "figure": "law"},
-        ),
-    log:
-        "<logs>/plot_imbalance/{dataset}/{backbone}.log",
-    benchmark:
-        "<benchmarks>/plot_imbalance/{dataset}/{backbone}.tsv"
-    wildcard_constraints:
-        dataset=names(IMBALANCED),
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(1000),
-        runtime=minutes(10),
-    params:
-        version=VERSIONS["figures"],
-    message:
-        "figures of rare classes of {wildcards.dataset}, {wildcards.backbone}"
-    script:
-        "../../scripts/plot_imbalance.py"
-
-
-rule write_imbalance_tables:
-    input:
-        lambda wildcards: imbalance_files(wildcards.dataset, (".json",)),
-    output:
-        csv=report(
-            "<results>/tables/{dataset}_imbalance.csv",
-            caption="../../resources/captions/imbalance.rst",
-            category="Rare classes",
-            subcategory="{dataset}",
-            labels={"backbone": "all", "figure": "table"},
-        ),
-        markdown="<results>/tables/{dataset}_imbalance.md",
-    log:
-        "<logs>/write_imbalance_tables/{dataset}.log",
-    benchmark:
-        "<benchmarks>/write_imbalance_tables/{dataset}.tsv"
-    wildcard_constraints:
-        dataset=names(IMBALANCED),
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(1000),
-        runtime=minutes(10),
-    params:
-        version=VERSIONS["tables"],
-    message:
-        "tables of rare classes of {wildcards.dataset}"
-    script:
-        "../../scripts/write_imbalance_tables.py"
 
 
 rule imbalance:

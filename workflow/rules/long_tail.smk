@@ -6,7 +6,7 @@ rule measure_long_tail:
         shards=lambda wildcards: [
             path
             for split in ("train", "test")
-            for path in shard_paths(wildcards.dataset, wildcards.backbone, split)
+            for path in FILES.list_shards(wildcards.dataset, wildcards.backbone, split)
         ],
     output:
         rows=f"<results>/{LONG_TAIL}/{{dataset}}/{{backbone}}.parquet",

@@ -3,7 +3,7 @@ rule write_report:
     input:
         summaries=rules.summaries.input,
         # the statements of all cells, which the marks stand for
-        marks=lambda wildcards: job_marks(study_cells()),
+        marks=lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
             "<results>/features/{dataset}/{backbone}/{split}/manifest.json",
@@ -11,24 +11,30 @@ rule write_report:
             backbone=STUDY.backbones,
             split=["train", "test"],
         ),
-        tables=lambda wildcards: [*study_tables(), *shown_paper_tables()],
+        tables=lambda wildcards: [*study_tables(REPORTED_TABLES), *shown_paper_tables()],
         # without the overlap figures: private photographs, and people send the page around
         figures=lambda wildcards: [
             path
             for path in study_figures()
             if not Path(path).name.startswith("overlap_")
         ],
-        zero_shot=later(of_all_datasets, zero_shot_paths),
-        audits=later(of_all_datasets, audit_paths),
-        audit_marks=later(of_all_datasets, audit_marks),
+        zero_shot=later(of_all_datasets, FILES.list_zero_shot),
+        audits=later(of_all_datasets, partial(list_audit_records, FILES)),
+        audit_marks=later(of_all_datasets, partial(list_audit_marks, FILES)),
         long_tails=later(long_tail_records),
-        laws=later(of_all_datasets, law_records),
-        law_marks=later(of_all_datasets, law_marks),
-        fairness=later(of_all_datasets, fairness_records),
-        fairness_tables=later(of_all_datasets, fairness_files),
-        costly_images=later(of_all_datasets, costly_image_paths),
+        laws=later(of_all_datasets, partial(list_law_records, FILES)),
+        law_marks=later(of_all_datasets, partial(list_law_marks, FILES)),
+        fairness=later(
+            of_all_datasets, partial(list_fairness_files, FILES), [RECORD_SUFFIX]
+        ),
+        fairness_tables=later(of_all_datasets, partial(list_fairness_files, FILES)),
+        costly_images=later(
+            of_all_datasets, partial(exhibit_paths, names=("write_costly_images",))
+        ),
         imbalance=later(of_all_datasets, imbalance_files, (".json",)),
-        imbalance_tables=later(of_all_datasets, imbalance_tables),
+        imbalance_tables=later(
+            of_all_datasets, partial(exhibit_paths, names=("write_imbalance_tables",))
+        ),
     output:
         "<results>/report.html",
     log:
@@ -52,40 +58,8 @@ rule write_report:
         "../../scripts/write_report.py"
 
 
-# Private, as the images are: made only where the study asks for them, and not marked for Snakemake's report.
-rule write_costly_images:
-    input:
-        metrics=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [METRICS_FILE]
-        ),
-        predictions=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [PREDICTIONS_FILE]
-        ),
-        marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
-        images="<data>/{dataset}/test.parquet",
-    output:
-        "<results>/costly_images/{dataset}.json",
-    log:
-        "<logs>/write_costly_images/{dataset}.log",
-    benchmark:
-        "<benchmarks>/write_costly_images/{dataset}.tsv"
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(2000),
-        runtime=minutes(10, per_gb=10),
-    params:
-        shown=STUDY.report.costly_images,
-        version=VERSIONS["costly_images"],
-    message:
-        "test images of {wildcards.dataset} that privacy costs most"
-    script:
-        "../../scripts/write_costly_images.py"
-
-
 # Not called `report`, which in a rule file is Snakemake's own function.
 rule html_report:
     input:
         "<results>/report.html",
-        tsne_pages(STUDY.datasets),
+        of_all_datasets(page_paths),

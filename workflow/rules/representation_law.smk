@@ -1,3 +1,48 @@
+LAW_DATASETS, LAW_BACKBONES = law_datasets(STUDY), law_backbones(STUDY)
+LAW_NETWORKS = [list(network) for network in law_networks(STUDY)]
+
+
+def law_files(dataset, suffixes=LAW_SUFFIXES):
+    """The measurements of the laws of one dataset, where the study asks for them."""
+    return [
+        str(law_path(f"<results>/{LAYERS}", dataset, backbone, suffix))
+        for backbone in (LAW_BACKBONES if dataset in LAW_DATASETS else ())
+        for suffix in suffixes
+    ]
+
+
+def law_cells(wildcards):
+    """The cells whose first networks are measured, of a (dataset, backbone)."""
+    return [
+        Cell(wildcards.dataset, wildcards.backbone, *network)
+        for network in LAW_NETWORKS
+    ]
+
+
+def law_networks_paths(wildcards):
+    """The files of the tuned networks of a (dataset, backbone) whose laws are measured."""
+    return [
+        str(network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0) / name)
+        for cell in law_cells(wildcards)
+        for name in NETWORK_FILES
+    ]
+
+
+def law_networks_marks(wildcards):
+    """The marks of the jobs that train these networks."""
+    folders = [
+        network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0)
+        for cell in law_cells(wildcards)
+    ]
+    return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
+
+
+def law_outputs(dataset):
+    """All that is made of the laws of one dataset."""
+    made = exhibit_paths(dataset, names=("write_law_tables", "plot_law"))
+    return [*law_files(dataset), *list_law_marks(FILES, dataset), *made]
+
+
 # Representation laws of the frozen network and the tuned ones of each (dataset, backbone): not private, and only where
 # a study asks.
 rule measure_law:
@@ -35,81 +80,6 @@ rule measure_law:
         "representation laws of {wildcards.dataset}, {wildcards.backbone}"
     script:
         "../../scripts/measure_law.py"
-
-
-rule write_law_tables:
-    input:
-        records=lambda wildcards: law_records(wildcards.dataset),
-        marks=lambda wildcards: law_marks(wildcards.dataset),
-        summary="<results>/summary/{dataset}.parquet",
-    output:
-        csv=report(
-            expand(
-                "<results>/tables/{{dataset}}_{name}.csv",
-                name=LAW_TABLES,
-            ),
-            caption="../../resources/captions/law.rst",
-            category="Representation laws",
-            labels={"dataset": "{dataset}"},
-        ),
-        markdown=expand("<results>/tables/{{dataset}}_{name}.md", name=LAW_TABLES),
-    log:
-        "<logs>/write_law_tables/{dataset}.log",
-    benchmark:
-        "<benchmarks>/write_law_tables/{dataset}.tsv"
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(1000),
-        runtime=minutes(10),
-    params:
-        name=lambda wildcards: STUDY.part_names()[wildcards.dataset],
-        published=published_digest(),
-        version=VERSIONS["tables"],
-    message:
-        "tables of representation laws, {wildcards.dataset}"
-    script:
-        "../../scripts/write_law_tables.py"
-
-
-rule plot_law:
-    input:
-        record=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json",
-        mark=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/.law.done",
-        summary="<results>/summary/{dataset}.parquet",
-    output:
-        svg=expand(
-            "<results>/figures/{{dataset}}/{name}_{{backbone}}.svg",
-            name=LAW_FIGURES,
-        ),
-        png=report(
-            expand(
-                "<results>/figures/{{dataset}}/{name}_{{backbone}}.png",
-                name=LAW_FIGURES,
-            ),
-            caption="../../resources/captions/law.rst",
-            category="Representation laws",
-            labels={"dataset": "{dataset}", "backbone": "{backbone}"},
-        ),
-    log:
-        "<logs>/plot_law/{dataset}/{backbone}.log",
-    benchmark:
-        "<benchmarks>/plot_law/{dataset}/{backbone}.tsv"
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(1000),
-        runtime=minutes(10),
-    params:
-        name=lambda wildcards: STUDY.part_names()[wildcards.dataset],
-        published=published_digest(),
-        version=VERSIONS["figures"],
-    message:
-        "representation laws of {wildcards.dataset}, {wildcards.backbone}"
-    script:
-        "../../scripts/plot_law.py"
 
 
 rule representation_law:

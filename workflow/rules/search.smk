@@ -45,4 +45,4 @@ rule search_options:
 
 rule searches:
     input:
-        lambda wildcards: search_paths(study_cells()),
+        lambda wildcards: FILES.list_searches(FILES.list_study_cells()),

@@ -5,27 +5,27 @@
 
 rule data:
     input:
-        later(of_all_datasets, data_paths),
+        later(of_all_datasets, FILES.list_tables),
 
 
 rule features:
     input:
-        later(of_all_datasets, feature_paths),
+        later(of_all_datasets, FILES.list_features),
 
 
 rule texts:
     input:
-        later(of_all_datasets, text_paths),
+        later(of_all_datasets, FILES.list_texts),
 
 
 rule overlaps:
     input:
-        later(of_all_datasets, overlap_paths),
+        later(of_all_datasets, FILES.list_overlaps),
 
 
 rule calibrations:
     input:
-        later(of_all_datasets, calibration_paths),
+        later(of_all_datasets, FILES.list_calibrations),
 
 
 rule heads:
@@ -33,26 +33,26 @@ rule heads:
         rules.calibrations.input,
         rules.cuts.input,
         rules.searches.input,
-        lambda wildcards: job_marks(study_cells()),
-        lambda wildcards: network_paths(study_cells()),
-        lambda wildcards: network_marks(study_cells()),
+        lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
+        lambda wildcards: FILES.list_networks(FILES.list_study_cells()),
+        lambda wildcards: FILES.list_network_marks(FILES.list_study_cells()),
 
 
 # each seed's network
 rule networks:
     input:
-        lambda wildcards: network_paths(study_cells()),
-        lambda wildcards: network_marks(study_cells()),
+        lambda wildcards: FILES.list_networks(FILES.list_study_cells()),
+        lambda wildcards: FILES.list_network_marks(FILES.list_study_cells()),
 
 
 rule embeddings:
     input:
-        later(of_all_datasets, embedding_paths),
+        later(of_all_datasets, FILES.list_embeddings),
 
 
 rule summaries:
     input:
-        summary_paths(),
+        FILES.list_summaries(),
 
 
 rule tables:
@@ -62,12 +62,12 @@ rule tables:
 
 rule zero_shot:
     input:
-        later(of_all_datasets, zero_shot_paths),
+        later(of_all_datasets, FILES.list_zero_shot),
 
 
 rule few_shot:
     input:
-        later(of_all_datasets, few_shot_paths),
+        later(of_all_datasets, FILES.list_few_shot),
 
 
 rule paper_tables:
@@ -92,26 +92,34 @@ for dataset in STUDY.datasets:
         name:
             f"track_{dataset}"
         input:
-            later(data_paths, dataset),
-            later(feature_paths, dataset),
-            later(text_paths, dataset),
-            later(overlap_paths, dataset),
-            later(calibration_paths, dataset),
-            lambda wildcards, dataset=dataset: job_marks(dataset_cells(dataset)),
-            later(cut_files, dataset),
-            lambda wildcards, dataset=dataset: search_paths(dataset_cells(dataset)),
-            lambda wildcards, dataset=dataset: network_paths(dataset_cells(dataset)),
-            lambda wildcards, dataset=dataset: network_marks(dataset_cells(dataset)),
+            later(FILES.list_tables, dataset),
+            later(FILES.list_features, dataset),
+            later(FILES.list_texts, dataset),
+            later(FILES.list_overlaps, dataset),
+            later(FILES.list_calibrations, dataset),
+            lambda wildcards, dataset=dataset: FILES.list_marks(
+                FILES.list_study_cells(dataset)
+            ),
+            later(FILES.list_cuts, dataset),
+            lambda wildcards, dataset=dataset: FILES.list_searches(
+                FILES.list_study_cells(dataset)
+            ),
+            lambda wildcards, dataset=dataset: FILES.list_networks(
+                FILES.list_study_cells(dataset)
+            ),
+            lambda wildcards, dataset=dataset: FILES.list_network_marks(
+                FILES.list_study_cells(dataset)
+            ),
             later(audit_files, dataset),
             later(long_tail_paths, dataset),
             later(law_files, dataset),
-            later(fairness_files, dataset),
+            later(list_fairness_files, FILES, dataset),
             later(imbalance_outputs, dataset),
-            later(zero_shot_paths, dataset),
-            later(few_shot_paths, dataset),
-            later(embedding_paths, dataset),
+            later(FILES.list_zero_shot, dataset),
+            later(FILES.list_few_shot, dataset),
+            later(FILES.list_embeddings, dataset),
             f"<results>/summary/{dataset}.parquet",
             later(table_paths, dataset),
             later(figure_paths, dataset),
-            later(tsne_pages, [dataset]),
+            later(page_paths, dataset),
             f"<results>/tracking/{dataset}.json",

@@ -5,7 +5,7 @@
 rule classify_zero_shot:
     input:
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=lambda wildcards: shard_paths(
+        shards=lambda wildcards: FILES.list_shards(
             wildcards.dataset, wildcards.backbone, "test"
         ),
         text="<results>/features/{dataset}/{backbone}/text.safetensors",
@@ -41,7 +41,7 @@ rule probe_few_shot:
         shards=lambda wildcards: [
             path
             for split in ("train", "test")
-            for path in shard_paths(wildcards.dataset, wildcards.backbone, split)
+            for path in FILES.list_shards(wildcards.dataset, wildcards.backbone, split)
         ],
     output:
         rows="<results>/few_shot/{dataset}/{backbone}.parquet",

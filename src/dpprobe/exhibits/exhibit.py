@@ -80,7 +80,7 @@ def waits(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
     return Need(paths=paths, read=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Exhibit:
     """One job that makes a table, figures or a page.
 
@@ -97,8 +97,9 @@ class Exhibit:
       per: the wildcards, in the order in which they stand in the log's path.
       needs: the files that the exhibit is made from, by name.
       make: the function that makes it, as "module:function". It gets keyword arguments: each need
-        that is read, and each output by its name. If it asks for them by name, it also gets params,
-        wildcards, `study`, and `results`, the folder.
+        that is read, and each output by its name, or `folder`, where all outputs lie. If it asks
+        for them by name, it also gets params, wildcards, `study`, `results` (the folder) and
+        `published` (the published numbers).
       words: the name of the job for a person, while it runs.
       category: in Snakemake's report; None keeps the files out of it.
       subcategory: below the category.
@@ -144,10 +145,20 @@ class Exhibit:
         combinations = itertools.product(*(known[name] for name in self.per))
         return [dict(zip(self.per, values, strict=True)) for values in combinations]
 
-    def list_outputs(self, study: Study) -> list[Output]:
-        """Lists the outputs of the rule, with their wildcards."""
-        groups = self.files if isinstance(self.files, Mapping) else self.files(study)
+    def list_outputs(self, study: Study | None) -> list[Output]:
+        """Lists the outputs of the rule, with their wildcards.
+
+        Args:
+          study: may be None for an exhibit whose files depend on no study.
+        """
+        groups = self._groups(study)
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
+
+    def _groups(self, study: Study | None) -> Files:
+        if isinstance(self.files, Mapping):
+            return self.files
+        assert study is not None
+        return self.files(study)
 
     def _outputs(self, group: str, paths: str | tuple[str, ...]) -> list[Output]:
         several = isinstance(paths, tuple)
@@ -171,24 +182,16 @@ class Exhibit:
             labels=labels if reported else {},
         )  # fmt: skip
 
-    def list_files(self, study: Study, results: str, **chosen: str) -> list[str]:
-        """Lists the files of all jobs that a study asks for, or of those with the chosen wildcards.
+    def list_files(self, study: Study, results: str, places: Sequence[Place]) -> list[str]:
+        """Lists the files of jobs, those of each stem together.
 
         Args:
           results: the folder of results.
-          chosen: the values of wildcards, such as dataset="digits".
+          places: the wildcards of each job, of those that `shown` lists.
         """
-        places = [
-            place
-            for place in self.shown(study)
-            if all(place.get(name) == value for name, value in chosen.items())
-        ]
-        if not places:
-            return []
-        groups = self.files if isinstance(self.files, Mapping) else self.files(study)
         stems = [
             (group, stem)
-            for group, paths in groups.items()
+            for group, paths in self._groups(study).items()
             for stem in (paths if isinstance(paths, tuple) else (paths,))
         ]
         return [

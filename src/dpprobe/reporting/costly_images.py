@@ -31,20 +31,19 @@ NO_REFERENCE = (
 )
 
 
-def write_costly_images(
-    metrics_files: Sequence[Path], images: Path, output: Path, *, count: int
-) -> None:
+def write_costly_images(*, metrics: Sequence[Path], images: Path, record: Path, shown: int) -> None:
     """Writes the images of one dataset that its best private cell of each epsilon costs most.
 
     Args:
-      metrics_files: metrics.json of each cell, predictions.parquet beside it.
+      metrics: metrics.json of each cell, predictions.parquet beside it.
       images: the split table of the test rows.
-      count: of images an epsilon.
+      record: the file to write.
+      shown: the number of images per epsilon.
 
     Raises:
       DataError: when a file cannot be read, or cells were tested on different rows.
     """
-    cells = [(path, read_cell(path)) for path in sorted(metrics_files)]
+    cells = [(path, read_cell(path)) for path in sorted(metrics)]
     references: dict[Path, RowProbabilities] = {}
     parts: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
@@ -54,7 +53,7 @@ def write_costly_images(
             continue
         if other[0] not in references:
             references[other[0]] = row_probabilities(*other)
-        costly = costly_rows(references[other[0]], row_probabilities(path, cell), count=count)
+        costly = costly_rows(references[other[0]], row_probabilities(path, cell), count=shown)
         parts.append(
             {
                 "epsilon": cell.cell.epsilon,
@@ -67,9 +66,9 @@ def write_costly_images(
                 "images": [_values(row, cell) for row in costly.rows],
             }
         )
-    shown = list(dict.fromkeys(image["id"] for part in parts for image in part["images"]))
+    ids = list(dict.fromkeys(image["id"] for part in parts for image in part["images"]))
     write_json(
-        output,
+        record,
         {
             "format": COSTLY_FORMAT,
             "format_version": COSTLY_FORMAT_VERSION,
@@ -78,8 +77,8 @@ def write_costly_images(
             "parts": parts,
             "left_out": left_out,
             "thumbnails": {
-                shown[place]: data_uri(image)
-                for place, image in thumbnails(SplitTable(images), shown, side=SIDE)
+                ids[place]: data_uri(image)
+                for place, image in thumbnails(SplitTable(images), ids, side=SIDE)
             },
         },
     )

@@ -29,15 +29,15 @@ NOTE = (
 )
 
 
-def write_imbalance_tables(paths: Sequence[Path], *, csv: Path, markdown: Path) -> None:
+def write_imbalance_tables(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
     """Writes the tables of one dataset, from its records on all backbones.
 
     Raises:
       DataError: when a file is not such a record.
     """
-    records = [ImbalanceRecord.read(path) for path in paths]
-    write_text(csv, tables.comma_separated(numbers_table(records)))
-    write_text(markdown, tables.markdown(best_table(records, notes=in_words(records))))
+    read = [ImbalanceRecord.read(path) for path in records]
+    write_text(csv, tables.comma_separated(numbers_table(read)))
+    write_text(markdown, tables.markdown(best_table(read, notes=in_words(read))))
 
 
 def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ()) -> Table:

@@ -16,13 +16,14 @@ from dpprobe.analyses.representation_law.law_record import (
     NetworkLaws,
     Setting,
     Split,
+    read_laws,
 )
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.results.summary import Entry, Grid
+from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import unique
 
 NOT_PRIVATE = "Not private: from training rows, and test rows, without noise."
@@ -61,6 +62,25 @@ _LAWS = (
     "fitted, where most of it is degrees of freedom, test rows are held out. One-hot: the mean "
     "over classes of a target each."
 )
+
+
+def write_dataset_laws(
+    *,
+    records: Sequence[Path],
+    summary: Path,
+    published: Published,
+    name: str,
+    dataset: str,
+    folder: Path,
+) -> None:
+    """Writes the tables of one dataset's representation laws, from their records.
+
+    Args:
+      name: the dataset's name in the published numbers.
+    """
+    read = read_laws(records)
+    numbers = published_laws(published, name, read)
+    write_law_tables(read, read_grid([summary]), folder, dataset=dataset, published=numbers)
 
 
 def write_law_tables(

@@ -22,6 +22,7 @@ from dpprobe.data.table import SplitTable
 from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS
 from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.thumbnails import data_uri, thumbnails
+from dpprobe.resources import resource
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -30,6 +31,14 @@ logger = logging.getLogger("dpprobe")
 
 THUMBNAIL = 32  # pixels a side
 ACROSS = 64  # thumbnails side by side
+
+
+def write_backbone_page(
+    *, embedding: Path, images: Path | None, dataset: str, backbone: str, split: str, page: Path
+) -> None:
+    """Writes the page of one (dataset, backbone)."""
+    title = f"{dataset} {split}, {backbone}"
+    write_tsne_page(embedding, page, template=resource("tsne"), title=title, images=images)
 
 
 def write_tsne_page(

@@ -27,13 +27,11 @@ class StudyFiles:
       study: whose files are named.
       data: the folder of split tables.
       results: the folder of everything else.
-      in_store: the files are in an object store, where a job has only what its inputs name.
     """
 
     study: Study
     data: str = "<data>"
     results: str = "<results>"
-    in_store: bool = False
     _cells: dict[tuple[str, ...], list[Cell]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -43,10 +41,6 @@ class StudyFiles:
         if datasets not in self._cells:
             self._cells[datasets] = self.study.cells(*datasets)
         return self._cells[datasets]
-
-    def if_stored(self, paths: Iterable[str]) -> list[str]:
-        """Lists files that a job finds beside its inputs, where an object store must be asked."""
-        return list(paths) if self.in_store else []
 
     def list_tables(self, dataset: str) -> list[str]:
         """Lists the split tables of a dataset, with its description."""
@@ -96,6 +90,11 @@ class StudyFiles:
             f"{self.results}/features/{dataset}/{backbone}/text.safetensors"
             for backbone in self.study.text_backbones()
         ]
+
+    def list_overlap_splits(self, dataset: str) -> list[tuple[str, str]]:
+        """Lists the splits of a near-duplicate check: the private ones, then the public ones."""
+        public = self.study.overlap.public if self.study.overlap else ()
+        return [(name, split) for name in (dataset, *public) for split in SPLITS]
 
     def list_overlaps(self, dataset: str) -> list[str]:
         """Lists the near-duplicates of a dataset on all backbones."""

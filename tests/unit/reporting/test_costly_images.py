@@ -49,7 +49,7 @@ def write_images(folder: Path, rows: int = TEST_ROWS) -> Path:
 def record(root: Path, **options: Any) -> Path:
     cells = write_study(root, class_names=("zero", "one", "<two>", "three"), **options)
     output = root / "digits.json"
-    write_costly_images(cells, write_images(root / "data"), output, count=5)
+    write_costly_images(metrics=cells, images=write_images(root / "data"), record=output, shown=5)
     return output
 
 
@@ -79,7 +79,7 @@ def test_images_of_other_rows_are_refused(tmp_path: Path) -> None:
     cells = write_study(tmp_path)
     images = write_images(tmp_path / "data", rows=50)
     with pytest.raises(DataError, match="rows that are to be shown are not in it"):
-        write_costly_images(cells, images, tmp_path / "digits.json", count=5)
+        write_costly_images(metrics=cells, images=images, record=tmp_path / "digits.json", shown=5)
 
 
 def test_a_report_shows_images_only_where_it_is_given_them(made: Made) -> None:

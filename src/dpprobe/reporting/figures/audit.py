@@ -25,6 +25,11 @@ _BROKEN = "#D55E00"
 Tested = tuple[AuditRecord, WhiteBox]
 
 
+def plot_audit(*, audits: Sequence[Path], dataset: str, svg: Path, png: Path) -> None:
+    """Draws the bounds of a dataset's audits against the claims, from their records."""
+    audit_figure([AuditRecord.read(path) for path in audits], dataset=dataset, svg=svg, png=png)
+
+
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
     """Draws the bounds of white-box audits against the claims, a panel a backbone.
 

@@ -15,11 +15,20 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
-from dpprobe.reporting.figures.backbones import spread
+from dpprobe.exhibits.published import Published
+from dpprobe.features.manifest import read_manifest
+from dpprobe.reporting.figures.backbones import (
+    backbone_figure,
+    image_side,
+    resolution_figure,
+    spread,
+)
 from dpprobe.reporting.figures.option_panels import budget
 from dpprobe.results.best_private import best_ceiling, best_result
-from dpprobe.results.cell_results import CellResult
+from dpprobe.results.cell_record import record_paths
+from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import unique
+from dpprobe.study.study import Study
 
 DP_FC = "feature_covariance"
 MOST_EPSILONS = 4
@@ -35,6 +44,64 @@ class _Line:
     backbone: str
     cells: Mapping[float, CellResult]
     ceiling: float | None
+
+
+def plot_comparison(
+    *,
+    manifests: Sequence[Path],
+    study: Study,
+    results: Path,
+    published: Published,
+    dataset: str,
+    figure: str,
+    name: str,
+    backbones: Mapping[str, Mapping[str, object]],
+    base: str | None,
+    svg: Path,
+    png: Path,
+) -> None:
+    """Draws one of the comparisons of a dataset: "by_backbone", "by_resolution" or "real_labels".
+
+    Args:
+      manifests: of the training features, which tell the size of images.
+      figure: the name of the comparison.
+      name: the dataset's name in the published numbers.
+      backbones: the options of each backbone.
+      base: the method of the figure by resolution; chosen where None.
+    """
+    cells = read_cell_results(record_paths(results, study.cells(dataset)))
+    if figure == "by_backbone":
+        backbone_figure(cells, dataset=dataset, svg=svg, png=png, published=published, name=name)
+    elif figure == "by_resolution":
+        sizes = {path.parent.parent.name: image_side(read_manifest(path)) for path in manifests}
+        resolution_figure(
+            cells, backbones=backbones, sizes=sizes, dataset=dataset, svg=svg, png=png, base=base
+        )
+    else:
+        real_labels_figure(cells, dataset=dataset, svg=svg, png=png)
+
+
+def plot_datasets(
+    *,
+    metrics: Sequence[Path],
+    figure: str,
+    groups: Sequence[Sequence[str]],
+    svg: Path,
+    png: Path,
+) -> None:
+    """Draws one of the figures of all datasets: "datasets", "deltas" or "dataset_size".
+
+    Args:
+      metrics: metrics.json of the compared cells.
+      groups: the datasets that differ in delta alone.
+    """
+    cells = read_cell_results(metrics)
+    if figure == "deltas":
+        delta_figure(groups, cells, svg=svg, png=png)
+    elif figure == "dataset_size":
+        size_figure(cells, svg=svg, png=png)
+    else:
+        datasets_figure(cells, svg=svg, png=png)
 
 
 def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:

@@ -48,6 +48,15 @@ class _Panel:
         return [point for point in self.points if point[0].method == method]
 
 
+def plot_fairness(
+    *, records: Sequence[Path], gap_svg: Path, gap_png: Path, auc_svg: Path, auc_png: Path
+) -> None:
+    """Draws the gaps between a dataset's subgroups against epsilon, and against quality."""
+    read = [FairnessRecord.read(path) for path in records]
+    gap_figure(read, svg=gap_svg, png=gap_png)
+    quality_figure(read, svg=auc_svg, png=auc_png)
+
+
 def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
     """Draws gaps against epsilon, a panel an attribute and backbone.
 

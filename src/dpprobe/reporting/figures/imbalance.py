@@ -23,6 +23,13 @@ _COLOURS = "cividis"  # readable without colours too
 _CELL, _EDGE = 0.42, "#D55E00"
 
 
+def plot_imbalance(*, record: Path, svg: Path, png: Path, law_svg: Path, law_png: Path) -> None:
+    """Draws the recall of a dataset's rare classes on one backbone, and the law fitted to it."""
+    read = ImbalanceRecord.read(record)
+    imbalance_figure(read, svg=svg, png=png)
+    law_figure(read, svg=law_svg, png=law_png)
+
+
 def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
 

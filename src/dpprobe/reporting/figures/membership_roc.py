@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 
@@ -24,6 +25,32 @@ _GROUPS = {
 }
 _LEAST = 1e-4
 _BESIDE_STYLE = (0, (2, 1.5))
+
+
+def plot_membership(
+    *,
+    audit: Path,
+    ceiling: Path | None,
+    dataset: str,
+    backbone: str,
+    method: str,
+    epsilon: str,
+    svg: Path,
+    png: Path,
+) -> None:
+    """Draws the attacks on real training rows of one cell.
+
+    Args:
+      audit: the record of the cell's audit.
+      ceiling: the audit of the non-private ceiling on the same features, if there is one.
+    """
+    membership_roc(
+        read_json(audit)["membership"],
+        svg=svg,
+        png=png,
+        title=f"{dataset}, {method} on {backbone}, ε = {epsilon}",
+        beside=read_json(ceiling)["membership"] if ceiling else None,
+    )
 
 
 def membership_roc(

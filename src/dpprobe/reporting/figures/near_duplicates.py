@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,6 +15,23 @@ from dpprobe.data.table import SplitTable, decode
 from dpprobe.exhibits import style
 
 PAIRS, PAIRS_A_ROW = 12, 6  # of each split
+
+
+def plot_overlap(*, matches: Path, tables: Sequence[Path], svg: Path, png: Path) -> None:
+    """Draws the private images that look most like public ones.
+
+    Args:
+      matches: the table of near-duplicates.
+      tables: the private split tables of training and test rows, then the public ones.
+    """
+    train, test, *public = tables
+    near_duplicate_figure(
+        matches,
+        {"train": train, "test": test},
+        {f"{path.parent.name}/{path.stem}": path for path in public},
+        svg=svg,
+        png=png,
+    )
 
 
 def near_duplicate_figure(

@@ -8,8 +8,10 @@ from pathlib import Path
 from dpprobe.errors import DataError
 from dpprobe.heads.first_order_options import INIT_DEVIATION
 from dpprobe.reporting.figures.option_panels import Panel, draw_panels
-from dpprobe.results.cell_results import CellResult
+from dpprobe.results.cell_record import record_paths
+from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import OPTIMISERS, unique, varied
+from dpprobe.study.study import Study
 
 OPTION_TITLES = {
     "batch_size": "batch size",
@@ -22,6 +24,14 @@ OPTION_LABELS = {
     "optimiser": "optimiser",
 }
 OPTIMISER_TITLES = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
+
+
+def plot_option(
+    *, study: Study, results: Path, dataset: str, option: str, svg: Path, png: Path
+) -> None:
+    """Draws the figure of a dataset and an option from the study's cells."""
+    cells = read_cell_results(record_paths(results, study.cells(dataset)))
+    option_figure(cells, option, dataset=dataset, svg=svg, png=png)
 
 
 def option_figure(

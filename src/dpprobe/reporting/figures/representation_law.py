@@ -26,10 +26,10 @@ from dpprobe.analyses.representation_law.law_record import (
 )
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
-from dpprobe.exhibits.published import Number
+from dpprobe.exhibits.published import Number, Published
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.law_tables import SETTINGS, SPLITS, ordered, shown_epsilon
-from dpprobe.results.summary import Grid
+from dpprobe.reporting.law_tables import SETTINGS, SPLITS, ordered, published_laws, shown_epsilon
+from dpprobe.results.summary import Grid, read_grid
 from dpprobe.study.ablations import unique
 
 _TITLES: dict[Measure, str] = {
@@ -54,6 +54,17 @@ _DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-", "priced
 CHART_MIDDLE = 50.0  # percent: words of a higher result stand below it
 _NOTHING: tuple[None] = (None,)
 Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
+
+
+def plot_law(*, record: Path, summary: Path, published: Published, name: str, folder: Path) -> None:
+    """Draws the representation laws of one (dataset, backbone).
+
+    Args:
+      name: the dataset's name in the published numbers.
+    """
+    read = LawRecord.read(record)
+    numbers = published_laws(published, name, [read])
+    law_figures(read, read_grid([summary]), folder, published=numbers)
 
 
 def law_figures(

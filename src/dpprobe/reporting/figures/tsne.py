@@ -25,6 +25,19 @@ TSNE = "t-SNE"
 NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the legend has it
 
 
+def plot_tsne_grid(*, embeddings: Sequence[Path], split: str, svg: Path, png: Path) -> None:
+    """Draws all embeddings of a study side by side."""
+    named = {(path.parent.parent.name, path.parent.name): path for path in embeddings}
+    tsne_grid(named, split=split, svg=svg, png=png)
+
+
+def plot_tsne(
+    *, embedding: Path, dataset: str, backbone: str, split: str, svg: Path, png: Path
+) -> None:
+    """Draws the embedding of one (dataset, backbone)."""
+    tsne_figure(embedding, svg=svg, png=png, title=f"{dataset} {split}, {backbone}")
+
+
 def tsne_grid(
     embeddings: Mapping[tuple[str, str], Path], *, split: str, svg: Path, png: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
@@ -17,11 +18,26 @@ from dpprobe.reporting.paper_tables import (
     single_step,
 )
 from dpprobe.reporting.paper_tables.common import Run
+from dpprobe.study.study import Study
 
 FILES = (
     *(f"{name}.{extension}" for name in PAPER_TABLES for extension in EXTENSIONS),
     "references.bib",
 )
+
+
+def write_study_tables(
+    *,
+    study: Study,
+    metrics: Sequence[Path],
+    zero_shot: Sequence[Path],
+    few_shot: Sequence[Path],
+    published: Published,
+    folder: Path,
+) -> None:
+    """Writes the papers' tables of a study, published numbers beside measured ones."""
+    run = Run.of_study(study, metrics=metrics, zero_shot=zero_shot, few_shot=few_shot)
+    write_paper_tables(run, published, folder)
 
 
 def write_paper_tables(run: Run, published: Published, folder: Path) -> None:

@@ -1,0 +1,64 @@
+"""Makes an exhibit from the files of its job."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.exhibits import published
+from dpprobe.exhibits.exhibit import Exhibit
+from dpprobe.study.study import Study
+
+# What `make` may ask for beside the inputs, outputs, params and wildcards of its job.
+STUDY, RESULTS, PUBLISHED, FOLDER = "study", "results", "published", "folder"
+
+
+def find_make(exhibit: Exhibit) -> Callable[..., None]:
+    """Imports the function that makes an exhibit."""
+    module, _, name = exhibit.make.partition(":")
+    made: Callable[..., None] = getattr(importlib.import_module(module), name)
+    return made
+
+
+def make_exhibit(
+    exhibit: Exhibit,
+    *,
+    inputs: Mapping[str, Sequence[str]],
+    outputs: Mapping[str, Sequence[str]],
+    params: Mapping[str, Any],
+    wildcards: Mapping[str, str],
+    read_study: Callable[[], Study],
+) -> None:
+    """Makes the files of one job.
+
+    Args:
+      inputs: the paths of each need.
+      outputs: the paths of each output.
+      params: of the job.
+      wildcards: of the job.
+      read_study: returns the study; called if `make` asks for it.
+    """
+    make = find_make(exhibit)
+    asked = inspect.signature(make).parameters
+    offered = {**params, **wildcards}
+    study = read_study() if STUDY in asked or callable(exhibit.files) else None
+    if PUBLISHED in asked:
+        offered[PUBLISHED] = published.read()
+    declared = exhibit.list_outputs(study)
+    first = Path(outputs[declared[0].name][0])
+    offered[RESULTS] = first.parents[declared[0].paths[0].count("/")]
+    offered |= {STUDY: study, FOLDER: first.parent}
+    given = {name: value for name, value in offered.items() if name in asked}
+    for output in declared:
+        if FOLDER in asked:
+            break  # it finds all its files there
+        files = [Path(path) for path in outputs[output.name]]
+        given[output.name] = files if output.several else files[0]
+    for name, need in exhibit.needs.items():
+        if need.read:
+            files = [Path(path) for path in inputs[name]]
+            given[name] = files if need.many else next(iter(files), None)
+    make(**given)

@@ -1,0 +1,164 @@
+"""The contract of an exhibit, held against every one that the project declares."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpprobe import resources
+from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
+from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_make
+from dpprobe.reporting.registry import EXHIBITS, find_exhibit
+from dpprobe.results.study_files import StudyFiles
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+
+NAMED = [pytest.param(exhibit, id=exhibit.name) for exhibit in EXHIBITS]
+CONFIG = Path(__file__).resolve().parents[3]
+
+STUDIES = [CONFIG / "config.yaml", *sorted((CONFIG / "config").glob("*.yaml"))]
+
+
+def read_study(path: Path) -> Study:
+    return load_study(yaml.safe_load(path.read_text()))
+
+
+def small_exhibit(**changes: object) -> Exhibit:
+    values: dict[str, object] = {
+        "name": "plot_small",
+        "kind": "figure",
+        "files": {"": "figures/{dataset}/small", "law": "figures/{dataset}/small_law"},
+        "formats": ("svg", "png"),
+        "per": ("dataset", "epsilon"),
+        "needs": {},
+        "make": "dpprobe.exhibits.make:find_make",
+        "words": "small",
+        "category": "Small",
+        "caption": {"": "a.rst", "law": "b.rst"},
+        "labels": {"dataset": "{dataset}"},
+        "group_labels": {"law": {"figure": "law"}},
+    }
+    return Exhibit(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_outputs_are_named_after_their_group_and_ending() -> None:
+    outputs = {output.name: output for output in small_exhibit().list_outputs(None)}
+    assert list(outputs) == ["svg", "png", "law_svg", "law_png"]
+    assert outputs["law_png"].paths == ("figures/{dataset}/small_law.png",)
+    assert outputs["svg"].caption is None  # the report shows one of both
+    assert outputs["png"].caption == "a.rst"
+    assert outputs["law_png"].caption == "b.rst"
+    assert outputs["law_png"].labels == {"dataset": "{dataset}", "figure": "law"}
+    table = small_exhibit(kind="table", files={"": ("tables/a", "tables/b")}, formats=("csv", "md"))
+    csv, markdown = table.list_outputs(None)
+    assert (csv.name, csv.paths, csv.several) == ("csv", ("tables/a.csv", "tables/b.csv"), True)
+    assert (markdown.name, markdown.paths) == ("markdown", ("tables/a.md", "tables/b.md"))
+
+
+def test_a_path_with_an_ending_is_one_file_of_its_group() -> None:
+    (page,) = small_exhibit(kind="page", files={"page": "figures/{dataset}/x.html"}).list_outputs(
+        None
+    )
+    assert (page.name, page.paths, page.several) == ("page", ("figures/{dataset}/x.html",), False)
+
+
+def test_an_exhibit_without_a_category_is_kept_out_of_the_report() -> None:
+    outputs = small_exhibit(category=None).list_outputs(None)
+    assert {output.caption for output in outputs} == {None}
+
+
+def test_logs_are_named_after_the_wildcards() -> None:
+    assert (
+        small_exhibit().locate_log("logs", ".log") == "logs/plot_small/{dataset}/eps-{epsilon}.log"
+    )
+    assert small_exhibit(per=()).locate_log("logs", ".log") == "logs/plot_small.log"
+
+
+def test_files_of_one_stem_stand_together() -> None:
+    study = read_study(CONFIG / "config.yaml")
+    places = [{"dataset": "a"}, {"dataset": "b"}]
+    listed = small_exhibit(formats=("png",)).list_files(study, "r", places)
+    assert listed == [
+        "r/figures/a/small.png", "r/figures/b/small.png",
+        "r/figures/a/small_law.png", "r/figures/b/small_law.png",
+    ]  # fmt: skip
+
+
+def test_needs_are_lists_of_paths() -> None:
+    files = StudyFiles(read_study(CONFIG / "config.yaml"), results="r")
+    assert one(lambda _files, place: place["dataset"]).paths(files, {"dataset": "a"}) == ["a"]
+    assert one(lambda _files, _place: None).paths(files, {}) == []
+    assert many(lambda files, _place: files.list_summaries()).paths(files, {}) == [
+        "r/summary/digits.parquet"
+    ]
+    assert not waits(lambda _files, _place: []).read
+
+
+def test_declarations_import_nothing_heavy() -> None:
+    program = """
+import sys
+import dpprobe.reporting.registry
+print({name for name in ("torch", "numpy", "matplotlib", "pyarrow") if name in sys.modules})
+"""
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("exhibit", NAMED)
+def test_an_exhibit_can_be_made_from_what_it_declares(exhibit: Exhibit) -> None:
+    """The arguments of `make` are the needs, the outputs, and nothing that no job has."""
+    study = read_study(CONFIG / "config.yaml")
+    asked = set(inspect.signature(find_make(exhibit)).parameters)
+    needs = {name for name, need in exhibit.needs.items() if need.read}
+    outputs = {output.name for output in exhibit.list_outputs(study)}
+    if FOLDER in asked:
+        assert not outputs & asked
+        outputs = {FOLDER}
+        folders = {
+            Path(path).parent for output in exhibit.list_outputs(study) for path in output.paths
+        }
+        assert len(folders) == 1
+    assert needs | outputs <= asked
+    given = {STUDY, RESULTS, PUBLISHED, *exhibit.params, *exhibit.per}
+    assert asked - needs - outputs <= given
+    assert not needs & outputs
+
+
+@pytest.mark.parametrize("exhibit", NAMED)
+def test_an_exhibit_has_a_caption_where_the_report_shows_it(exhibit: Exhibit) -> None:
+    study = read_study(CONFIG / "config.yaml")
+    outputs = exhibit.list_outputs(study)
+    shown = [output for output in outputs if output.caption is not None]
+    assert bool(shown) == (exhibit.category is not None)
+    for output in shown:
+        assert (resources.resource("captions") / str(output.caption)).is_file()
+
+
+def test_names_are_unique() -> None:
+    counted = Counter(exhibit.name for exhibit in EXHIBITS)
+    assert max(counted.values()) == 1
+    assert find_exhibit("plot_accuracy").name == "plot_accuracy"
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is asked for; no two make the same file, and each file's wildcards are filled in."""
+    monkeypatch.chdir(CONFIG)
+    files = StudyFiles(read_study(path), results="r")
+    made: Counter[str] = Counter()
+    for exhibit in EXHIBITS:
+        places = exhibit.shown(files.study)
+        for place in places:
+            assert set(exhibit.per) == set(place)
+        made.update(exhibit.list_files(files.study, "r", places))
+    assert made
+    assert max(made.values()) == 1
+    assert not any("{" in name for name in made)
+    assert f"r/figures/{next(iter(files.study.datasets))}/accuracy.svg" in made

@@ -1,0 +1,70 @@
+"""A job's files, params and wildcards become the arguments of the function that makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.exhibits import make
+from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
+from dpprobe.exhibits.make import find_make, make_exhibit
+
+EXHIBIT = Exhibit(
+    name="write_small",
+    kind="table",
+    files={"": "tables/{dataset}/small", "pair": ("tables/{dataset}/a", "tables/{dataset}/b")},
+    formats=("csv",),
+    per=("dataset",),
+    needs={
+        "summary": one(lambda files, place: files.locate_summary(place["dataset"])),
+        "ceiling": one(lambda _files, _place: None),
+        "records": many(lambda _files, _place: ["one.json", "two.json"]),
+        "marks": waits(lambda _files, _place: [".done"]),
+    },
+    make="dpprobe.exhibits.make:find_make",
+    words="small",
+    category=None,
+    params={"name": "digits", "version": 1},
+)
+
+
+def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def write_small(
+        *, summary: Any, ceiling: Any, records: Any, csv: Any, pair_csv: Any, name: Any,
+        dataset: Any, results: Any,
+    ) -> None:  # fmt: skip
+        given.update(locals())
+
+    monkeypatch.setattr(make, "find_make", lambda _exhibit: write_small)
+    make_exhibit(
+        EXHIBIT,
+        inputs={
+            "summary": ["r/s.parquet"], "ceiling": [], "records": ["one.json"], "marks": [".done"]
+        },
+        outputs={
+            "csv": ["r/tables/d/small.csv"],
+            "pair_csv": ["r/tables/d/a.csv", "r/tables/d/b.csv"],
+        },
+        params={"name": "digits", "version": 1},
+        wildcards={"dataset": "d"},
+        read_study=lambda: pytest.fail("nobody asked for the study"),
+    )  # fmt: skip
+    del given["given"]
+    assert given == {
+        "summary": Path("r/s.parquet"),
+        "ceiling": None,
+        "records": [Path("one.json")],
+        "csv": Path("r/tables/d/small.csv"),
+        "pair_csv": [Path("r/tables/d/a.csv"), Path("r/tables/d/b.csv")],
+        "name": "digits",
+        "dataset": "d",
+        "results": Path("r"),
+    }
+
+
+def test_the_function_is_found_by_its_name() -> None:
+    assert find_make(EXHIBIT).__name__ == "find_make"

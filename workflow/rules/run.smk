@@ -1,0 +1,37 @@
+"""The snapshot of a run, and the words that a person typed to start it."""
+
+
+def option_text(value):
+    """A value as `--config name=value` takes it."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value)
+    return "" if value is None else str(value)
+
+
+def snakemake_call():
+    """The words a person types after `snakemake` to run this study, from the working directory."""
+    snakefile = Path(os.path.relpath(workflow.main_snakefile))
+    here = snakefile == Path("Snakefile")
+    files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
+    given = public_addresses(dict(workflow.config_settings.config))
+    values = [f"{key}={option_text(value)}" for key, value in given.items()]
+    return [
+        *([] if here else ["--snakefile", snakefile.as_posix()]),
+        *(["--configfile", *files] if files else []),
+        *(["--config", *values] if values else []),
+    ]
+
+
+# The words that made this run: a job's configuration file is the snapshot, and no person's.
+CALL = RUN["call"] if RUN else snakemake_call()
+
+if workflow.is_main_process:
+    SNAPSHOT = take_snapshot(config, STUDY, call=CALL)
+    start_jobs_with(SNAPSHOT)
+    os.environ[SNAPSHOT_FILE] = str(SNAPSHOT.path)
+    os.environ[RUN_VERSIONS] = json.dumps(VERSIONS)
+elif RUN:
+    os.environ[SNAPSHOT_FILE] = str(workflow.overwrite_configfiles[0])
+    with suppress(OSError):
+        os.utime(os.environ[SNAPSHOT_FILE])  # it is in use
+    os.environ[RUN_VERSIONS] = json.dumps(RUN["versions"])
