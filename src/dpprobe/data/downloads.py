@@ -244,20 +244,18 @@ class _Partial:
 
 def _verify(path: Path, checksum: Checksum) -> tuple[str, str | None]:
     """Returns a file's SHA-256, and what is wrong with its checksum, if anything is."""
-    declared = hashlib.new(
-        "sha1" if checksum.kind == "git" else checksum.kind, usedforsecurity=False
-    )
+    digest = hashlib.new("sha1" if checksum.kind == "git" else checksum.kind, usedforsecurity=False)
     if checksum.kind == "git":
-        declared.update(b"blob %d\0" % path.stat().st_size)
+        digest.update(b"blob %d\0" % path.stat().st_size)
     sha256 = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
             sha256.update(chunk)
-            declared.update(chunk)
-    if declared.hexdigest() == checksum.value.lower():
+            digest.update(chunk)
+    if digest.hexdigest() == checksum.value.lower():
         return sha256.hexdigest(), None
     label = {"sha256": "SHA-256", "md5": "MD5", "git": "git checksum"}[checksum.kind]
-    fault = f"{label} {declared.hexdigest()} where {checksum.value} was expected"
+    fault = f"{label} {digest.hexdigest()} where {checksum.value} was expected"
     return sha256.hexdigest(), fault
 
 
