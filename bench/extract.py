@@ -40,11 +40,11 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
-from dpprobe.features.extract import extract_shard
-from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, in_order
+from dpprobe.features.extraction import extract_shard
+from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS, in_order
 from report import processor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -292,7 +292,7 @@ def dataset(case: Case, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photograph)
     values = {"source": "imagefolder", "path": str(photos), "verify": "hash"}
-    sources.prepare(dataset_options(values), directory)
+    dataset_preparation.prepare(dataset_options(values), directory)
     return directory
 
 
@@ -307,7 +307,7 @@ def prepare_cifar(directory: Path, train: int, test: int) -> None:
         "missing_classes": "warn",
         "verify": "hash",
     }
-    sources.prepare(dataset_options(values), directory)
+    dataset_preparation.prepare(dataset_options(values), directory)
 
 
 def photographs(count: int) -> Iterator[bytes]:

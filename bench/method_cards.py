@@ -30,8 +30,8 @@ from dpprobe.options import Options as Block
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "config" / "method_cards.yaml"
@@ -190,7 +190,7 @@ def rows_of(manifest: Path) -> tuple[Any, Any]:
     import numpy as np
     import torch
 
-    from dpprobe.features.store import FeatureStore
+    from dpprobe.features.feature_store import FeatureStore
 
     store = FeatureStore(manifest)
     labels = torch.from_numpy(np.asarray(store.labels).astype(np.int64))
@@ -199,14 +199,14 @@ def rows_of(manifest: Path) -> tuple[Any, Any]:
 
 def extract(study: Study, dataset: Any, split: str, folder: Path) -> Path:
     """Extracts a split's features by the package's own stages; returns their manifest."""
-    from dpprobe.data import sources
+    from dpprobe.data import dataset_preparation
     from dpprobe.data.table import read_info
-    from dpprobe.features.extract import extract_shard
-    from dpprobe.features.manifest import write_manifest
+    from dpprobe.features.extraction import extract_shard
+    from dpprobe.features.shard_manifest import write_manifest
 
     ((backbone_name, backbone),) = study.backbones.items()
     if not (folder / "dataset.json").exists():
-        sources.prepare(dataset, folder)
+        dataset_preparation.prepare(dataset, folder)
     info = read_info(folder / "dataset.json")
     shard, manifest = folder / split / "shard-00000-of-00001.h5", folder / split / "manifest.json"
     extract_shard(

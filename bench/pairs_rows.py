@@ -19,7 +19,7 @@ from dpprobe import artifacts
 from dpprobe.backbones import loading, timm_models
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from pairs_images import Labelled, cifar10
 
 CACHE = Path("data/bench_pairs")

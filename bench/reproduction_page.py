@@ -20,8 +20,8 @@ from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.exhibits import published
 from dpprobe.resources import project_root
 from dpprobe.results.summary import read_summaries
-from dpprobe.study.load import load_study
 from dpprobe.study.run_command import run_command
+from dpprobe.study.study_file import load_study
 from reproduction import facts, record
 from reproduction.page import reproduction_page
 

@@ -27,10 +27,10 @@ from dpprobe.artifacts import write_json
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.features.header import ShardHeader, row_range
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
-from dpprobe.features.store import FeatureStore
 
 RESULTS = Path(__file__).resolve().parent / "results" / "scale.json"
 CLASSES = ("even", "odd")

@@ -31,7 +31,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from dpprobe.study.written import DOWNLOADS, RELEASES, WRITTEN  # noqa: E402
+from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN  # noqa: E402
 
 RESULTS, DATA, SNAKEMAKE = Path("results"), Path("data"), Path(".snakemake")
 SLURM_LOGS = Path("logs/slurm")

@@ -9,9 +9,9 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.data.table import SPLITS, SplitTable, read_info
         from dpprobe.devices import limit_threads
+        from dpprobe.features.feature_store import FeatureStore
         from dpprobe.features.near_duplicates import DatasetSplit
         from dpprobe.features.overlap_record import write_near_duplicates
-        from dpprobe.features.store import FeatureStore
 
         limit_threads(snakemake.threads)
         tables, manifests = snakemake.input.tables, snakemake.input.manifests

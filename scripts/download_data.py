@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         study = run_study(snakemake.config)
-        sources.download(
+        dataset_preparation.download(
             study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output[0]).parent,
         )

@@ -9,7 +9,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.backbones.backbone import Runtime
         from dpprobe.devices import limit_threads
-        from dpprobe.features.text import write_text_embeddings
+        from dpprobe.features.text_embeddings import write_text_embeddings
 
         study = run_study(snakemake.config)
         limit_threads(snakemake.threads)

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from dpprobe.logs import job_log
-from dpprobe.study.removal import other_name
+from dpprobe.study.deduplicated_datasets import other_name
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.devices import limit_threads
-        from dpprobe.features.extract import extract_shard
+        from dpprobe.features.extraction import extract_shard
         from dpprobe.finetune.cut_shards import extract_cut_shard
 
         study, output = run_study(snakemake.config), Path(snakemake.output[0])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
@@ -10,7 +10,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         study = run_study(snakemake.config)
         receipt, whole = snakemake.input.receipt, snakemake.input.whole
-        sources.prepare(
+        dataset_preparation.prepare(
             study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output.info).parent,
             downloaded=Path(receipt).parent if receipt else None,

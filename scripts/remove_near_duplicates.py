@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.features.removal import remove_near_duplicates
+        from dpprobe.features.near_duplicate_removal import remove_near_duplicates
 
         remove_near_duplicates(
             Path(snakemake.input.info[0]).parent,

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.features.select import select_shard
+        from dpprobe.features.subsample_features import select_shard
 
         select_shard(
             manifest=Path(snakemake.input.manifest),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import NoReturn
 
-from dpprobe.draft.command import add_command as add_init
+from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands

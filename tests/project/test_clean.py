@@ -18,13 +18,13 @@ from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL
 from dpprobe.analyses.representation_law.law_record import LAYERS
 from dpprobe.data import download_receipt, table
-from dpprobe.features.manifest import MANIFEST_FORMAT
+from dpprobe.features.shard_manifest import MANIFEST_FORMAT
 from dpprobe.privacy import calibration
 from dpprobe.release.ledger import LEDGER_FILE
 from dpprobe.results.cell_record import CELL_FORMAT
 from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
-from dpprobe.study.written import WRITTEN
+from dpprobe.study.reserved_names import WRITTEN
 from dpprobe.training import plan_file
 
 DATASET = '{"format": "dpprobe-dataset", "splits": {}}'

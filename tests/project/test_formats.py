@@ -20,9 +20,9 @@ from dpprobe.artifacts import read_record, write_table
 from dpprobe.data.download_receipt import read_receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
-from dpprobe.features.manifest import read_manifest
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger import Ledger
 from dpprobe.results.cell_record import READ_VERSIONS, read_cell

@@ -10,9 +10,9 @@ import yaml
 
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.options import Augment, Options
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.medical_tables import FINDINGS, write_chexpert, write_mimic
 
 # Of both datasets as their authors count them, a tenth of the first held out.

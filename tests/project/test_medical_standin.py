@@ -17,8 +17,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
 
 ROWS = 400

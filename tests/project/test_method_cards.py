@@ -16,7 +16,6 @@ from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.registry import HEADS, METHODS, NETWORKS
 from dpprobe.options import options_class
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.study.load import load_study
 from dpprobe.study.options import (
     EvaluateOptions,
     FeatureOptions,
@@ -24,6 +23,7 @@ from dpprobe.study.options import (
     TsneOptions,
 )
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from tests.support.script_modules import load_script
 
 STUDY: dict[str, Any] = {

@@ -13,9 +13,9 @@ from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.study.ablations import changes
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 
 # Tables 6 and 7 of Mehta et al. 2022.
 MOMENTUM = {0.03, 0.06, 0.1, 0.4, 1.6, 6.4, 25.6, 102.4}

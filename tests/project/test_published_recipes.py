@@ -9,7 +9,7 @@ import yaml
 
 from dpprobe.heads.adam import MomentOptions
 from dpprobe.heads.ruled_options import RuledOptions
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 
 STUDIES = ("large_scale_transfer*.yaml", "features_second_order*.yaml", "scatternet_*.yaml")
 CONFIG = Path(__file__).resolve().parents[2] / "config"

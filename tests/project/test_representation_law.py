@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from dpprobe.finetune.options import Options
-from dpprobe.study.load import load_study
 from dpprobe.study.representation_law import law_backbones, law_faults, law_networks, tuning
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 
 SETTINGS = ("constant", "searched")
 

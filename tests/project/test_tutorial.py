@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 import yaml
 
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.backbones.probe import take_probe
+from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 
 

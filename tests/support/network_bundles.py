@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.loading import load
-from dpprobe.backbones.probe import take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.heads.registry import method_options
 from dpprobe.release.bundle import (

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.release.make import make_release
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from tests.support.feature_stores import public_store
 
 ROWS = {"train": 300, "test": 120}

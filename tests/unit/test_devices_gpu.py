@@ -16,15 +16,15 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.errors import DataError
-from dpprobe.features import pipeline
-from dpprobe.features.pipeline import Clock, compute_rows, extract_rows
+from dpprobe.features import extraction_pipeline
+from dpprobe.features.extraction_pipeline import Clock, compute_rows, extract_rows
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from tests.support.gpu import needs_gpu
 from tests.support.stand_in_device import StandIn
-from tests.unit.features.test_extract import extract, noise, write_dataset
+from tests.unit.features.test_extraction import extract, noise, write_dataset
 
 VIT: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
 
@@ -83,13 +83,13 @@ def test_a_batch_is_launched_before_the_one_before_is_waited_for(
     device, order = StandIn(), []
 
     def noted(name: str) -> None:
-        original = getattr(pipeline, name)
+        original = getattr(extraction_pipeline, name)
 
         def work(*given: Any) -> Any:
             order.append(name.strip("_"))
             return original(*given)
 
-        monkeypatch.setattr(pipeline, name, work)
+        monkeypatch.setattr(extraction_pipeline, name, work)
 
     noted("_launch")
     noted("_fetch")
@@ -113,7 +113,7 @@ def test_what_cannot_be_decoded_is_left_out_on_a_device_too(table: SplitTable) -
             raise DataError("no image")
         return decode(image, split="train")
 
-    decoder = pipeline.TolerantDecoder(backbone, opened, memory_of=device)
+    decoder = extraction_pipeline.TolerantDecoder(backbone, opened, memory_of=device)
     parts = compute_rows(
         table.images(0, 101), 101, decoder, backbone, batch_size=40, threads=2,
         accelerator=device, clock=Clock(),

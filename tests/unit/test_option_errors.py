@@ -11,7 +11,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.heads.registry import method_options
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
 
 

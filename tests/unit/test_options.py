@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpprobe.options import FOLDER_PATTERN
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 

@@ -58,13 +58,13 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.audits import audit_cells
-from dpprobe.study.check import check_study
-from dpprobe.study.dimensions import check_dimensions
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
-from dpprobe.study.load import check_yaml, load_study
+from dpprobe.study.study_file import check_yaml, load_study
 from dpprobe.study.long_tails import long_tail_datasets
-from dpprobe.study.networks import (
+from dpprobe.study.network_methods import (
     head_methods,
     network_methods,
     network_options,

@@ -57,7 +57,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     import torch
     from timm.models import clean_state_dict, load_state_dict
 
-    from dpprobe.backbones.networks import line  # heavy: torch
+    from dpprobe.backbones.network_forward import line  # heavy: torch
 
     check_kind(path)
     try:

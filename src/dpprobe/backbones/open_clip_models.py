@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from dpprobe.backbones import networks
+    from dpprobe.backbones import network_forward
 
 # The models that open_clip knows, with their tags and the activation each was trained with, after
 # the version that knows them; see `list_names`.
@@ -251,10 +251,10 @@ def describe(options: Options, device: str) -> dict[str, int]:
       ConfigError: as `load`, but for weights that are to be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
-    from dpprobe.backbones import networks  # heavy: torch
+    from dpprobe.backbones import network_forward  # heavy: torch
 
     network = _network(_create(options, shapes_on=device).visual, options, runtime)[0]
-    return networks.description(network)
+    return network_forward.description(network)
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
@@ -264,7 +264,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
       ConfigError: for a name open_clip does not know, weights that do not fit the model, layers
         it does not have, or an image size that it does not take.
     """
-    from dpprobe.backbones.images import InceptionCrop, ToBytes  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes  # heavy: torch
 
     model = _create(options)
     visual, activation = model.visual, _described_activation(model)
@@ -313,14 +313,14 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 def _network(
     visual: Any, options: Options, runtime: Runtime
-) -> tuple[networks.Network, dict[str, Any], Callable[[Any], torch.Tensor]]:
+) -> tuple[network_forward.Network, dict[str, Any], Callable[[Any], torch.Tensor]]:
     """Returns an image tower's network, its preprocessing as resolved, and the steps to bytes."""
-    from dpprobe.backbones import networks  # heavy: torch
+    from dpprobe.backbones import network_forward  # heavy: torch
 
     resolved = dict(visual.preprocess_cfg)
     resolved["size"] = _pair(resolved["size"])
     steps, mean, std = _steps(resolved)
-    network = networks.prepare(
+    network = network_forward.prepare(
         _tower(visual),
         options,
         runtime,
@@ -443,7 +443,7 @@ def _create(options: Options, *, shapes_on: str | None = None) -> Any:
     import open_clip
     import torch
 
-    from dpprobe.backbones.networks import line  # heavy: torch
+    from dpprobe.backbones.network_forward import line  # heavy: torch
 
     views = options.preprocessing
     overrides: dict[str, Any] = views.model_dump(
@@ -484,7 +484,7 @@ def _create(options: Options, *, shapes_on: str | None = None) -> Any:
 
 
 def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
-    from dpprobe.backbones.networks import state_sha256  # heavy: torch
+    from dpprobe.backbones.network_forward import state_sha256  # heavy: torch
 
     if options.checkpoint is not None:
         return artifacts.sha256_file(resolve_path(options.checkpoint))

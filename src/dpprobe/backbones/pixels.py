@@ -40,7 +40,7 @@ class Options(ProjectedOptions):
 
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Makes a backbone of the pixels; its `dimension` is None unless a size is given."""
-    from dpprobe.backbones.images import ToTensor  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import ToTensor  # heavy: torch
 
     preprocessing: dict[str, Any] = {
         "color": options.color,

@@ -49,7 +49,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     # kymatio.torch fails to import beside SciPy >= 1.17, by its 3-D part; this module does not.
     from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
-    from dpprobe.backbones.images import ToTensor  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import ToTensor  # heavy: torch
 
     preprocessing: dict[str, Any] = {
         "color": options.color,

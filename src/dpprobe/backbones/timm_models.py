@@ -25,8 +25,8 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
-    from dpprobe.backbones import networks
-    from dpprobe.backbones.images import Mode
+    from dpprobe.backbones import network_forward
+    from dpprobe.backbones.image_preprocessing import Mode
 
 # The architectures that timm knows, each with the tags of its weights, after the version that knows
 # them; see `list_architectures`.
@@ -166,12 +166,12 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     """
     from timm.data.transforms_factory import create_transform
 
-    from dpprobe.backbones import networks  # heavy: torch
-    from dpprobe.backbones.images import InceptionCrop, ToBytes  # heavy: torch
+    from dpprobe.backbones import network_forward  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes  # heavy: torch
 
     model = _create(options)
     if options.checkpoint is None:
-        weights_sha256 = networks.state_sha256(model)
+        weights_sha256 = network_forward.state_sha256(model)
     else:
         weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
     architecture, tag = _name(options, model)
@@ -224,25 +224,25 @@ def describe(options: Options, device: str) -> dict[str, int]:
       ConfigError: as `load`, but for weights that are to be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
-    from dpprobe.backbones import networks  # heavy: torch
+    from dpprobe.backbones import network_forward  # heavy: torch
 
     network = _network(_create(options, shapes=True), options, runtime)[0]
-    return networks.description(network)
+    return network_forward.description(network)
 
 
 def _network(
     model: Any, options: Options, runtime: Runtime
-) -> tuple[networks.Network, dict[str, Any]]:
+) -> tuple[network_forward.Network, dict[str, Any]]:
     """Returns a model's network without its classifier, and the preprocessing as resolved."""
     from timm.data.config import resolve_model_data_config
 
-    from dpprobe.backbones import networks  # heavy: torch
+    from dpprobe.backbones import network_forward  # heavy: torch
 
     resolved = _preprocessing(options, resolve_model_data_config(model))
     channels, height, width = resolved["input_size"]
     _resize(model, options, (height, width))
     model.reset_classifier(0)
-    network = networks.prepare(
+    network = network_forward.prepare(
         model,
         options,
         runtime,
@@ -301,7 +301,7 @@ def _build(options: Options, **arguments: Any) -> Any:
     import timm
     import torch
 
-    from dpprobe.backbones.networks import line  # heavy: torch
+    from dpprobe.backbones.network_forward import line  # heavy: torch
 
     try:
         with torch.random.fork_rng(devices=[]):
@@ -357,7 +357,7 @@ def _resize(model: Any, options: Options, size: tuple[int, int]) -> None:
     Raises:
       ConfigError: when patches do not tile such images.
     """
-    from dpprobe.backbones.networks import line  # heavy: torch
+    from dpprobe.backbones.network_forward import line  # heavy: torch
 
     embed: Any = getattr(model, "patch_embed", None)
     patch = getattr(embed, "patch_size", None)

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dpprobe.data.alike_names import folded
 from dpprobe.data.csv_options import ManifestOptions, SplitName
-from dpprobe.data.spelling import folded
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:

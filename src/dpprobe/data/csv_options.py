@@ -16,11 +16,11 @@ from pydantic import (
     model_validator,
 )
 
-from dpprobe.data.groups import check_groups, group_column
+from dpprobe.data.alike_names import alike, in_words
+from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
-from dpprobe.data.spelling import alike, in_words
-from dpprobe.data.units import UnitOptions
+from dpprobe.data.patient_units import UnitOptions
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
 

@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpprobe.data import split, table, units
+from dpprobe.data import patient_units, table, train_test_split
+from dpprobe.data.alike_names import folded, joined_labels
 from dpprobe.data.csv_files import open_rows, read_header
 from dpprobe.data.csv_options import Group, Join, ManifestOptions, SplitName
 from dpprobe.data.path_template import fill_template, template_parts
-from dpprobe.data.spelling import folded, joined_labels
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -69,7 +69,7 @@ def count(options: ManifestOptions) -> tuple[int, int]:
     if by_class and options.unit_column is None and not options.has_test():
         # Sizes of classes are enough: no id is needed, and no row is chosen.
         strata = _strata(options, load(options, needed, quiet=True)["train"])
-        return split.count_rows(Counter(strata).values(), options.test_fraction)
+        return train_test_split.count_rows(Counter(strata).values(), options.test_fraction)
     parts = _split(options, needed, quiet=True)
     return len(parts["train"].frame), len(parts["test"].frame)
 
@@ -110,7 +110,7 @@ def _split(
         parts = {"train": rows.take(~tested), "test": rows.take(tested)}
     if options.unit_column is not None and options.max_images_per_patient is not None:
         patients = parts["train"].frame[options.unit_column]
-        kept = np.array(units.first_of_each(patients, options.max_images_per_patient))
+        kept = np.array(patient_units.first_of_each(patients, options.max_images_per_patient))
         parts["train"] = parts["train"].take(kept)
         if not quiet:
             logger.info(
@@ -342,10 +342,10 @@ def _choose_test(options: ManifestOptions, rows: ManifestRows) -> np.ndarray:
     fraction, seed, by = options.test_fraction, options.split_seed, options.split_by
     if options.unit_column is None:
         ids = _ids(options, rows)
-        tested = split.choose_test(ids, strata, fraction=fraction, seed=seed, by=by)
+        tested = train_test_split.choose_test(ids, strata, fraction=fraction, seed=seed, by=by)
     else:
         patients = rows.frame[options.unit_column].tolist()
-        tested = units.choose_test(patients, strata, fraction=fraction, seed=seed, by=by)
+        tested = patient_units.choose_test(patients, strata, fraction=fraction, seed=seed, by=by)
     return np.array(tested, dtype=bool)
 
 
@@ -371,7 +371,7 @@ def batches(
     """Yields batches for the tables. Both splits' rows must be known."""
     mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        mistaken = units.mistaken(
+        mistaken = patient_units.mistaken(
             {name: rows.frame[options.unit_column] for name, rows in parts.items()}
         )
     for name, rows in parts.items():
@@ -395,7 +395,7 @@ def _batch(options: ManifestOptions, rows: ManifestRows, mistaken: Mapping[str, 
     if options.unit_column is not None:
         patients = rows.frame[options.unit_column].tolist()
         for fault, further in zip(
-            faults, units.faults(patients, mistaken, options.unit_column), strict=True
+            faults, patient_units.faults(patients, mistaken, options.unit_column), strict=True
         ):
             fault += further
     return table.make_batch(

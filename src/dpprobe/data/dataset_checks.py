@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dpprobe.data.alike_names import alike, in_words
 from dpprobe.data.problems import SHOWN, Problems
-from dpprobe.data.spelling import alike, in_words
 
 if TYPE_CHECKING:
     from dpprobe.data.options import DatasetOptions

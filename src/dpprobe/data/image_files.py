@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from dpprobe.data.alike_names import folded
 from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.image_error import ImageError
-from dpprobe.data.spelling import folded
 
 if TYPE_CHECKING:
     from PIL import Image

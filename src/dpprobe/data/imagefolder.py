@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dpprobe.data import split
+from dpprobe.data import train_test_split
+from dpprobe.data.alike_names import alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.spelling import alike, in_words
 from dpprobe.data.split_options import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -98,9 +98,9 @@ class Options(SplitOptions):
         if "test" in sizes:
             return sum(sizes["train"]), sum(sizes["test"])
         if self.split_by == "class":
-            return split.count_rows(sizes["train"], self.test_fraction)
+            return train_test_split.count_rows(sizes["train"], self.test_fraction)
         ids = itertools.chain.from_iterable(listing.files["train"].values())
-        return split.count_by_id(ids, fraction=self.test_fraction, seed=self.split_seed)
+        return train_test_split.count_by_id(ids, fraction=self.test_fraction, seed=self.split_seed)
 
     def count_classes(self) -> int:
         return len(list_images(self).class_names)

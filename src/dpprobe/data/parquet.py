@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from dpprobe.data import split, units
-from dpprobe.data.groups import check_groups, group_column
+from dpprobe.data import patient_units, train_test_split
+from dpprobe.data.alike_names import text_of
+from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import DatasetOptions, Limit
-from dpprobe.data.spelling import text_of
-from dpprobe.data.units import UnitOptions
+from dpprobe.data.patient_units import UnitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
@@ -152,9 +152,9 @@ class Options(ColumnOptions):
         if self.test is not None:
             return rows, self._count("test")
         if self.multi_label():
-            return split.count_rows([rows], self.test_fraction)
+            return train_test_split.count_rows([rows], self.test_fraction)
         labels = _column(self, "train", self.label_column)
-        return split.count_rows(Counter(labels).values(), self.test_fraction)
+        return train_test_split.count_rows(Counter(labels).values(), self.test_fraction)
 
     def count_units(self) -> int | None:
         patients = _patients(self)
@@ -423,14 +423,16 @@ def _sides(
             strata = [-1 if label is None else label for label in labels]
         fraction, seed, by = options.test_fraction, options.split_seed, options.split_by
         if patients is None:
-            tested = split.choose_test(ids["train"], strata, fraction=fraction, seed=seed, by=by)
+            tested = train_test_split.choose_test(
+                ids["train"], strata, fraction=fraction, seed=seed, by=by
+            )
         else:
             names = patients["train"]
-            tested = units.choose_test(names, strata, fraction=fraction, seed=seed, by=by)
+            tested = patient_units.choose_test(names, strata, fraction=fraction, seed=seed, by=by)
         sides["train"] = ["test" if flag else "train" for flag in tested]
     if patients is not None:
         # A patient's rows lie on one side, so test rows do not count as training rows here.
-        kept = units.first_of_each(patients["train"], options.max_images_per_patient)
+        kept = patient_units.first_of_each(patients["train"], options.max_images_per_patient)
         for row, keep in enumerate(kept):
             if not keep and sides["train"][row] == "train":
                 sides["train"][row] = None
@@ -485,9 +487,9 @@ def _batches(
     patients, faults = _patients(options), None
     sides = _sides(options, ids, patients)
     if patients is not None and options.unit_column is not None:
-        mistaken = units.mistaken(patients)
+        mistaken = patient_units.mistaken(patients)
         faults = {
-            name: list(units.faults(part, mistaken, options.unit_column))
+            name: list(patient_units.faults(part, mistaken, options.unit_column))
             for name, part in patients.items()
         }
     columns = [options.image_column, options.label_column, *options.group_columns]

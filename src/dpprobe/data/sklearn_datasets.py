@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from dpprobe.data import split
+from dpprobe.data import train_test_split
 from dpprobe.data.split_options import SplitOptions
 from dpprobe.errors import DataError
 
@@ -44,8 +44,8 @@ class Options(SplitOptions):
     def count_rows(self) -> tuple[int, int]:
         sizes = CLASS_ROWS[self.name]
         if self.split_by == "class":
-            return split.count_rows(sizes, self.test_fraction)
-        return split.count_by_id(
+            return train_test_split.count_rows(sizes, self.test_fraction)
+        return train_test_split.count_by_id(
             _ids(sum(sizes)), fraction=self.test_fraction, seed=self.split_seed
         )
 
@@ -57,7 +57,7 @@ class Options(SplitOptions):
         if self.split_by == "id":
             return None
         return {
-            str(label): rows - split.count_test(rows, self.test_fraction)
+            str(label): rows - train_test_split.count_test(rows, self.test_fraction)
             for label, rows in enumerate(CLASS_ROWS[self.name])
         }
 

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import Field
 
 from dpprobe import artifacts
-from dpprobe.data import split
+from dpprobe.data import train_test_split
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.split import SplitBy
+from dpprobe.data.train_test_split import SplitBy
 
 
 class SplitOptions(DatasetOptions):
@@ -36,7 +36,7 @@ class SplitOptions(DatasetOptions):
     def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
         """Chooses the rows that are tested on: True for a test row, in the order of the ids."""
         values = self.model_dump(include={"split_seed", "test_fraction"})
-        return split.choose_test(
+        return train_test_split.choose_test(
             ids,
             labels,
             fraction=values["test_fraction"],

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
+from dpprobe.data.alike_names import alike, in_words
 from dpprobe.data.dataset_checks import (
     CheckedImage,
     Checks,
@@ -38,11 +39,10 @@ from dpprobe.data.dataset_checks import (
     label_words,
     rare_words,
 )
-from dpprobe.data.groups import GROUP_PREFIX
+from dpprobe.data.group_columns import GROUP_PREFIX
 from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import misspelt, open_image, pixel_hash
 from dpprobe.data.problems import KINDS, Problems
-from dpprobe.data.spelling import alike, in_words
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress

@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.data import archives, split
+from dpprobe.data import archives, train_test_split
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.split_options import SplitOptions
 from dpprobe.errors import ConfigError, DataError
@@ -138,7 +138,9 @@ class Options(SplitOptions):
         if self.name == "EuroSAT":
             # By id only the files' names tell.
             by_class = self.split_by == "class"
-            return split.count_rows(EUROSAT_ROWS, self.test_fraction) if by_class else None
+            return (
+                train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction) if by_class else None
+            )
         return SIZES[self.name][:2]
 
     def count_classes(self) -> int:

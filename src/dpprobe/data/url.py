@@ -22,10 +22,10 @@ from dpprobe.data.addresses import check_address
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
+from dpprobe.data.patient_units import Unit
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.split_options import SplitOptions
 from dpprobe.data.tar_shards import SUFFIX
-from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 

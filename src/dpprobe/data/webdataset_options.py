@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import tar_shards
-from dpprobe.data.groups import check_groups, group_column
+from dpprobe.data.alike_names import alike, in_words
+from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import Limit
-from dpprobe.data.spelling import alike, in_words
-from dpprobe.data.units import UnitOptions
+from dpprobe.data.patient_units import UnitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 

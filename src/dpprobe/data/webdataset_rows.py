@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from dpprobe.data import table, tar_shards, units
+from dpprobe.data import patient_units, table, tar_shards
+from dpprobe.data.alike_names import folded, text_of
 from dpprobe.data.problems import SHOWN
-from dpprobe.data.spelling import folded, text_of
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
 
@@ -173,7 +173,7 @@ def batches(
     """Yields batches for the tables, in the order of the shards."""
     mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        mistaken = units.mistaken(
+        mistaken = patient_units.mistaken(
             {name: [row.unit for row in part] for name, part in parts.items()}
         )
     chosen = sides(options, parts)
@@ -201,7 +201,7 @@ def sides(
         tested = (
             options.choose_test([row.id for row in rows], strata)
             if options.unit_column is None
-            else units.choose_test(
+            else patient_units.choose_test(
                 [row.unit for row in rows],
                 strata,
                 fraction=options.test_fraction,
@@ -212,7 +212,9 @@ def sides(
         chosen["train"] = ["test" if flag else "train" for flag in tested]
     if options.unit_column is not None:
         # A patient's rows lie on one side, so test rows do not count as training rows here.
-        kept = units.first_of_each([row.unit for row in rows], options.max_images_per_patient)
+        kept = patient_units.first_of_each(
+            [row.unit for row in rows], options.max_images_per_patient
+        )
         chosen["train"] = [
             None if side == "train" and not keep else side
             for side, keep in zip(chosen["train"], kept, strict=True)
@@ -227,7 +229,7 @@ def _batch(
     patients = None
     if options.unit_column is not None:
         patients = [row.unit for row in rows]
-        further = units.faults(patients, mistaken, options.unit_column)
+        further = patient_units.faults(patients, mistaken, options.unit_column)
         for fault, more in zip(faults, further, strict=True):
             fault += more
     kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()

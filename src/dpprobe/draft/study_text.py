@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from dpprobe.draft.seen import SPLIT, Line, Seen, name_of
-from dpprobe.draft.weights import Chosen
+from dpprobe.draft.available_backbone import Chosen
+from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
 from dpprobe.study.run_command import run_command
 
 WIDTH = 110

@@ -27,7 +27,7 @@ import torch
 
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.progress import Progress
 
 # Rows of either side that are compared at a time.

@@ -11,8 +11,8 @@ from dpprobe import artifacts
 from dpprobe.data.table import SPLITS
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.near_duplicates import DatasetSplit, find_near_duplicates
-from dpprobe.features.store import FeatureStore
 
 logger = logging.getLogger("dpprobe")
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dpprobe import artifacts
 from dpprobe.errors import StoreError
-from dpprobe.features.header import REMEDY, ShardHeader
+from dpprobe.features.shard_header import REMEDY, ShardHeader
 
 READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20

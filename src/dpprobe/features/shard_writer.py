@@ -16,9 +16,9 @@ import numpy.typing as npt
 from dpprobe import artifacts
 from dpprobe.artifacts import require_room, when_there_is_room
 from dpprobe.errors import StoreError
-from dpprobe.features.header import ShardHeader
 from dpprobe.features.shard_file import RowColumns, layer_path
-from dpprobe.features.verification import verify_shard
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_verification import verify_shard
 
 # A chunk is the unit that HDF5 reads, checks and caches.
 CHUNK_ROWS = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from dpprobe.backbones.networks import list_blocks
+from dpprobe.backbones.network_forward import list_blocks
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.options import no_blocks
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from dpprobe.backbones.networks import line
+from dpprobe.backbones.network_forward import line
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.options import blocks_fault

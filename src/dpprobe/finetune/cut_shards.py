@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.networks import forward_pass
+from dpprobe.backbones.network_forward import forward_pass
 from dpprobe.errors import StoreError
-from dpprobe.features.extract import extract_shard
-from dpprobe.features.header import REMEDY
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.extraction import extract_shard
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_header import REMEDY
 from dpprobe.finetune.cut import cut_network
 from dpprobe.finetune.prepared import (
     check_cut,

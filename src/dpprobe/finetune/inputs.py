@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.pipeline import Decoder
+from dpprobe.features.extraction_pipeline import Decoder
 from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress
@@ -26,7 +26,7 @@ from dpprobe.progress import Progress
 if TYPE_CHECKING:
     from dpprobe.backbones.backbone import Backbone
     from dpprobe.data.table import EncodedImage, SplitTable
-    from dpprobe.features.store import FeatureStore
+    from dpprobe.features.feature_store import FeatureStore
     from dpprobe.finetune.options import Augment
 
 Index = npt.NDArray[np.int64]

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.networks import Graph, line
-from dpprobe.backbones.probe import probe_image
+from dpprobe.backbones.feature_digest import probe_image
+from dpprobe.backbones.network_forward import Graph, line
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.adapters import (
     ChannelAffine,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpprobe.backbones import networks
+from dpprobe.backbones import network_forward
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.adapters import ChannelAffine, replace_module
 from dpprobe.finetune.blocks import blocks_of
@@ -88,7 +88,7 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
     Raises:
       ConfigError: naming a layer that mixes the rows of a batch.
     """
-    assert isinstance(graph, networks.Graph), graph
+    assert isinstance(graph, network_forward.Graph), graph
     model = copy.deepcopy(graph.model).eval()
     for path, parameter in model.named_parameters():
         parameter.requires_grad_(path in graph.learned and parameter.is_floating_point())
@@ -117,7 +117,7 @@ def _drop_taps(module: nn.Module) -> None:
     """Removes the hooks by which the backbone reads its layers: they would write into it."""
     for hooks in (module._forward_hooks, module._forward_pre_hooks):
         for key, hook in list(hooks.items()):
-            if getattr(hook, "__module__", None) == networks.__name__:
+            if getattr(hook, "__module__", None) == network_forward.__name__:
                 del hooks[key]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from dpprobe.backbones.networks import CPU_PIXELS
+from dpprobe.backbones.network_forward import CPU_PIXELS
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.finetune.checkpoint import State
 from dpprobe.finetune.inputs import Inputs

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.networks import Graph
+from dpprobe.backbones.network_forward import Graph
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.prepared import check_cut, network_graph, prepare

@@ -147,7 +147,7 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
     # torch and what needs it, as above; the store needs HDF5
     import torch
 
-    from dpprobe.features.store import FeatureStore
+    from dpprobe.features.feature_store import FeatureStore
     from dpprobe.heads.rows import Rows
     from dpprobe.heads.second_order import Design, second_moment
     from dpprobe.heads.training_set import TrainingSet

@@ -203,7 +203,7 @@ def read_candidates(options: Options, rows: Rows) -> Candidates:
     # torch and what needs it, as above; the store needs HDF5
     import torch
 
-    from dpprobe.features.store import FeatureStore
+    from dpprobe.features.feature_store import FeatureStore
     from dpprobe.heads.rows import Rows
     from dpprobe.heads.training_set import TrainingSet
 

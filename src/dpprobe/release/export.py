@@ -19,7 +19,7 @@ import onnxruntime
 import torch
 
 from dpprobe.artifacts import atomic_path
-from dpprobe.backbones.probe import probe_image
+from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import Link, linked, products

@@ -44,9 +44,9 @@ from dpprobe.artifacts import (
 )
 from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
-from dpprobe.features.store import FeatureStore
-from dpprobe.features.text import check_classes
+from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import CLASS_PRIORS, Heads
@@ -74,8 +74,8 @@ from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key, sign
 from dpprobe.results.unit_counts import count_units, unit_codes
+from dpprobe.study.deduplicated_datasets import left_out
 from dpprobe.study.options import ReleaseOptions
-from dpprobe.study.removal import left_out
 from dpprobe.study.study import Study
 from dpprobe.training.auto_methods import facts_of
 from dpprobe.training.job_features import (

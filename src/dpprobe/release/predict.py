@@ -23,14 +23,14 @@ from dpprobe import devices
 from dpprobe.artifacts import sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.feature_digest import probes_agree, take_probe
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.backbones.probe import probes_agree, take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import EncodedImage
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.extract import misfits
-from dpprobe.features.pipeline import (
+from dpprobe.features.extraction import misfits
+from dpprobe.features.extraction_pipeline import (
     PIECE_ROWS,
     Clock,
     Fault,

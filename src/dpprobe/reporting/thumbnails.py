@@ -67,7 +67,7 @@ def _thumbnail(image: Image.Image, side: int) -> Image.Image:
     # here, since a page without thumbnails needs no images; so is our module that imports it
     from PIL import Image
 
-    from dpprobe.backbones.images import convert
+    from dpprobe.backbones.image_preprocessing import convert
 
     shown = convert(image, "RGB")
     scale = side / max(shown.size)

@@ -13,7 +13,7 @@ from dpprobe.results.cell_record import CELL_FILES, CellName
 from dpprobe.results.network_record import NETWORK_FILES, NETWORKS_FOLDER, network_folder
 from dpprobe.results.search_record import SEARCHES, search_path
 from dpprobe.study.cuts import study_cuts
-from dpprobe.study.networks import searched_methods
+from dpprobe.study.network_methods import searched_methods
 from dpprobe.study.study import Cell, Study
 
 SPLITS = ("train", "test")

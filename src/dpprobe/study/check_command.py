@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from dpprobe.study.check import check_study
-from dpprobe.study.dimensions import check_dimensions
-from dpprobe.study.load import check_yaml, load_study
+from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.run_command import STUDY, run_command
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import check_yaml, load_study
 
 UNREAD = (
     "Not read yet: images, and labels row by row. The first job of a run reads them and lists all "

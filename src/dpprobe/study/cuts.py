@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dpprobe.study.networks import network_methods, network_options
+from dpprobe.study.network_methods import network_methods, network_options
 from dpprobe.study.study import Study
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpprobe.data.groups import CLASSES, group_name
+from dpprobe.data.group_columns import CLASSES, group_name
 from dpprobe.data.options import DatasetOptions
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.study import Cell, Study

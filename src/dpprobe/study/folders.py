@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpprobe.options import resolve_path
+from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN
 from dpprobe.study.study import Study
-from dpprobe.study.written import DOWNLOADS, RELEASES, WRITTEN
 
 USUAL = "results"  # the default study's results_dir, and the folder of most others'
 

@@ -10,7 +10,7 @@ from typing import Literal
 from dpprobe.errors import DpprobeError
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
-from dpprobe.study.networks import network_options
+from dpprobe.study.network_methods import network_options
 from dpprobe.study.study import Study
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from dpprobe.artifacts import atomic_path
 from dpprobe.errors import ConfigError
 from dpprobe.records import first_difference
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS, edited
 
 # The key beside the study's own under which a snapshot has all else.

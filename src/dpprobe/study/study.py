@@ -13,8 +13,8 @@ from dpprobe.artifacts import canonical_json
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.patient_units import Unit
 from dpprobe.data.registry import SOURCES
-from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
 from dpprobe.heads import auto
 from dpprobe.heads.registry import AnyMethod
@@ -29,6 +29,7 @@ from dpprobe.privacy.limits import (
     epsilon_value,
 )
 from dpprobe.study import catalog
+from dpprobe.study.deduplicated_datasets import before_removal, removal_faults
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
     AuditOptions,
@@ -47,7 +48,6 @@ from dpprobe.study.options import (
     TrackingOptions,
     TsneOptions,
 )
-from dpprobe.study.removal import before_removal, removal_faults
 
 
 def _complete_dataset(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from dpprobe.artifacts import (
 )
 from dpprobe.data.options import Headline
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions

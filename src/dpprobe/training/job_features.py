@@ -13,7 +13,7 @@ import torch
 
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, chunks
 from dpprobe.heads.unit_weights import Units
 from dpprobe.results.halves import Halves, split_rows

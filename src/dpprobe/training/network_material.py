@@ -12,7 +12,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.loading import load
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.cut_shards import cut_shape
 from dpprobe.finetune.engine_check import check_network
 from dpprobe.finetune.inputs import Inputs, cut_inputs, image_inputs

@@ -30,9 +30,9 @@ from safetensors import SafetensorError, safe_open
 from dpprobe.artifacts import read_json, sha256_file
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError, PrivacyError, StoreError
-from dpprobe.features.manifest import read_manifest
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shared_rows import MOST_SHARED, PublicRows
-from dpprobe.features.store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.private_mark import check_unmarked

@@ -24,10 +24,10 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.artifacts import fingerprint
-from dpprobe.data.split import choose_by_id
+from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options

@@ -11,9 +11,9 @@ from typing import Any
 from dpprobe.artifacts import sha256_file
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.overlap_record import read_near_duplicates
-from dpprobe.features.store import FeatureStore
-from dpprobe.features.text import check_classes
+from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options

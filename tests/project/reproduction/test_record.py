@@ -11,8 +11,8 @@ import pytest
 
 from dpprobe.artifacts import write_json
 from dpprobe.errors import DataError
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from reproduction import facts, record
 from tests.support.paper_tables import paper_cell
 from tests.support.small_study import STUDY

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 

@@ -18,9 +18,9 @@ from timm.data.transforms_factory import create_transform
 from timm.models.vision_transformer import Block
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 
-from dpprobe.backbones import images, loading
+from dpprobe.backbones import image_preprocessing, loading
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.probe import probes_agree, take_probe
+from dpprobe.backbones.feature_digest import probes_agree, take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 
@@ -96,11 +96,11 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
             seen.append(batch)
             return batch.mean((2, 3))
 
-    from dpprobe.backbones import networks
+    from dpprobe.backbones import network_forward
 
     model = reference("test_resnet")
     data = resolve_model_data_config(model)
-    network = networks.prepare(
+    network = network_forward.prepare(
         Spy(), backbone_options({"family": "timm", "model": "x"}), CPU,  # type: ignore[arg-type]
         name="spy", channels=3, size=data["input_size"][1:], mean=data["mean"], std=data["std"],
         flip=False,
@@ -175,7 +175,7 @@ def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
 
 def test_drawing_a_crop_leaves_the_random_state_alone() -> None:
     state = torch.random.get_rng_state()
-    images.crop_box(100, 80, seed=0, sha256=b"x")
+    image_preprocessing.crop_box(100, 80, seed=0, sha256=b"x")
     assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -188,7 +188,8 @@ def test_test_images_keep_the_central_crop() -> None:
 @pytest.mark.parametrize(("width", "height"), [(100, 80), (60, 300), (300, 60), (1, 1)])
 def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
     boxes = [
-        images.crop_box(width, height, seed=0, sha256=str(index).encode()) for index in range(1500)
+        image_preprocessing.crop_box(width, height, seed=0, sha256=str(index).encode())
+        for index in range(1500)
     ]
     torch.manual_seed(0)
     blank = Image.new("L", (width, height))
@@ -205,9 +206,11 @@ def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
 
 
 def test_a_crop_is_resized_as_torchvision_does() -> None:
-    crop = images.InceptionCrop(mode="RGB", size=(64, 64), interpolation="bicubic", seed=0)
+    crop = image_preprocessing.InceptionCrop(
+        mode="RGB", size=(64, 64), interpolation="bicubic", seed=0
+    )
     picture = noise()
-    top, left, h, w = images.crop_box(*picture.size, seed=0, sha256=b"x")
+    top, left, h, w = image_preprocessing.crop_box(*picture.size, seed=0, sha256=b"x")
     part = picture.crop((left, top, left + w, top + h)).resize((64, 64), Image.Resampling.BICUBIC)
     assert np.array_equal(crop(picture, b"x").permute(1, 2, 0).numpy(), np.asarray(part))
     assert InterpolationMode("bicubic") is InterpolationMode.BICUBIC

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from dpprobe.backbones import loading, open_clip_models
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.feature_digest import probes_agree, take_probe
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.backbones.probe import probes_agree, take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import csv_manifest, csv_rows, path_template, sources
+from dpprobe.data import csv_manifest, csv_rows, dataset_preparation, path_template
 from dpprobe.data.csv_options import SplitName
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 
 SLOW = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -60,7 +60,7 @@ def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     """Prepares a dataset and holds it against what was counted beforehand."""
     options = options_of(**values)
     options.check()
-    sources.prepare(options, directory)
+    dataset_preparation.prepare(options, directory)
     info = read_info(directory / "dataset.json")
     assert (info.train_rows, info.test_rows) == options.count_rows()
     assert info.multi_label == options.multi_label()
@@ -854,7 +854,7 @@ def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
     write_csv(tmp_path / "a.csv", [*rows, {"path": name, "kind": "cat", "sex": "f"}])
     values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
     with pytest.raises(DataError, match="cannot be read") as caught:
-        sources.prepare(options_of(**values), tmp_path / "out")
+        dataset_preparation.prepare(options_of(**values), tmp_path / "out")
     assert "restore the file or remove the row" in str(caught.value)
     if "\0" not in name:  # a file of that name is used
         (tmp_path / name).parent.mkdir(exist_ok=True)

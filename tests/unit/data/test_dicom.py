@@ -23,7 +23,7 @@ from pydicom.uid import (
     generate_uid,
 )
 
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import is_image_file, open_image
 from dpprobe.data.registry import dataset_options
@@ -272,10 +272,10 @@ def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) 
         path.write_bytes(encoded(header(values)))
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "scans")})
     options.check()
-    sources.prepare(options, tmp_path / "out")
+    dataset_preparation.prepare(options, tmp_path / "out")
     (tmp_path / "scans/a/1.2.0").write_bytes(encoded(header(VALUES))[:-5])
     with pytest.raises(DataError, match=r"1\.2\.0: DICOM: its pixels cannot be decoded"):
-        sources.prepare(options, tmp_path / "bad")
+        dataset_preparation.prepare(options, tmp_path / "bad")
     with (tmp_path / "bad/problems.csv").open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert row["problem"] == "unreadable image"

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from dpprobe import artifacts
-from dpprobe.data import downloads, sources, torchvision_datasets
+from dpprobe.data import dataset_preparation, downloads, torchvision_datasets
 from dpprobe.data.download_receipt import Fetched
 from dpprobe.data.downloads import Checksum, Policy, fetch
 from dpprobe.data.registry import dataset_options
@@ -557,5 +557,5 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     monkeypatch.setattr(artifacts, "write_json", full)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
     with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
-        sources.download(options, tmp_path / "mnist")
+        dataset_preparation.download(options, tmp_path / "mnist")
     assert list((tmp_path / "mnist").iterdir()) == []

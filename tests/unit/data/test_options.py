@@ -7,8 +7,8 @@ import pytest
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.data import problems, sources, table
+from dpprobe.data import dataset_preparation, problems, table
 from dpprobe.data.dataset_checks import rare_words
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
@@ -525,7 +525,7 @@ def test_a_folder_of_images_tells_all_at_once(tmp_path: Path, embed: bool) -> No
     options = dataset_options({"source": "imagefolder", "path": str(root), "embed": embed})
     options.check()
     with pytest.raises(DataError) as caught:
-        sources.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare(options, tmp_path / "out")
     text = str(caught.value)
     assert "1 unreadable image, 1 image in train and test" in text
     assert "train row 1 (id train/cat/1.jpg)" in text
@@ -551,7 +551,7 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
     )  # fmt: skip
     options.check()
     with pytest.raises(DataError) as caught:
-        sources.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare(options, tmp_path / "out")
     text = str(caught.value)
     for part in (
         "1 missing image, 1 unreadable image, 1 id missing or twice, 1 label without a class, "
@@ -573,7 +573,7 @@ def test_a_report_of_an_earlier_run_does_not_survive(tmp_path: Path) -> None:
     (tmp_path / "out/problems.csv").write_text("split,row,id,path,problem,detail\n")
     gone = dataset_options({"source": "imagefolder", "path": str(tmp_path / "none")})
     with pytest.raises(ConfigError):
-        sources.prepare(gone, tmp_path / "out")
+        dataset_preparation.prepare(gone, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -587,5 +587,5 @@ def test_a_disk_that_fills_under_the_tables_is_one_line(
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(DataError, match="the disk filled up while the split tables were written"):
-        sources.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare(options, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.data import csv_rows, sources, split, units
+from dpprobe.data import csv_rows, dataset_preparation, patient_units, train_test_split
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 CLASSES = ["cat", "dog"]
@@ -52,7 +52,7 @@ def below(name: str, *, fraction: float, seed: int) -> bool:
 def test_a_side_is_the_hash_of_a_name_below_the_fraction(
     name: str, fraction: float, seed: int
 ) -> None:
-    chosen = split.choose_by_id([name], fraction=fraction, seed=seed)
+    chosen = train_test_split.choose_by_id([name], fraction=fraction, seed=seed)
     assert chosen == [below(name, fraction=fraction, seed=seed)]
 
 
@@ -63,7 +63,9 @@ def test_the_split_is_the_same_on_every_machine() -> None:
     chosen = {
         fraction: [
             row
-            for row, tested in enumerate(split.choose_by_id(names, fraction=fraction, seed=0))
+            for row, tested in enumerate(
+                train_test_split.choose_by_id(names, fraction=fraction, seed=0)
+            )
             if tested
         ]
         for fraction in (0.3, 0.33, 0.35)
@@ -85,8 +87,10 @@ def test_no_unit_moves_another(
 
     def sides(of: list[tuple[str, int]]) -> list[tuple[str, bool]]:
         names, labels = [name for name, _ in of], [label for _, label in of]
-        tested = units.choose_test(names, labels, fraction=fraction, seed=3, by="id")
-        assert tested == split.choose_test(names, labels, fraction=fraction, seed=3, by="id")
+        tested = patient_units.choose_test(names, labels, fraction=fraction, seed=3, by="id")
+        assert tested == train_test_split.choose_test(
+            names, labels, fraction=fraction, seed=3, by="id"
+        )
         return [pair for pair in zip(names, tested, strict=True) if pair[0] != unit]
 
     assert sides(changed) == sides(rows)
@@ -97,7 +101,7 @@ def test_the_fraction_is_met_in_expectation(fraction: float) -> None:
     n = 20_000
     for seed in (0, 1):
         names = [f"patient {number}" for number in range(n)]
-        train, test = split.count_by_id(names, fraction=fraction, seed=seed)
+        train, test = train_test_split.count_by_id(names, fraction=fraction, seed=seed)
         assert train + test == n
         # A binomial count lies beyond five deviations with a chance below 1e-6.
         assert abs(test - fraction * n) < 5 * math.sqrt(n * fraction * (1 - fraction))
@@ -106,7 +110,8 @@ def test_the_fraction_is_met_in_expectation(fraction: float) -> None:
 def test_sides_of_two_seeds_are_independent() -> None:
     n, fraction = 20_000, 0.2
     one, other = (
-        split.choose_by_id(map(str, range(n)), fraction=fraction, seed=seed) for seed in (0, 1)
+        train_test_split.choose_by_id(map(str, range(n)), fraction=fraction, seed=seed)
+        for seed in (0, 1)
     )
     both = sum(a and b for a, b in zip(one, other, strict=True))
     assert abs(both - fraction**2 * n) < 5 * math.sqrt(n * fraction**2 * (1 - fraction**2))
@@ -191,7 +196,7 @@ def prepare(case: str, folder: Path, rows: Rows, **more: Any) -> dict[str, tuple
     write, values = CASES[case]
     options = dataset_options(write(folder / "in", rows) | values | BY_ID | more)
     options.check()
-    sources.prepare(options, folder / "out")
+    dataset_preparation.prepare(options, folder / "out")
     info = read_info(folder / "out/dataset.json")
     assert options.count_rows() == (info.train_rows, info.test_rows)
     if options.names_units():
@@ -243,7 +248,7 @@ def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> Non
     for name, rows_of_file in (("one", ROWS), ("two", replaced)):
         written = write_parquet(tmp_path / name / "in", rows_of_file)
         dataset = dataset_options(written | {"split_by": "id", "limit": {"train": 50}})
-        sources.prepare(dataset, tmp_path / name)
+        dataset_preparation.prepare(dataset, tmp_path / name)
         tested = SplitTable(tmp_path / name / "test.parquet").ids()
         rows = [f"row-{row:08d}" for row in range(50)]
         assert tested == [row for row in rows if below(row, fraction=0.2, seed=0)]
@@ -252,7 +257,7 @@ def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> Non
 
 def test_digits_are_split_by_their_places(tmp_path: Path) -> None:
     options = dataset_options({"source": "sklearn"} | BY_ID)
-    sources.prepare(options, tmp_path)
+    dataset_preparation.prepare(options, tmp_path)
     tested = SplitTable(tmp_path / "test.parquet").ids()
     rows = [f"digits-{row:04d}" for row in range(1797)]
     assert tested == [row for row in rows if below(row, fraction=0.3, seed=0)]
@@ -267,7 +272,7 @@ def test_several_labels_a_row_are_split_alike(tmp_path: Path) -> None:
         (tmp_path / f"{n}.png").write_bytes(png(n))
     values = {"source": "csv", "root": str(tmp_path), "train": "a.csv", "label_columns": CLASSES}
     options = dataset_options(values | BY_ID)
-    sources.prepare(options, tmp_path / "out")
+    dataset_preparation.prepare(options, tmp_path / "out")
     tested = SplitTable(tmp_path / "out/test.parquet").ids()
     names = [f"{n}.png" for n in range(40)]
     assert tested == [name for name in names if below(name, fraction=0.3, seed=0)]
@@ -282,14 +287,14 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
     write, _ = CASES["csv"]
     options = dataset_options(write(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID)
-    sources.prepare(options, tmp_path / "out")
+    dataset_preparation.prepare(options, tmp_path / "out")
     assert read_info(tmp_path / "out/dataset.json").untested == ("dog",)
     assert "test: no row of 1 of 2 classes (dog): they are not tested" in caplog.text
     tested = next(f"u{n}" for n in range(99) if below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != tested]
     options = dataset_options(write(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)
     with pytest.raises(DataError, match="train: no row of class dog"):
-        sources.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare(options, tmp_path / "out")
 
 
 # What a release asks

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.data import sources, table
+from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
-from tests.unit.features.test_extract import png
+from tests.unit.features.test_extraction import png
 
 CLASSES = ("cat", "dog")
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abcdefghijkl")), max_size=40)
@@ -179,9 +179,9 @@ def test_planning_knows_n_where_it_can() -> None:
 
 def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"counts": {"3": 6}}})
-    sources.prepare(options.whole(), tmp_path / "digits")
-    sources.prepare(options, tmp_path / "alone")
-    sources.prepare(options, tmp_path / "part", whole=tmp_path / "digits")
+    dataset_preparation.prepare(options.whole(), tmp_path / "digits")
+    dataset_preparation.prepare(options, tmp_path / "alone")
+    dataset_preparation.prepare(options, tmp_path / "part", whole=tmp_path / "digits")
     alone, part, whole = (
         read_info(tmp_path / name / "dataset.json") for name in ("alone", "part", "digits")
     )
@@ -206,11 +206,11 @@ def test_tables_made_before_there_was_a_subsample_are_still_current() -> None:
 def test_expected_sizes_are_those_of_the_whole(tmp_path: Path) -> None:
     sizes = {"train": 1438, "test": 359, "classes": 10}
     part = dataset_options({**DIGITS, "expect": sizes, "subsample": {"per_class": 9}})
-    sources.prepare(part, tmp_path / "part")
+    dataset_preparation.prepare(part, tmp_path / "part")
     assert read_info(tmp_path / "part" / "dataset.json").train_rows == 90
     wrong = dataset_options({**DIGITS, "expect": {"train": 90}, "subsample": {"per_class": 9}})
     with pytest.raises(DataError, match="1438 rows, 90 expected"):
-        sources.prepare(wrong, tmp_path / "wrong")
+        dataset_preparation.prepare(wrong, tmp_path / "wrong")
 
 
 def several_labels(directory: Path) -> Path:
@@ -244,7 +244,7 @@ def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
             # cat/2 and cat/3 have the same pixels in two kinds of files
             Image.new("RGB", (4, 4), (80, *colour[1:]) if at == 3 else colour).save(path)
     values = {"source": "imagefolder", "path": str(tmp_path / "images")}
-    sources.prepare(dataset_options(values), tmp_path / "whole")
+    dataset_preparation.prepare(dataset_options(values), tmp_path / "whole")
     whole = read_info(tmp_path / "whole/dataset.json")
     assert whole.copies == {"image": {"rows": 1, "most": 2, "by": "bytes and pixels"}}
     part = dataset_options(values | {"subsample": {"fractions": {"dog": 0.5}}})

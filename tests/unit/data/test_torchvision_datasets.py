@@ -15,7 +15,13 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-from dpprobe.data import downloads, sources, split, table, torchvision_datasets
+from dpprobe.data import (
+    dataset_preparation,
+    downloads,
+    table,
+    torchvision_datasets,
+    train_test_split,
+)
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError
@@ -57,8 +63,8 @@ def prepared(
     if test:
         expect |= {"train": train, "test": test}
     chosen = options(name, mirror=server.url("/"), expect=expect, **more)
-    sources.download(chosen, tmp_path / "downloads")
-    sources.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    dataset_preparation.download(chosen, tmp_path / "downloads")
+    dataset_preparation.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
     rows = {
         part: pq.read_table(tmp_path / "tables" / f"{part}.parquet").to_pylist()
         for part in table.SPLITS
@@ -149,7 +155,7 @@ def test_a_path_gives_the_same_dataset_without_a_download(
     assert chosen.download_params() is None
     chosen.check()
     assert chosen.input_files()
-    sources.prepare(chosen, tmp_path / "again")
+    dataset_preparation.prepare(chosen, tmp_path / "again")
     again = table.read_info(tmp_path / "again" / "dataset.json")
     assert again.fingerprint == info.fingerprint
 
@@ -164,7 +170,7 @@ def test_a_wrong_checksum_stops_the_download(
         server.put(f"/{file.name}", file.read_bytes() + b"x")
     first = torchvision_datasets.remotes(name)[0]
     with pytest.raises(DownloadError, match=f"MD5 [0-9a-f]{{32}} where {first.md5} was expected"):
-        sources.download(options(name, mirror=server.url("")), tmp_path / "downloads")
+        dataset_preparation.download(options(name, mirror=server.url("")), tmp_path / "downloads")
     assert not (tmp_path / "downloads" / "receipt.json").exists()
     assert not (tmp_path / "downloads" / first.file).exists()
 
@@ -179,10 +185,10 @@ def test_an_interrupted_download_goes_on(
     server.put(path, content, faults=[Cut(1000), Cut(0)])
     chosen = options("CIFAR10", mirror=server.url("/"))
     with pytest.raises(DownloadError, match="1000 bytes are kept"):
-        sources.download(chosen, tmp_path / "downloads")
-    sources.download(chosen, tmp_path / "downloads")
+        dataset_preparation.download(chosen, tmp_path / "downloads")
+    dataset_preparation.download(chosen, tmp_path / "downloads")
     assert server.sent(path) == [1000, 0, len(content) - 1000]
-    sources.download(chosen, tmp_path / "downloads")
+    dataset_preparation.download(chosen, tmp_path / "downloads")
     assert len(server.visits) == 3
 
 
@@ -203,7 +209,7 @@ def test_sizes_are_known_before_the_download() -> None:
     assert options("CIFAR100").count_classes() == 100
     assert options("Places365").count_rows() == (1_803_460, 36_500)
     assert sum(torchvision_datasets.EUROSAT_ROWS) == 27_000
-    assert options("EuroSAT").count_rows() == split.count_rows(
+    assert options("EuroSAT").count_rows() == train_test_split.count_rows(
         torchvision_datasets.EUROSAT_ROWS, 0.2
     )
     assert sum(options("EuroSAT", test_fraction=0.37).count_rows() or ()) == 27_000
@@ -216,9 +222,9 @@ def test_a_size_that_differs_is_refused(
     for file in (tmp_path / "remote").iterdir():
         server.put(f"/{file.name}", file.read_bytes())
     chosen = options("MNIST", mirror=server.url(""), expect={"train": 60_000, "test": 10_000})
-    sources.download(chosen, tmp_path / "downloads")
+    dataset_preparation.download(chosen, tmp_path / "downloads")
     with pytest.raises(DataError, match="60000"):
-        sources.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+        dataset_preparation.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
     assert not (tmp_path / "tables" / "dataset.json").exists()
 
 
@@ -252,7 +258,7 @@ def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
     chosen = options("CIFAR10", path=str(tmp_path))
     chosen.check()
     with pytest.raises(DataError, match="torchvision cannot read it .*not found or corrupted"):
-        sources.prepare(chosen, tmp_path / "tables")
+        dataset_preparation.prepare(chosen, tmp_path / "tables")
 
 
 def test_a_folder_that_was_deleted_is_unpacked_again(
@@ -262,6 +268,6 @@ def test_a_folder_that_was_deleted_is_unpacked_again(
     batches = tmp_path / "downloads" / "cifar-10-python"
     batches.rename(tmp_path / "elsewhere")
     chosen = options("CIFAR10")
-    sources.prepare(chosen, tmp_path / "again", downloaded=tmp_path / "downloads")
+    dataset_preparation.prepare(chosen, tmp_path / "again", downloaded=tmp_path / "downloads")
     again = table.read_info(tmp_path / "again" / "dataset.json")
     assert again.fingerprint == info.fingerprint

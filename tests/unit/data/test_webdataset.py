@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.data import sources, tar_shards
+from dpprobe.data import dataset_preparation, tar_shards
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -23,7 +23,7 @@ def options_of(path: Path | str, **values: Any) -> Any:
 def prepare(directory: Path, path: Path | str, **values: Any) -> tuple[SplitTable, SplitTable]:
     options = options_of(path, **values)
     options.check()
-    sources.prepare(options, directory)
+    dataset_preparation.prepare(options, directory)
     return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
 
 
@@ -201,7 +201,7 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     fault(shards / "a-000.tar")
     options = options_of(shards)
     with pytest.raises(DataError, match=message) as refused:
-        sources.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare(options, tmp_path / "out")
     assert "fetch the shard again or pack it anew" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out/dataset.json").exists()
@@ -212,7 +212,7 @@ def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:
     for number in (3, 13):
         cut(shards / f"a-00{number // 10}.tar", f"n01/{number:04}.cls".encode())
     with pytest.raises(DataError) as refused:
-        sources.prepare(options_of(shards), tmp_path / "out")
+        dataset_preparation.prepare(options_of(shards), tmp_path / "out")
     one, other = str(refused.value).splitlines()
     assert "a-000.tar: cut short" in one
     assert "a-001.tar: cut short" in other

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from dpprobe.__main__ import main
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 
 
 @dataclass

@@ -16,8 +16,8 @@ from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
 from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_make
 from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 
 NAMED = [pytest.param(exhibit, id=exhibit.name) for exhibit in EXHIBITS]
 CONFIG = Path(__file__).resolve().parents[3]

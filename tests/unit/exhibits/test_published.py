@@ -11,7 +11,7 @@ import pytest
 from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.exhibits import published
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
 FOUNDATION, MEHTA = "foundation_features", "mehta_2022"

@@ -14,12 +14,12 @@ from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
 from dpprobe.features import near_duplicates
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.near_duplicates import DatasetSplit, find_near_duplicates
 from dpprobe.features.overlap_record import read_near_duplicates, write_near_duplicates
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
-from dpprobe.features.store import FeatureStore
 
 SIDE = 4
 GENERATOR = np.random.default_rng(5)

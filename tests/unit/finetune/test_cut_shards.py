@@ -20,9 +20,9 @@ from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, StoreError
-from dpprobe.features.extract import extract_shard
-from dpprobe.features.manifest import write_manifest
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.extraction import extract_shard
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.finetune.cut_shards import cut_backbone, cut_shape, extract_cut_shard
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.tuned_network import build_network, tuned_state, whole_network

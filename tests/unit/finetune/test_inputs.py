@@ -15,12 +15,12 @@ from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.images import ToBytes, ToTensor
+from dpprobe.backbones.image_preprocessing import ToBytes, ToTensor
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError, DataError, StoreError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.inputs import CutInputs, ImageInputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.unit_weights import Units

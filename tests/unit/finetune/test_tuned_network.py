@@ -16,7 +16,7 @@ from torch import nn
 
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.loading import load
-from dpprobe.backbones.networks import Graph
+from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.adapters import ChannelAffine

@@ -22,7 +22,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 
 AUTO = {"head": "auto"}
 SMALL = DataFacts(

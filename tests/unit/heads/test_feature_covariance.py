@@ -169,7 +169,9 @@ def test_public_covariance_is_the_private_one_of_other_rows(
     """As many rows as the private ones count for: here rows of twice their length, twice."""
     features, labels = classes_of()
     public = 2 * torch.cat([features, features])
-    monkeypatch.setattr("dpprobe.features.store.FeatureStore", lambda _path: PublicStore(public))
+    monkeypatch.setattr(
+        "dpprobe.features.feature_store.FeatureStore", lambda _path: PublicStore(public)
+    )
     options = Options(normalize="l2", ridge=3.0, public_covariance="somewhere/manifest.json")
     fitted = fit(options, features, labels, 4, noise=1e-7)
     private = fit(Options(normalize="l2", ridge=3.0), features, labels, 4, noise=1e-7)
@@ -177,7 +179,7 @@ def test_public_covariance_is_the_private_one_of_other_rows(
     assert options.paths == ("init_file", "public_covariance")
     assert options.input_files() == ("somewhere/manifest.json",)
     monkeypatch.setattr(
-        "dpprobe.features.store.FeatureStore", lambda _path: PublicStore(public[:, :3])
+        "dpprobe.features.feature_store.FeatureStore", lambda _path: PublicStore(public[:, :3])
     )
     with pytest.raises(DataError, match="dimension 3"):
         fit(options, features, labels, 4, noise=0.05)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, method_options
@@ -162,7 +162,7 @@ repository, large, small, *heads = sys.argv[1:]
 sys.path.insert(0, repository)
 from tests.unit.heads import test_fit_every_head as here
 from dpprobe.heads.fit import fit_heads
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet
 from pathlib import Path
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.normalisation import L2, NoNormalisation
@@ -312,7 +312,7 @@ def test_rows_without_labels_and_without_numbers_leave_no_trace(tmp_path: Path) 
 def test_a_noisy_centre_and_draws_share_a_budget(tmp_path: Path) -> None:
     """A priced normalisation: candidates are centred by what it released."""
     store = write_store(tmp_path, rows=600, dimension=12, classes=4)
-    from dpprobe.features.store import FeatureStore
+    from dpprobe.features.feature_store import FeatureStore
 
     read = FeatureStore(store)
     labels = torch.from_numpy(np.asarray(read.labels).astype(np.int64))

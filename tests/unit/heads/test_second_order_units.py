@@ -196,7 +196,7 @@ def test_a_public_covariance_counts_as_the_units(monkeypatch: pytest.MonkeyPatch
     """Its rows are units of their own; what they sum to is scaled to n."""
     features, labels = classes_of(200, 9, CLASSES)
     public = classes_of(150, 9, CLASSES, seed=1)[0] / 20
-    monkeypatch.setattr("dpprobe.features.store.FeatureStore", lambda _path: Stream(public))
+    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _path: Stream(public))
     units = Units.of([f"{index % 37}" for index in range(200)])
     options = Options(normalize="none", intercept=0.0)
     design = Design(options, rows_of(features, labels, CLASSES, units=units), private=True)

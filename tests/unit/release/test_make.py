@@ -18,7 +18,7 @@ import pytest
 
 from dpprobe.artifacts import fingerprint
 from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads

@@ -22,14 +22,14 @@ import torch
 from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.data.image_files import open_image
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.extract import extract_shard
-from dpprobe.features.manifest import write_manifest
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.extraction import extract_shard
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import one_head, score_rows
 from dpprobe.release.bundle import FACTS_FILE, read_bundle, write_sums
@@ -82,7 +82,7 @@ def cifar(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
               "test": str(shared_data / "cifar10" / "test.parquet"),
               "limit": {"train": 200, "test": 1}, "missing_classes": "warn"}  # fmt: skip
-    sources.prepare(dataset_options(source), folder)
+    dataset_preparation.prepare(dataset_options(source), folder)
     return folder
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.study.audits import audit_cells
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 METHODS = {

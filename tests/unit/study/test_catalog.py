@@ -18,14 +18,14 @@ from PIL import Image
 from pydantic import ValidationError
 
 from dpprobe import resources
-from dpprobe.data import downloads, prompts, sources
-from dpprobe.data.groups import group_column
+from dpprobe.data import dataset_preparation, downloads, prompts
+from dpprobe.data.group_columns import group_column
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study import catalog
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.catalog_fixtures import BUILDERS, Place, serve_folder
 from tests.support.hub_server import serve
 
@@ -271,10 +271,10 @@ def test_every_entry_has_a_fixture() -> None:
 def prepare(options: DatasetOptions, folder: Path, tables: Path) -> None:
     options.check()
     if options.download_params() is None:
-        sources.prepare(options, tables)
+        dataset_preparation.prepare(options, tables)
         return
-    sources.download(options, folder)
-    sources.prepare(options, tables, downloaded=folder)
+    dataset_preparation.download(options, folder)
+    dataset_preparation.prepare(options, tables, downloaded=folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -317,7 +317,7 @@ def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -
     entry = catalog.dataset_entry("chexpert")
     small = BUILDERS["chexpert"](entry, place)
     options = options_of("chexpert", **small.values, expect={})
-    sources.prepare(options, tmp_path)
+    dataset_preparation.prepare(options, tmp_path)
     table = SplitTable(tmp_path / "train.parquet")
     labels = {name: table.labels()[:, k].tolist() for k, name in enumerate(table.class_names)}
     # Row r of the fixture says (1, 0, -1, blank)[(r + place) % 4]; Atelectasis has place 8.
@@ -331,7 +331,7 @@ def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -
 def test_mimics_tables_are_joined(place: Place, tmp_path: Path) -> None:
     entry = catalog.dataset_entry("mimic_cxr")
     small = BUILDERS["mimic_cxr"](entry, place)
-    sources.prepare(options_of("mimic_cxr", **small.values, expect={}), tmp_path)
+    dataset_preparation.prepare(options_of("mimic_cxr", **small.values, expect={}), tmp_path)
     table = SplitTable(tmp_path / "train.parquet")
     groups = table.groups()
     # Row r has r % 3 admissions, of which the first says Medicaid; row 3 has no labels.

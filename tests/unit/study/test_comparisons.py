@@ -10,7 +10,7 @@ from dpprobe.study.comparisons import (
     delta_groups,
     study_comparisons,
 )
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 
 DIGITS = {"source": "sklearn", "name": "digits"}
 

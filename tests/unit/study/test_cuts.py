@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpprobe.study.cuts import Cut, study_cuts
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 NETWORK = {"family": "timm", "model": "mobilenetv2_035", "pretrained": False}

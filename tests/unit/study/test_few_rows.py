@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpprobe.study.dimensions import check_dimensions
+from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.few_rows import few_rows_warnings
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
 FEW = changed("datasets.digits.subsample", {"per_class": 6}) | {"epsilons": [0.1, "inf"]}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError
-from dpprobe.study.check import check_study
 from dpprobe.study.imbalance import rare_classes
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 BLOCK = {"datasets": ["digits"], "classes": [3, "8"], "fractions": [0.05, 1, 0.5]}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
 from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 ONE_LABEL = {"source": "sklearn", "name": "digits"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
 TUNED = {"head": "tuned", "base": {"head": "sgd", "steps": 100_000_000}}

@@ -9,7 +9,6 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.registry import method_options
-from dpprobe.study.load import load_study
 from dpprobe.study.representation_law import (
     law_backbones,
     law_datasets,
@@ -18,6 +17,7 @@ from dpprobe.study.representation_law import (
     tuning,
 )
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 METHODS = {

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from jsonschema.protocols import Validator
 
-from dpprobe.study.load import load_study
 from dpprobe.study.schema import study_schema
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
 
 

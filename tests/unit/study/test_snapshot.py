@@ -12,8 +12,8 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.study import snapshot
-from dpprobe.study.load import load_study
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, Snapshot, check_run, run_study
+from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
 from tests.support.small_study import STUDY, changed
 

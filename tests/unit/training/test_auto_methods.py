@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from dpprobe.errors import DpprobeError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads

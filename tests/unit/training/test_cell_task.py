@@ -16,8 +16,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
 from dpprobe.results import halves

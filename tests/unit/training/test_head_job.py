@@ -19,9 +19,9 @@ from safetensors.numpy import load_file, save_file
 from dpprobe import artifacts
 from dpprobe.artifacts import fingerprint
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
-from dpprobe.features import text
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features import text_embeddings
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
@@ -516,7 +516,7 @@ def test_a_start_of_other_classes_is_refused_before_training(
     run: Run, fits: list[tuple[str, int]]
 ) -> None:
     path = run.folder / "text.safetensors"
-    metadata = {"format": text.FORMAT, "class_names": ["c", "b", "a"]}
+    metadata = {"format": text_embeddings.FORMAT, "class_names": ["c", "b", "a"]}
     weights = {"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}
     save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
     method = method_options(

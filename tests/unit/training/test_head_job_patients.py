@@ -13,10 +13,10 @@ import pytest
 
 from dpprobe.artifacts import fingerprint
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
-from dpprobe.features.store import FeatureStore
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import epsilon_value

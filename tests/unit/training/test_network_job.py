@@ -12,14 +12,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from dpprobe.backbones.timm_models import Options as Timm
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
-from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.heads.first_order_options import GRADIENTS
 from dpprobe.heads.registry import method_options
@@ -270,7 +270,7 @@ def test_features_of_other_weights_are_refused(run: Run) -> None:
 
 
 def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
-    sources.prepare(Sklearn.model_validate({"name": "digits"}), tmp_path / "data")
+    dataset_preparation.prepare(Sklearn.model_validate({"name": "digits"}), tmp_path / "data")
     info = read_info(tmp_path / "data" / "dataset.json")
     table = SplitTable(tmp_path / "data" / "train.parquet")
     write_features(tmp_path)

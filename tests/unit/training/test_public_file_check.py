@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from dpprobe import artifacts
 from dpprobe.errors import DpprobeError, PrivacyError
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import check_unmarked

@@ -17,10 +17,10 @@ from torch import nn
 
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError, DpprobeError
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
-from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
-from dpprobe.data.groups import CLASSES as CLASSES
+from dpprobe.data.group_columns import CLASSES as CLASSES
 from dpprobe.data.options import Headline
 from dpprobe.records import Part, Record
 

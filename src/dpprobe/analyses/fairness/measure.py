@@ -44,7 +44,7 @@ from dpprobe.analyses.fairness.group_metrics import Head, Layout, Resamples
 from dpprobe.analyses.fairness.groupings import Counts, Grouping, TestRows, groupings, label_counts
 from dpprobe.analyses.fairness.parity import named_thresholds, parity, parity_rows
 from dpprobe.artifacts import write_table
-from dpprobe.data.groups import GROUP_PREFIX
+from dpprobe.data.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.progress import Progress

@@ -21,7 +21,7 @@ from dpprobe.artifacts import write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import nonprivate
 from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.normalisation import NoNormalisation

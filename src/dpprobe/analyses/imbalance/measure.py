@@ -31,7 +31,7 @@ from dpprobe.analyses.imbalance.rare_classes import break_down, estimate, fit_la
 from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.balance_options import log_shifts
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.fitted import CLASS_PRIORS, Heads

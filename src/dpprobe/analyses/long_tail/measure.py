@@ -36,7 +36,7 @@ from dpprobe.analyses.long_tail.memorisation import (
 from dpprobe.analyses.long_tail.sub_classes import Index, Sizes
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy.randomness import cell_seed, derived_seed, stream
 from dpprobe.progress import Progress
 from dpprobe.results.intervals import wilson

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.networks import find_blocks
+from dpprobe.backbones.network_forward import find_blocks
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.devices import is_gpu
 from dpprobe.errors import ConfigError, DataError

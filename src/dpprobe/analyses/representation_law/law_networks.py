@@ -26,7 +26,7 @@ from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, l
 from dpprobe.artifacts import fingerprint, sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.networks import Graph
+from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable
 from dpprobe.devices import identity_device, limit_threads, resolve_device
@@ -45,7 +45,7 @@ from dpprobe.results.network_record import (
     NetworkRecord,
     network_folder,
 )
-from dpprobe.study.networks import network_options
+from dpprobe.study.network_methods import network_options
 from dpprobe.study.options import RepresentationLawOptions
 from dpprobe.study.representation_law import tuning
 from dpprobe.versions import VERSIONS

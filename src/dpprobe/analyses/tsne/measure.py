@@ -14,7 +14,7 @@ from dpprobe.artifacts import check_not_newer, read_table, write_table
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
-    from dpprobe.features.store import FeatureStore
+    from dpprobe.features.feature_store import FeatureStore
 
 logger = logging.getLogger("dpprobe")
 
@@ -68,7 +68,7 @@ def tsne(
       DataError: when a feature shard is missing or damaged.
     """
     # HDF5: figures read embeddings and need none
-    from dpprobe.features.store import FeatureStore
+    from dpprobe.features.feature_store import FeatureStore
 
     store = FeatureStore(manifest)
     rows = _sample(store.rows, points, seed)

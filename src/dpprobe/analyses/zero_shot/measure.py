@@ -20,8 +20,8 @@ from dpprobe.analyses.zero_shot.zero_shot_record import ZERO_SHOT_FORMAT, ZERO_S
 from dpprobe.artifacts import write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
-from dpprobe.features.text import read_text_embeddings
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.text_embeddings import read_text_embeddings
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 

@@ -16,7 +16,7 @@ from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.exhibits.published import Published
-from dpprobe.features.manifest import read_manifest
+from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.reporting.figures.backbones import (
     backbone_figure,
     image_side,

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pyarrow import parquet as pq
 
-from dpprobe.backbones.images import convert
+from dpprobe.backbones.image_preprocessing import convert
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.exhibits import style
 

@@ -17,7 +17,7 @@ from dpprobe.analyses.audit import membership, shadows
 from dpprobe.analyses.audit.membership import MembershipResult, attack
 from dpprobe.analyses.audit.roc import roc
 from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet

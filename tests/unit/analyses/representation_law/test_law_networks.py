@@ -18,7 +18,7 @@ from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.timm_models import Options as Timm
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.tuned_network import build_network, tuned_state
@@ -50,7 +50,7 @@ CONVOLUTIONAL = Timm.model_validate(
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("data")
-    sources.prepare(Sklearn.model_validate({"name": "digits"}), folder)
+    dataset_preparation.prepare(Sklearn.model_validate({"name": "digits"}), folder)
     return {split: folder / f"{split}.parquet" for split in ("train", "test")}
 
 

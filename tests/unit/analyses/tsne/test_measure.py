@@ -14,8 +14,8 @@ from sklearn.neighbors import NearestNeighbors
 from dpprobe.analyses.tsne.measure import agreement, embed, nearest, read_embedding, tsne
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
-from dpprobe.features.header import ShardHeader, row_range
-from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.results.summary import SCHEMA
 

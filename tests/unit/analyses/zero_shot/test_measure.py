@@ -21,8 +21,8 @@ from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import prompts, table
 from dpprobe.errors import DataError
-from dpprobe.features import text
-from dpprobe.features.text import write_text_embeddings
+from dpprobe.features import text_embeddings
+from dpprobe.features.text_embeddings import write_text_embeddings
 from tests.support import tiny_clip
 from tests.unit.analyses.tsne.test_measure import write_store
 
@@ -31,7 +31,7 @@ CLASSES = ("airplane", "cat", "dog", "ship")
 
 
 def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
-    """A text artifact as `features.text` writes it."""
+    """A text artifact as `features.text_embeddings` writes it."""
     facts = {
         "format": "dpprobe-text", "format_version": 1, "class_names": CLASSES[: len(weights)],
         "set": "simple", "templates": ["{c}"], "words": CLASSES[: len(weights)],
@@ -69,7 +69,7 @@ def test_scores_are_open_clip_s_own(
     described = table.DatasetInfo(
         class_names=CLASSES, multi_label=False, groups=(), fingerprint="f", splits={}, source={}
     )
-    monkeypatch.setattr(text, "read_info", lambda _path: described)
+    monkeypatch.setattr(text_embeddings, "read_info", lambda _path: described)
     options = backbone_options({"family": "open_clip", "model": model, "pretrained": False})
     write_text_embeddings(
         tmp_path / "text.safetensors", options=options, info=tmp_path / "dataset.json",

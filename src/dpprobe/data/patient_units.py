@@ -1,0 +1,148 @@
+"""Whose the images of a dataset are: patients, donors or sites, each on one side of a split."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.data import train_test_split
+from dpprobe.data.split_options import SplitOptions
+
+Unit = Literal["image", "patient"]
+
+
+class UnitOptions(SplitOptions):
+    """Options of a source that has a column which says whose an image is."""
+
+    unit_column: str | None = Field(
+        None,
+        min_length=1,
+        description="Who an image is of, such as a patient; of several such columns the coarsest, "
+        "which covers the others. A patient in both splits is an error, a split that is made here "
+        "is one of patients, and each of them counts once in test metrics.",
+    )
+    unit: Unit | None = Field(
+        None,
+        description="The unit of privacy: patient, all images of one value of `unit_column`, or "
+        "image. Absent, the study's privacy.unit; without that, patient where there is a column.",
+    )
+    max_images_per_patient: int | None = Field(
+        None,
+        ge=1,
+        description="Train on the first so many images of each patient and leave out the others. "
+        "Public. With `unit: image` a patient's own epsilon is computed for so many.",
+    )
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> UnitOptions:
+        if self.unit_column is None:
+            for name, value in (
+                ("unit", None if self.unit == "image" else self.unit),
+                ("max_images_per_patient", self.max_images_per_patient),
+            ):
+                if value is not None:
+                    raise ValueError(
+                        f"{name}: {value} without unit_column; name the column that says whose an "
+                        "image is"
+                    )
+        return self
+
+    def preparation_params(self) -> dict[str, Any]:
+        """Returns the options that decide the split tables; these only where they are written.
+
+        So tables, and features, that were made before there were such options are still current.
+        """
+        params = super().preparation_params()
+        unset = [name for name in ("unit_column", "max_images_per_patient") if not params[name]]
+        return {name: value for name, value in params.items() if name not in unset}
+
+    def named_unit(self) -> Unit | None:
+        return self.unit
+
+    def names_units(self) -> bool:
+        return self.unit_column is not None
+
+    def unit_name(self) -> str | None:
+        return self.unit_column
+
+    def images_per_patient(self) -> int | None:
+        return self.max_images_per_patient
+
+
+def choose_test(
+    units: Sequence[str],
+    strata: Sequence[int],
+    *,
+    fraction: float,
+    seed: int,
+    by: train_test_split.SplitBy = "class",
+) -> list[bool]:
+    """Chooses test rows by a split of the units: all rows of one are on one side.
+
+    By class, a unit's stratum is the class that most of its rows have, the first of these. By id,
+    the hash is of the unit's name.
+
+    Args:
+      units: the name of each row's unit.
+      strata: each row's class, or one constant.
+      fraction, seed, by: as in `train_test_split.choose_test`.
+    """
+    if by == "id":
+        return train_test_split.choose_by_id(units, fraction=fraction, seed=seed)
+    classes: dict[str, Counter[int]] = {}
+    for unit, label in zip(units, strata, strict=True):
+        classes.setdefault(unit, Counter())[label] += 1
+    most: list[Hashable] = [
+        min(counts, key=lambda label: (-counts[label], label)) for counts in classes.values()
+    ]
+    chosen = train_test_split.choose_test(list(classes), most, fraction=fraction, seed=seed)
+    sides = dict(zip(classes, chosen, strict=True))
+    return [sides[unit] for unit in units]
+
+
+def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
+    """Returns True for the first `most` rows of each unit, or for all where it is None."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for unit in units:
+        seen[unit] += 1
+        kept.append(most is None or seen[unit] <= most)
+    return kept
+
+
+def mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
+    """Returns the units that are no units, each with why, as the end of a sentence.
+
+    One has rows in both splits, or is a number that also stands without its fraction: 12.0 where
+    other rows of the patient have 12.
+
+    Args:
+      sides: the units of the rows of each split.
+    """
+    names = [set(units) for units in sides.values()]
+    both = set.intersection(*names) if len(names) > 1 else set()
+    known = set().union(*names)
+    numbers = {unit: re.fullmatch(r"(-?\d+)\.0+", unit) for unit in known}
+    twice = {
+        unit: f"is {number[1]!r} in other rows"
+        for unit, number in numbers.items()
+        if number and number[1] in known
+    }
+    return {**twice, **dict.fromkeys(both, "has images in both splits")}
+
+
+def faults(
+    units: Iterable[str], wrong: Mapping[str, str], column: str
+) -> Iterator[list[tuple[str, str]]]:
+    """Yields the problems of each row's unit: a blank, or what `mistaken` says of it."""
+    for unit in units:
+        if not unit:
+            yield [("patient", f"no patient: {column} is blank")]
+        elif unit in wrong:
+            yield [("patient", f"patient {unit!r} {wrong[unit]}")]
+        else:
+            yield []

@@ -1,0 +1,141 @@
+"""A backbone that can be had now: of a local checkpoint, of weights fetched before, or wavelets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe.backbones.checkpoints import check_kind
+from dpprobe.backbones.feature_dimensions import read_dimensions
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.projection import USUAL_WIDTH
+from dpprobe.backbones.registry import FAMILIES
+from dpprobe.backbones.timm_models import known_architectures
+from dpprobe.errors import ConfigError
+from dpprobe.options import options_class
+from dpprobe.study import catalog
+
+HUB = "https://huggingface.co/"
+_WEIGHTS = (
+    "model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors",
+    "open_clip_pytorch_model.bin",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A backbone for a study.
+
+    Attributes:
+      name: in the study.
+      keys: its options.
+      comment: why it was taken.
+      dimension: features of an image; None where nothing tells it.
+      pretrained: True for a network with weights.
+    """
+
+    name: str
+    keys: Mapping[str, Any]
+    comment: str
+    dimension: int | None
+    pretrained: bool
+
+
+def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
+    """Chooses a backbone whose weights are on this machine, or one that needs none.
+
+    Args:
+      checkpoint: a file of weights of a timm model.
+      model: its name; absent, read off the file's name.
+
+    Raises:
+      ConfigError: for a file that is missing, holds no weights, or those of another model.
+    """
+    if checkpoint is not None:
+        return _of_checkpoint(checkpoint, model)
+    if model is not None:
+        raise ConfigError(f"--model {model}: it is the network of --checkpoint; name its weights")
+    fetched = _fetched()
+    if fetched is None:
+        return _scattering()
+    keys = {"catalog": fetched}
+    entry = catalog.backbone_entries()[fetched]
+    return Chosen(
+        name=fetched,
+        keys=keys,
+        comment=f"{entry['title']}, trained on {entry['trained_on']}: its weights are in this "
+        "machine's Hugging Face cache. They must not have been trained on your private images.",
+        dimension=entry["dimension"],
+        pretrained=True,
+    )
+
+
+def _scattering() -> Chosen:
+    keys = {"family": "scattering", "size": 32, "color": "rgb", "project": USUAL_WIDTH}
+    return Chosen(
+        name="scattering",
+        keys=keys,
+        comment="Wavelets, which need no weights, projected to fewer numbers by public random "
+        "signs. A pretrained network is far better.",
+        dimension=_options(keys).computed_dimension,
+        pretrained=False,
+    )
+
+
+def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
+    path = Path(checkpoint).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"--checkpoint {checkpoint}: no such file; correct the path")
+    check_kind(path)
+    model = model or _model_of(path)
+    keys = {"family": "timm", "model": model, "checkpoint": checkpoint}
+    options = _options(keys)
+    options.check()
+    with tempfile.TemporaryDirectory() as folder:
+        known = read_dimensions({"network": options}, Path(folder))
+    if fault := known.faults.get("network"):
+        raise ConfigError(f"--{fault}" if fault.startswith(("checkpoint", "model")) else fault)
+    return Chosen(
+        name=model.split(".")[0].lower().replace("-", "_"),
+        keys=keys,
+        comment="Features are what enters its classifier, so the classes that it was trained on do "
+        "not matter. It must not have been trained on your private images. Where it was trained "
+        "with another preprocessing than timm has for its name, write that (docs/features.md).",
+        dimension=known.known["network"],
+        pretrained=True,
+    )
+
+
+def _options(keys: Mapping[str, Any]) -> BackboneOptions:
+    options = options_class(FAMILIES, keys["family"]).model_validate(keys)
+    assert isinstance(options, BackboneOptions)
+    return options
+
+
+def _model_of(path: Path) -> str:
+    """Returns the timm model whose name a file's name begins with, the longest of them."""
+    known = known_architectures() or {}
+    stem = path.name.lower()
+    names = [name for name in known if stem.startswith(name.lower())]
+    if not names:
+        raise ConfigError(
+            f"--checkpoint {path}: its name does not begin with a model's of timm, so say of which "
+            "network the weights are: --model, such as --model resnet50"
+        )
+    return max(names, key=len)
+
+
+def _fetched() -> str | None:
+    """Returns the first backbone of the catalog whose weights were fetched before."""
+    from huggingface_hub import try_to_load_from_cache  # its import takes a while
+
+    for name, entry in catalog.backbone_entries().items():
+        repo = str(entry["source"]).removeprefix(HUB)
+        if repo == entry["source"] or repo.count("/") != 1:
+            continue
+        if any(isinstance(try_to_load_from_cache(repo, file), str) for file in _WEIGHTS):
+            return name
+    return None

@@ -1,0 +1,230 @@
+"""Guesses of what the columns of a table are, by their names and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dpprobe.data.alike_names import alike, in_words, joined_labels
+from dpprobe.data.group_columns import group_column
+from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, usual
+from dpprobe.draft.seen_dataset import Line, Value
+from dpprobe.errors import ConfigError
+
+MOST_CLASSES = 1000
+MOST_GROUPS = 20
+AGE_BINS = (18, 40, 60, 80)
+_YES_NO = frozenset({"0", "1", "0.0", "1.0"})
+_UNCERTAIN = frozenset({"-1", "-1.0"})
+
+
+@dataclass
+class Column:
+    """The values of a column.
+
+    Attributes:
+      values: those there are, but blanks, while they are few enough for classes.
+      many: True where there are more.
+      blanks: rows without a value.
+      first: of the first rows.
+    """
+
+    values: set[str] = field(default_factory=set)
+    many: bool = False
+    blanks: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, value: str) -> None:
+        """Takes one row's value."""
+        if len(self.first) < MOST_GROUPS:
+            self.first.append(value)
+        if not value:
+            self.blanks += 1
+        elif not self.many:
+            self.values.add(value)
+            self.many = len(self.values) > MOST_CLASSES
+
+    @property
+    def numbers(self) -> bool:
+        try:
+            return bool([float(value) for value in self.values])
+        except ValueError:
+            return False
+
+
+Columns = Mapping[str, Column]
+
+
+def named(columns: Iterable[str], name: str, option: str, place: str) -> str:
+    """Returns a column that a user named.
+
+    Raises:
+      ConfigError: where there is none of that name.
+    """
+    columns = list(columns)
+    if name not in columns:
+        raise ConfigError(
+            f"{option} {name}: {place} has no such column; it has {', '.join(columns)}"
+        )
+    return name
+
+
+def guess_label(columns: Columns) -> str | None:
+    """Returns the column that one label an image stands in."""
+    return next(
+        (
+            name
+            for name in usual(columns, LABELS)
+            if not columns[name].many and len(columns[name].values) > 1
+        ),
+        None,
+    )
+
+
+def guess_labels(columns: Columns) -> list[str]:
+    """Returns columns of yes and no, which several labels an image stand in; two or more."""
+    binary = [
+        name
+        for name, column in columns.items()
+        if column.values and column.values <= _YES_NO | _UNCERTAIN and not _is_usual(name)
+    ]
+    return binary if len(binary) > 1 else []
+
+
+def _is_usual(name: str) -> bool:
+    return any(usual([name], [*PATIENTS, *CASES, *SPLITS, *GROUPS]))
+
+
+def no_label(columns: Columns, place: str) -> ConfigError:
+    """Returns the error for a table that no column of which is known for labels."""
+    return ConfigError(
+        f"{place}: no column of labels by a usual name ({', '.join(LABELS)}) with two to "
+        f"{MOST_CLASSES} values; it has {', '.join(columns)}: name it with --label"
+    )
+
+
+def class_names(column: Column, name: str, place: str) -> list[str]:
+    """Returns the classes that a column of labels has, as numbers or by the alphabet.
+
+    Raises:
+      ConfigError: for less than two, for more than anybody would tell apart, and for two that
+        look alike.
+    """
+    if column.many:
+        raise ConfigError(
+            f"{place}: column {name} has more than {MOST_CLASSES} different values, so it is no "
+            "column of classes; name another with --label"
+        )
+    if len(column.values) < 2:
+        raise ConfigError(
+            f"{place}: column {name} has {len(column.values)} classes: a classifier tells two or "
+            "more apart; add images of another or name another column with --label"
+        )
+    for names in alike(sorted(column.values)):
+        raise ConfigError(
+            f"{place}: column {name} has {in_words(names)}, which differ in case or spaces alone; "
+            "write one of them everywhere"
+        )
+    if column.numbers:
+        return sorted(column.values, key=lambda value: (float(value), value))
+    return sorted(column.values)
+
+
+def guess_unit(columns: Columns) -> tuple[str, bool] | None:
+    """Returns the column that says whose an image is, and True where it names people."""
+    for names, people in ((PATIENTS, True), (CASES, False)):
+        for name in usual(columns, names):
+            if len(columns[name].values) > 1:
+                return name, people
+    return None
+
+
+def unit_line(column: str, *, people: bool) -> Line:
+    """Returns the option of the unit of privacy, and says that it is a guess."""
+    if people:
+        comment = (
+            "Guessed from its name: whose an image is. The unit of privacy is then the patient, "
+            "all images of one together, on one side of the split. Check it: a wrong column "
+            "promises the wrong thing."
+        )
+    else:
+        comment = (
+            "Guessed from its name: what several images are of. No column names people, and a "
+            "person may have several of these: the promise is for each of them alone. Name the "
+            "column of patients if there is one."
+        )
+    return Line(value=column, comment=comment)
+
+
+def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
+    """Says what a person should know of the unit of privacy."""
+    if unit is None:
+        return [
+            f"no column is known to name patients ({', '.join(PATIENTS[:4])} and the like), so "
+            "the unit of privacy is one image; if people have several, name theirs with --patient"
+        ]
+    name, people = unit
+    notes = []
+    if not people:
+        notes.append(
+            f"column {name} is taken for whose an image is, and a person may have several; name "
+            "the column of patients with --patient if there is one"
+        )
+    if blanks := columns[name].blanks:
+        notes.append(
+            f"column {name} is blank in {blanks} rows, and a run refuses them: whose are they?"
+        )
+    return notes
+
+
+def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
+    """Returns columns of subgroups by their names: a column each, or a column with limits.
+
+    Args:
+      plain: True for a source whose subgroups are columns as they are.
+    """
+    groups: dict[str, Value] = {}
+    for column in usual(columns, GROUPS):
+        name = group_column(column.strip().lower().replace(" ", "_")).removeprefix("group_")
+        seen = columns[column]
+        if name in groups or len(seen.values) < 2:
+            continue
+        if name == "age" and seen.numbers and not plain:
+            groups[name] = {"column": column, "bins": list(AGE_BINS)}
+        elif len(seen.values) <= MOST_GROUPS and "/" not in name:
+            groups[name] = column
+    return groups
+
+
+def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
+    """Returns the column that says which split a row is of, with its words for train and test."""
+    for name in usual(columns, SPLITS):
+        values = sorted(columns[name].values)
+        train = [value for value in values if value.lower() in ("train", "training")]
+        test = [value for value in values if value.lower() in ("test", "testing")]
+        if train and test and not columns[name].many:
+            return name, train, test
+    return None
+
+
+def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
+    """Says which decisions on labels that are missing or uncertain a person must take."""
+    notes = []
+    if blanks := sum(columns[name].blanks for name in labels):
+        words = "zeros or drop" if len(labels) > 1 else "drop"
+        notes.append(
+            f"{blanks} labels are blank, and a run refuses them: complete them, or write "
+            f"`missing:` {words} beside the labels"
+        )
+    if any(columns[name].values & _UNCERTAIN for name in labels) and len(labels) > 1:
+        notes.append(
+            "some labels are -1, uncertain, and a run refuses them: write `uncertain:` ones, zeros "
+            "or drop beside the labels"
+        )
+    if len(labels) == 1 and (joined := joined_labels(columns[labels[0]].values)):
+        notes.append(
+            f"{', '.join(joined[:3])} in {labels[0]}: taken for a class of its own, and its parts "
+            "are classes too; if an image may have several labels, make a column of 0 and 1 of "
+            "each and name them in `label_columns`"
+        )
+    return notes

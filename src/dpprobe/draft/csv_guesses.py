@@ -1,0 +1,162 @@
+"""A look at a CSV file with one row an image."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpprobe.data import csv_files, csv_manifest
+from dpprobe.data.csv_options import ManifestOptions
+from dpprobe.draft import column_guesses as guesses
+from dpprobe.draft.column_guesses import Column, Columns
+from dpprobe.draft.image_places import Place, find_images
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
+
+PUBLIC_NAMES = (
+    "Read off the labels. Published with every head, so each must be one that may be known; a "
+    "class that only its rows tell of is no public fact."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """Columns and a folder that a user named, in place of guesses.
+
+    Attributes:
+      label: the column of labels.
+      image: the column of images.
+      patient: the column that says whose an image is.
+      root: the folder that paths start at.
+    """
+
+    label: str | None = None
+    image: str | None = None
+    patient: str | None = None
+    root: str | None = None
+
+
+def look_at_csv(place: str, wishes: Wishes) -> Seen:
+    """Looks at the rows of a CSV file; opens no image.
+
+    Raises:
+      ConfigError: where a column is not known, or no image is where the file says.
+    """
+    path = Path(place).expanduser()
+    raw, columns = _read(path)
+    for name, option in ((wishes.label, "--label"), (wishes.image, "--image"),
+                         (wishes.patient, "--patient")):  # fmt: skip
+        if name is not None:
+            guesses.named(columns, name, option, place)
+    label = wishes.label or guesses.guess_label(columns)
+    labels = [] if label else guesses.guess_labels(columns)
+    if label is None and not labels:
+        raise guesses.no_label(columns, place)
+    root = Path(wishes.root).expanduser() if wishes.root else None
+    images = find_images(columns, table=path, root=root, column=wishes.image)
+    guessed = guesses.guess_unit(columns)
+    unit = (wishes.patient, True) if wishes.patient else guessed
+    keys = _place_keys(images, path, raw.delimiter)
+    if label is not None:
+        names = guesses.class_names(columns[label], label, place)
+        keys["label_column"] = Line(value=label)
+        keys["class_names"] = Line(value=names, comment=PUBLIC_NAMES)
+    else:
+        keys["label_columns"] = Line(value=labels, comment="Several labels an image.")
+    if unit is not None:
+        keys["unit_column"] = guesses.unit_line(unit[0], people=unit[1])
+    if groups := guesses.guess_groups(columns):
+        keys["group_columns"] = Line(
+            value=dict(groups),
+            comment="Guessed from their names: kept beside every prediction, not trained on. "
+            "`fairness: {}` below the seeds compares them.",
+        )
+    notes = [*guesses.unit_notes(columns, unit),
+             *guesses.uncertain_notes(columns, labels or [str(label)])]  # fmt: skip
+    return _count(place, keys | _split_keys(columns, path), notes)
+
+
+def _read(path: Path) -> tuple[ManifestOptions, Columns]:
+    """Reads the values of all columns, with the delimiter that the header has."""
+    # Neither labels nor classes are known yet, which options are not made without.
+    raw = csv_manifest.Options.model_construct(root=str(path.parent), train=path.name)
+    header = csv_files.read_header(raw, path.name, "train")
+    if delimiter := csv_files.other_delimiter(header):
+        other = raw.model_copy(update={"delimiter": delimiter})
+        columns_there = csv_files.read_header(other, path.name, "train")
+        if len(columns_there) > 1:
+            raw, header = other, columns_there
+    columns = {name: Column() for name in header}
+    with csv_files.open_rows(raw, path.name) as rows:
+        next(rows)
+        for row in rows:
+            for column, value in zip(columns.values(), row, strict=False):
+                column.add(value.strip())
+    return raw, columns
+
+
+def _place_keys(images: Place, path: Path, delimiter: str | None) -> dict[str, Line]:
+    root = os.path.normpath(images.root)
+    same = images.root.resolve() == path.parent.resolve()
+    train = path.name if same else os.path.relpath(path.resolve(), images.root.resolve())
+    keys = {
+        "source": Line(value="csv"),
+        "root": Line(value=root, comment="Every path below, and in the file, starts here."),
+        "train": Line(value=train),
+    }
+    if delimiter is not None:
+        keys["delimiter"] = Line(value=delimiter)
+    if images.template is None:
+        keys["path_column"] = Line(value=images.column)
+    else:
+        keys["path_template"] = Line(value=images.template)
+    return keys
+
+
+def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
+    """Returns a test split that the file, or one beside it, already has."""
+    if split := guesses.guess_split(columns):
+        name, train, test = split
+        return {
+            "split_column": Line(value=name),
+            "train_values": Line(value=train),
+            "test_values": Line(value=test),
+        }
+    beside = path.with_name(path.name.replace("train", "test", 1))
+    if path.name.startswith("train") and beside.is_file():
+        return {"test": Line(value=beside.name)}
+    return {}
+
+
+def _count(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
+    """Counts the rows that the options take."""
+    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+
+    seen = Seen(place=place, keys=keys, counts={}, images=0)
+    options = seen.options()
+    assert isinstance(options, csv_manifest.Options)
+    options.check()
+    multi_label = options.multi_label()
+    wanted = {*(options.label_columns or ()), options.label_column, options.unit_column}
+    wanted.add(options.split_column)
+    counts: Counter[str] = Counter(dict.fromkeys(options.names(), 0))
+    patients: set[str] = set()
+    images = 0
+    for rows in csv_rows.load(options, {name for name in wanted if name}, quiet=True).values():
+        images += len(rows.frame)
+        for number, name in enumerate(options.names()):
+            has = rows.codes[:, number] == 1 if multi_label else rows.codes[:, 0] == number
+            counts[name] += int(has.sum())
+        if options.unit_column is not None:
+            patients |= set(rows.frame[options.unit_column])
+    check_counts(counts, place)
+    return Seen(
+        place=place,
+        keys=keys,
+        counts=dict(counts),
+        images=images,
+        patients=len(patients - {""}) if options.unit_column is not None else None,
+        multi_label=multi_label,
+        notes=(*notes, *rare_notes(counts, multi_label=multi_label)),
+    )

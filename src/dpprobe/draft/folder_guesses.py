@@ -1,0 +1,136 @@
+"""A look at a folder of images."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dpprobe.data import csv_files, imagefolder, parquet, tar_shards
+from dpprobe.data.image_files import EXTENSIONS, is_image_file
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
+from dpprobe.errors import ConfigError
+
+TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
+PARTS = ("train", "test")
+
+
+def look_at_folder(place: str) -> Seen:
+    """Looks at the classes of a folder; opens no image.
+
+    Raises:
+      ConfigError: where the folder is not laid out as a study needs it, with the remedy.
+    """
+    root = Path(place).expanduser()
+    _check_layout(root, place)
+    options = imagefolder.Options(path=place)
+    try:
+        listing = imagefolder.list_images(options)
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("path: ")) from None
+    counts: Counter[str] = Counter(dict.fromkeys(listing.class_names, 0))
+    for classes in listing.files.values():
+        counts.update({name: len(files) for name, files in classes.items()})
+    check_counts(counts, place)
+    parted = "test" in listing.files
+    keys = {"source": Line(value="imagefolder"), "path": Line(value=place, comment=_layout(parted))}
+    return Seen(
+        place=place,
+        keys=keys,
+        counts=dict(counts),
+        images=counts.total(),
+        notes=tuple(_notes(root, listing) + rare_notes(counts)),
+    )
+
+
+def _layout(parted: bool) -> str:
+    parts = "train/<class>/ and test/<class>/" if parted else "<class>/"
+    return (
+        f"{parts} hold the images. The names of the classes are published with every head, so "
+        "each must be one that may be known."
+    )
+
+
+def _check_layout(root: Path, place: str) -> None:
+    """Raises ConfigError for a folder that has no classes, and says where they may be."""
+    entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
+    folders = [entry for entry in entries if entry.is_dir()]
+    tables = [entry for entry in entries if entry.name.lower().endswith(TABLES)]
+    images = [entry for entry in entries if entry.is_file() and is_image_file(entry)]
+    if tables:
+        raise ConfigError(
+            f"{place}: {tables[0].name} lies in it; if it lists the images, name it: "
+            f"`python -m dpprobe init {Path(place) / tables[0].name}`; else move it elsewhere"
+        )
+    if images and folders:
+        raise ConfigError(
+            f"{place}: {len(images)} images beside the class folders, such as {images[0].name}; "
+            "move each into the folder of its class"
+        )
+    if images:
+        raise ConfigError(
+            f"{place}: {len(images)} images and no class folder; put each into a folder that has "
+            "the name of its class, or list them in a CSV with a column of labels and name that"
+        )
+    if first_image(root) is None:
+        if tar := next(_files(root, tar_shards.is_tar), None):
+            deeper = Path(place) / tar.parent.relative_to(root)
+            raise ConfigError(
+                f"{place}: no image, but {tar.relative_to(root)}; if it is a shard, name its "
+                f"folder: `python -m dpprobe init {deeper}`; else unpack it"
+            )
+        kinds = ", ".join(sorted(EXTENSIONS))
+        raise ConfigError(f"{place}: holds no image ({kinds}); name the folder of the classes")
+    if len(folders) == 1 and folders[0].name not in PARTS:
+        inner = _folders(folders[0])
+        if len(inner) > 1:
+            deeper = Path(place) / folders[0].name
+            raise ConfigError(
+                f"{place}: one folder, {folders[0].name}, which holds {len(inner)} more; if these "
+                f"are the classes, name it: `python -m dpprobe init {deeper}`"
+            )
+
+
+def _folders(folder: Path) -> list[str]:
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
+
+
+def first_image(folder: Path) -> Path | None:
+    """Returns an image that lies in a folder, or in its folders; None where none does."""
+    return next(_files(folder, is_image_file), None)
+
+
+def _files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        yield from (path for name in sorted(names) if kind(path := Path(place, name)))
+
+
+def _notes(root: Path, listing: imagefolder.Listing) -> list[str]:
+    """Lists what is unusual, though no mistake for certain."""
+    notes = [
+        "a folder does not say whose an image is, so the unit of privacy is one image; if people "
+        "have several, list the images in a CSV with a column of patients, and name that"
+    ]
+    places = [root / name for name in listing.files] if "test" in listing.files else [root]
+    inner = {name: _folders(places[0] / name) for name in listing.class_names}
+    first = inner[listing.class_names[0]]
+    if len(first) > 1 and all(names == first for names in inner.values()):
+        notes.append(
+            f"every class folder holds the folders {some(first)}; if these are the classes, they "
+            "must stand above the others"
+        )
+    unused = {entry.name for entry in root.iterdir()} - set(PARTS)
+    unused = {name for name in unused if not name.startswith(".")}
+    if "test" in listing.files and unused:
+        notes.append(f"not used, as it is neither train nor test: {some(sorted(unused))}")
+    return notes
+
+
+def some(names: list[str]) -> str:
+    """Lists the first names in words."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

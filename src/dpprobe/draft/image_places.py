@@ -1,0 +1,108 @@
+"""The files that a column of a table names: their folder, and what their names lack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpprobe.data.image_files import EXTENSIONS
+from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, usual
+from dpprobe.draft.column_guesses import Columns
+from dpprobe.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The images of a column.
+
+    Attributes:
+      root: the folder that paths start at.
+      column: of paths, or of names.
+      template: what makes a path of a name; None where the column holds paths.
+    """
+
+    root: Path
+    column: str
+    template: str | None
+
+
+def find_images(columns: Columns, *, table: Path, root: Path | None, column: str | None) -> Place:
+    """Looks for the files that a column names, below some folders.
+
+    Args:
+      columns: of the table.
+      table: its file.
+      root: the folder to look in, and in its folders; absent, that of the table in the same way,
+        then the working directory and the one above the table's.
+      column: to take; absent, one with a usual name, or one that holds names of image files.
+
+    Raises:
+      ConfigError: where no column names files that are there.
+    """
+    candidates = [column] if column else list(usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
+    if not candidates:
+        candidates = [name for name in columns if is_image(_first(columns, name))]
+    if not candidates:
+        raise ConfigError(
+            f"{table}: no column of images by a usual name ({', '.join(IMAGE_COLUMNS[:5])} and the "
+            f"like), nor one of names of image files; it has {', '.join(columns)}: name it with "
+            "--image"
+        )
+    roots = [root] if root else _roots(table)
+    for name in candidates:
+        values = [value for value in columns[name].first if value]
+        for folder in roots:
+            for before, after in _additions(folder, values, deeper=folder == roots[0]):
+                if (folder / f"{before}{values[0]}{after}").is_file():
+                    template = f"{before}{{{name}}}{after}" if before or after else None
+                    return Place(root=folder, column=name, template=template)
+    first = _first(columns, candidates[0])
+    raise ConfigError(
+        f"{table}: column {candidates[0]} names {first!r}, and there is no such image under "
+        f"{' or '.join(_shown(folder) for folder in roots)}; name the folder that paths start at "
+        "with --root, or the column with --image"
+    )
+
+
+def _roots(table: Path) -> list[Path]:
+    """Returns the folders that paths of a table usually start at, each once."""
+    roots: dict[Path, Path] = {}
+    for root in (table.parent, Path(), table.parent / ".."):
+        roots.setdefault(root.resolve(), root)
+    return list(roots.values())
+
+
+def _first(columns: Columns, name: str) -> str:
+    return next((value for value in columns[name].first if value), "")
+
+
+def is_image(value: str) -> bool:
+    """Returns True for a file that is an image by its name."""
+    return os.path.splitext(value)[1].lower() in EXTENSIONS  # noqa: PTH122
+
+
+def _additions(folder: Path, values: Sequence[str], *, deeper: bool) -> Iterator[tuple[str, str]]:
+    """Yields what may stand before and after a name to make it a path."""
+    if not values:
+        return
+    suffixes = [""]
+    if not is_image(values[0]):
+        known = sorted(EXTENSIONS, key=_usual_first)
+        suffixes = [*known, *map(str.upper, known)]
+    yield "", ""
+    yield from (("", suffix) for suffix in suffixes if suffix)
+    if not deeper or not folder.is_dir():
+        return
+    for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir()):
+        if not name.startswith(".") and not set("{}") & set(name):
+            yield from ((f"{name}/", suffix) for suffix in suffixes)
+
+
+def _usual_first(suffix: str) -> tuple[bool, str]:
+    return suffix not in (".jpg", ".png"), suffix
+
+
+def _shown(folder: Path) -> str:
+    return os.path.normpath(folder)

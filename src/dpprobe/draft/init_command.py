@@ -1,0 +1,157 @@
+"""The command that writes a study for a folder, a table or shards of images: `dpprobe init`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpprobe import artifacts
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpprobe.draft.seen_dataset import Seen
+
+
+def add_command(commands: Any) -> None:
+    """Adds `init` to a parser's commands."""
+    summary = "look at a folder, a CSV, a parquet file or tar shards of images, and write a study"
+    parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "place",
+        nargs="?",
+        help="folder of class folders or of tar shards, CSV with a row an image, or parquet file",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the study; by default <name>.yaml here"
+    )
+    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument("--checkpoint", metavar="FILE", help="weights of a timm model")
+    parser.add_argument("--model", metavar="NAME", help="the model of the weights, by timm's name")
+    columns = parser.add_argument_group(
+        "of a CSV or parquet file, or of key.json in shards, where guesses are wrong"
+    )
+    columns.add_argument("--label", metavar="COLUMN", help="the labels")
+    columns.add_argument(
+        "--image", metavar="COLUMN", help="the images, or their paths; of shards their extension"
+    )
+    columns.add_argument("--patient", metavar="COLUMN", help="whose an image is")
+    columns.add_argument("--root", metavar="FOLDER", help="where the paths of a CSV start")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # `dpprobe --help` is to be quick
+    import yaml
+
+    from dpprobe.draft.available_backbone import choose_backbone
+    from dpprobe.draft.init_output import seen_in_words
+    from dpprobe.draft.study_text import make_draft, study_text
+    from dpprobe.study.study_checks import check_study
+    from dpprobe.study.study_file import load_study
+
+    try:
+        seen = look(arguments)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}; correct its permissions") from None
+    output = arguments.output or Path(f"{seen.name}.yaml")
+    check_output(output, seen, force=arguments.force)
+    draft = make_draft(seen, choose_backbone(arguments.checkpoint, arguments.model), output)
+    text = study_text(draft)
+    warnings = check_study(load_study(yaml.safe_load(text)))
+    artifacts.write_text(output, text)
+    print(seen_in_words(draft))
+    for warning in warnings:
+        print(f"warning:     {warning}")
+    print(f"\nThe counts above are of private data: {output} has none of them.")
+    print(f"Read it, then run:  {draft.command}")
+    return 0
+
+
+def look(arguments: argparse.Namespace) -> Seen:
+    """Looks at what was named.
+
+    Raises:
+      ConfigError: for something that is not there, or is neither folder nor table.
+    """
+    # as above
+    from dpprobe.data import csv_files, parquet, tar_shards
+    from dpprobe.draft.csv_guesses import Wishes, look_at_csv
+    from dpprobe.draft.folder_guesses import look_at_folder
+    from dpprobe.draft.parquet_guesses import look_at_parquet
+    from dpprobe.draft.tar_guesses import holds_shards, look_at_shards
+
+    if arguments.place is None:
+        raise ConfigError(
+            "init: name a folder of class folders or of tar shards, a CSV with a row an image, or "
+            "a parquet file: python -m dpprobe init images/lesions"
+        )
+    place = arguments.place.rstrip("/") or "/"
+    path = Path(place).expanduser()
+    wishes = Wishes(
+        label=arguments.label,
+        image=arguments.image,
+        patient=arguments.patient,
+        root=arguments.root,
+    )
+    if path.is_dir() and holds_shards(path):
+        return look_at_shards(place, wishes)
+    if path.is_dir():
+        if wishes != Wishes():
+            raise ConfigError(
+                f"{place}: a folder has no columns; leave out --label, --image, --patient and "
+                "--root, or name a CSV"
+            )
+        return look_at_folder(place)
+    if not path.is_file():
+        raise ConfigError(f"{place}: no such folder or file; {_nearest(path)}")
+    if tar_shards.is_tar(path):
+        return look_at_shards(place, wishes)
+    if path.name.lower().endswith(csv_files.SUFFIXES):
+        return look_at_csv(place, wishes)
+    if path.name.lower().endswith(parquet.SUFFIXES):
+        return look_at_parquet(place, wishes)
+    raise ConfigError(
+        f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
+        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0], tar_shards.SUFFIX))}"
+    )
+
+
+def check_output(output: Path, seen: Seen, *, force: bool) -> None:
+    """Checks that a study may be written, and that its results will not lie among the images.
+
+    Raises:
+      ConfigError: where it would replace a file, or stand in the folder of the images.
+    """
+    if output.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"--output {output}: no YAML by its name; write one that ends in .yaml")
+    if output.exists() and not force:
+        raise ConfigError(
+            f"{output}: there is such a file; name another with --output, or replace it with "
+            "--force"
+        )
+    images = Path(seen.place).expanduser().resolve()
+    if not images.is_dir():
+        return
+    if Path.cwd().is_relative_to(images):
+        raise ConfigError(
+            f"{seen.place}: you are in the folder of the images, and results would be written "
+            f"among them; change to a folder outside, such as {images.parent}"
+        )
+    if output.resolve().is_relative_to(images):
+        raise ConfigError(
+            f"--output {output}: it would lie among the images; name a file outside {seen.place}"
+        )
+
+
+def _nearest(path: Path) -> str:
+    """Returns the remedy for a path that is not there: names like it beside it."""
+    folder = path.parent
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    close = difflib.get_close_matches(path.name, sorted(names), n=3)
+    if close:
+        return f"is it {' or '.join(str(folder / name) for name in close)}?"
+    return (
+        "correct the path" if folder.is_dir() else f"there is no {folder} either; correct the path"
+    )

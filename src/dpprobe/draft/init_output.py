@@ -1,0 +1,111 @@
+"""The words of `init` for the screen: what was seen, what to expect, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpprobe.draft.seen_dataset import Seen
+from dpprobe.draft.study_text import Draft
+from dpprobe.planner.accuracy_plan import make_plan
+from dpprobe.planner.plan_text import beaten_words, span, too_few_words
+from dpprobe.planner.predicted_accuracy import Setting
+
+MOST_SHOWN = 12
+EPSILON = 1.0
+
+
+def seen_in_words(draft: Draft) -> str:
+    """Writes what was seen, and what the planner expects."""
+    seen = draft.seen
+    kind = "labels" if seen.multi_label else "classes"
+    whose = "" if seen.patients is None else f" of {seen.patients:,} patients"
+    lines = [f"{seen.place}: {seen.images:,} images{whose}, {len(seen.counts)} {kind}", ""]
+    lines += _counts(seen)
+    lines += [
+        "",
+        f"trained on:  {draft.n:,} {seen.unit}s, the unit of privacy; delta {draft.delta:g}",
+    ]
+    lines += _imbalance(seen)
+    lines.append(f"backbone:    {draft.backbone.name}{_features(draft)}")
+    lines += [f"note:        {note}" for note in seen.notes]
+    lines += ["", *_expected(draft)]
+    return "\n".join(lines)
+
+
+def _counts(seen: Seen) -> Iterator[str]:
+    """Yields a line a class, the largest first, some of them where there are many."""
+    order = sorted(seen.counts, key=lambda name: (-seen.counts[name], name))
+    shown = order if len(order) <= MOST_SHOWN else [*order[: MOST_SHOWN - 2], "", order[-1]]
+    width = max(len(name) for name in shown)
+    for name in shown:
+        if not name:
+            yield f"  and {len(order) - len(shown) + 1} between"
+            continue
+        least = name == order[-1] and seen.counts[name] < seen.counts[order[0]]
+        mark = "  (the smallest)" if least else ""
+        yield f"  {name:{width}}  {seen.counts[name]:>9,}{mark}"
+
+
+def _imbalance(seen: Seen) -> Iterator[str]:
+    ratio = f"imbalance:   {seen.imbalance:.1f} to 1"
+    if seen.multi_label:
+        yield f"{ratio}; the metric is the mean AUC over the labels"
+    elif not seen.unequal:
+        yield f"{ratio}; accuracy is a fair metric"
+    else:
+        metric = "AUC" if len(seen.counts) == 2 else "the macro accuracy"
+        yield (
+            f"{ratio}; always naming {seen.largest} is right in {100 * seen.majority:.1f} %, so "
+            f"look at {metric}"
+        )
+        yield (
+            f"             for {seen.smallest} to be named although it is rare: the method with "
+            "`balanced: true`, a comment in the study"
+        )
+
+
+def _features(draft: Draft) -> str:
+    dimension = draft.backbone.dimension
+    return "" if dimension is None else f", {dimension:,} features an image"
+
+
+def _expected(draft: Draft) -> Iterator[str]:
+    """Yields what `dpprobe plan` expects at epsilon 1; it knows one label an image."""
+    seen, n = draft.seen, draft.n
+    if seen.multi_label or n < len(seen.counts):
+        return
+    setting = Setting(
+        n=n,
+        classes=len(seen.counts),
+        epsilon=EPSILON,
+        delta=draft.delta,
+        dimension=draft.backbone.dimension,
+    )
+    plan = make_plan(setting, majority=seen.majority if seen.unequal else None, unit=seen.unit)
+    scale = plan.scale
+    accuracies = []
+    for ceiling in scale.ceilings:
+        accuracy = plan.now.kept.accuracy(chance=scale.chance, ceiling=ceiling)
+        beaten = beaten_words(accuracy, seen.majority)
+        accuracies.append(
+            f"{span(accuracy)} if a non-private head has {100 * ceiling:.0f} %"
+            + (f": {beaten}" if beaten else "")
+        )
+    yield f"Expected accuracy at epsilon {EPSILON:g}, from public images of other kinds:"
+    yield from (f"  {words}" for words in accuracies)
+    if seen.unequal and len(seen.counts) == 2:
+        yield "  This is accuracy; the study's metric is AUC, whose values are others."
+    elif seen.unequal:
+        yield (
+            "  This is accuracy; the study's metric is macro accuracy, which is lower where "
+            "classes are unequal."
+        )
+    if plan.too_few:
+        yield f"{too_few_words(setting, plan.would_do, unit=seen.unit)}."
+    dimension = f" --d {setting.dimension}" if setting.dimension else ""
+    unit = "" if seen.unit == "image" else f" --unit {seen.unit}"
+    majority = f" --majority {seen.majority:.3f}" if seen.unequal else ""
+    yield (
+        f"More of it: python -m dpprobe plan --n {n} --classes {setting.classes} --epsilon "
+        f"{EPSILON:g} --delta {draft.delta:g}{dimension}{unit}{majority}"
+    )

@@ -1,0 +1,120 @@
+"""A look at a parquet file of images, in the convention of Hugging Face."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from dpprobe.data import parquet
+from dpprobe.data.alike_names import text_of
+from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, usual
+from dpprobe.draft import column_guesses as guesses
+from dpprobe.draft.column_guesses import Column
+from dpprobe.draft.csv_guesses import Wishes
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
+from dpprobe.errors import ConfigError
+
+NUMBERED = (
+    "The file does not name its classes: these are the numbers of its labels. Write names in "
+    "their place, in the order of the numbers. They are published with every head."
+)
+
+
+def look_at_parquet(place: str, wishes: Wishes) -> Seen:
+    """Looks at all columns of a parquet file but the images.
+
+    Raises:
+      ConfigError: where it has no images or labels that a study can read.
+    """
+    path = Path(place).expanduser()
+    names, columns = _read(path)
+    for name, option in ((wishes.label, "--label"), (wishes.image, "--image"),
+                         (wishes.patient, "--patient")):  # fmt: skip
+        if name is not None:
+            guesses.named(names, name, option, place)
+    if wishes.root is not None:
+        raise ConfigError(f"--root {wishes.root}: a parquet file holds its images; leave it out")
+    image = wishes.image or next(usual(names, IMAGE_COLUMNS), "image")
+    label = wishes.label or next(usual(names, LABELS), None)
+    if label is None:
+        raise guesses.no_label(columns, place)
+    beside = path.with_name(path.name.replace("train", "test", 1))
+    keys = {"source": Line(value="parquet"), "train": Line(value=place)}
+    if path.name.startswith("train") and beside.is_file():
+        keys["test"] = Line(value=str(Path(place).with_name(beside.name)))
+    keys |= {"image_column": Line(value=image), "label_column": Line(value=label)}
+    unit = (wishes.patient, True) if wishes.patient else guesses.guess_unit(columns)
+    if unit is not None:
+        keys["unit_column"] = guesses.unit_line(unit[0], people=unit[1])
+    if groups := guesses.guess_groups(columns, plain=True):
+        keys["group_columns"] = Line(
+            value=[str(column) for column in groups.values()],
+            comment="Guessed from their names: kept beside every prediction, not trained on.",
+        )
+    return _count(place, keys, label, guesses.unit_notes(columns, unit))
+
+
+def _read(path: Path) -> tuple[list[str], dict[str, Column]]:
+    """Reads the names of all columns, and the values of those that hold text or numbers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            plain = [field.name for field in schema if not pa.types.is_nested(field.type)
+                     and not pa.types.is_binary(field.type)]  # fmt: skip
+            columns = {name: Column() for name in plain}
+            for batch in file.iter_batches(65_536, columns=plain):
+                for name in plain:
+                    for value in batch.column(name).to_pylist():
+                        columns[name].add(text_of(value).strip())
+    except (OSError, pa.ArrowInvalid) as error:
+        line = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: not a readable parquet file ({line}); replace it") from error
+    return list(schema.names), columns
+
+
+def _count(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> Seen:
+    """Counts the rows by class; where nothing names the classes, by number."""
+    options = _options(place, keys)
+    names = options.names()  # reads the header first, and refuses labels of other kinds
+    labels = options.values(label)
+    if names is None:
+        numbers = [str(number) for number in range(max(map(_highest, labels), default=0) + 1)]
+        check_counts(dict.fromkeys(numbers, 0), place)
+        keys = keys | {"class_names": Line(value=list(numbers), comment=NUMBERED)}
+        options = _options(place, keys)
+    options.check()
+    names = options.names() or ()
+    counts: Counter[str] = Counter(dict.fromkeys(names, 0))
+    for value in labels:
+        if options.multi_label():
+            counts.update(name for name, one in zip(names, value or (), strict=False) if one == 1)
+        elif value is not None and 0 <= value < len(names):
+            counts[names[value]] += 1
+    column = options.unit_column
+    patients = None if column is None else set(map(text_of, options.values(column)))
+    return Seen(
+        place=place,
+        keys=keys,
+        counts=dict(counts),
+        images=len(labels),
+        patients=None if patients is None else len(patients - {""}),
+        multi_label=options.multi_label(),
+        notes=(*notes, *rare_notes(counts, multi_label=options.multi_label())),
+    )
+
+
+def _options(place: str, keys: dict[str, Line]) -> parquet.Options:
+    options = Seen(place=place, keys=keys, counts={}, images=0).options()
+    assert isinstance(options, parquet.Options)
+    return options
+
+
+def _highest(value: Any) -> int:
+    """Returns the highest number of a label that it says there is."""
+    if isinstance(value, list):
+        return len(value) - 1
+    return -1 if value is None else int(value)

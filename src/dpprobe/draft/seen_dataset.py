@@ -1,0 +1,168 @@
+"""A dataset as it was seen: its options for a study, and counts for the screen alone."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpprobe.data.options import IMBALANCED, DatasetOptions, imbalance
+from dpprobe.data.registry import SOURCES
+from dpprobe.errors import ConfigError
+from dpprobe.option_errors import validated
+from dpprobe.options import options_class
+from dpprobe.study.reserved_names import TAKEN
+
+Value = str | float | bool | list[str] | dict[str, object]
+RARE = 10  # images; a class of fewer may be one person's
+# File names that say nothing of what is in them.
+_GENERAL = {
+    "train",
+    "training",
+    "labels",
+    "metadata",
+    "data",
+    "index",
+    "images",
+    "img",
+    "table",
+    "shards",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A key of a dataset in a study: its value, and words to stand before it."""
+
+    value: Value
+    comment: str = ""
+
+
+# Of a dataset that has no test split of its own.
+SPLIT = {
+    "test_fraction": Line(value=0.2),
+    "split_by": Line(
+        value="id",
+        comment="Who is tested on follows from each name alone, which a release needs; `class` "
+        "takes the same part of each class, for benchmarks alone.",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A dataset that was looked at.
+
+    Attributes:
+      place: the folder or file, as it was named.
+      keys: the dataset's options, in the order in which they are to be written.
+      counts: images by class, of both splits, or with several labels an image those that have each.
+        Private: not for a file.
+      images: of both splits.
+      patients: who they are of; None where nothing says it.
+      multi_label: True where an image may have several labels.
+      notes: what a person should know or do, one line each.
+      training_units: what is trained on, where the options count no rows.
+    """
+
+    place: str
+    keys: Mapping[str, Line]
+    counts: Mapping[str, int]
+    images: int
+    patients: int | None = None
+    multi_label: bool = False
+    notes: tuple[str, ...] = ()
+    training_units: int | None = None
+
+    @property
+    def name(self) -> str:
+        return study_name(Path(self.place))
+
+    @property
+    def unit(self) -> str:
+        return "image" if self.patients is None else "patient"
+
+    @property
+    def smallest(self) -> str:
+        return min(self.counts, key=lambda name: self.counts[name])
+
+    @property
+    def largest(self) -> str:
+        return max(self.counts, key=lambda name: self.counts[name])
+
+    @property
+    def imbalance(self) -> float:
+        """The largest class's images for one of the smallest that has any, as in tables."""
+        return imbalance(tuple(self.counts.values()))
+
+    @property
+    def unequal(self) -> bool:
+        return self.imbalance > IMBALANCED
+
+    @property
+    def majority(self) -> float:
+        """The share of the largest class."""
+        return self.counts[self.largest] / sum(self.counts.values())
+
+    def options(self) -> DatasetOptions:
+        """Reads the keys as a study would."""
+        values = {key: line.value for key, line in self.keys.items()}
+        options = validated(options_class(SOURCES, str(values["source"])), values, self.place)
+        assert isinstance(options, DatasetOptions)
+        return options
+
+    def count_training_units(self) -> int:
+        """Counts what is trained on: patients where they are named, else images."""
+        if self.training_units is not None:
+            return self.training_units
+        options = self.options()
+        n = options.count_units() if options.names_units() else None
+        if n is None:
+            rows = options.count_rows()
+            assert rows is not None  # the data is here
+            n = rows[0]
+        return n
+
+
+def study_name(place: Path) -> str:
+    """Makes a name for a study of a folder's or a file's name."""
+    place = place.expanduser()
+    words = [place.resolve().name if place.is_dir() else place.name.split(".")[0]]
+    if words[0].lower() in _GENERAL:
+        words.insert(0, place.resolve().parent.name)
+    return name_of(words)
+
+
+def name_of(words: Iterable[str]) -> str:
+    """Makes a name of the first word that has letters or digits."""
+    for word in words:
+        plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
+        name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
+        if name:
+            # of results/<name> and data/<name>, where studies write under some names themselves
+            return f"{name}_images" if name in TAKEN else name
+    return "study"
+
+
+def check_counts(counts: Mapping[str, int], place: str) -> None:
+    """Raises ConfigError where there is nothing to tell apart."""
+    if len(counts) < 2:
+        name = next(iter(counts), "none")
+        raise ConfigError(
+            f"{place}: one class, {name}: a classifier tells two or more apart; add images of "
+            "another"
+        )
+
+
+def rare_notes(counts: Mapping[str, int], *, multi_label: bool = False) -> list[str]:
+    """Warns of classes whose mere name may tell of somebody."""
+    few = [name for name, count in counts.items() if count < RARE]
+    if not few:
+        return []
+    kind = "labels" if multi_label else "classes"
+    return [
+        f"{kind} of fewer than {RARE} images: {', '.join(few)}. Names are published with every "
+        "head, so that a rare one may tell of a person; merge it with another or leave it out"
+    ]

@@ -1,0 +1,236 @@
+"""Extraction: rows of a split table -> a backbone -> one shard of features."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from dpprobe import devices
+from dpprobe.artifacts import atomic_path
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.feature_digest import take_probe
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.data.table import DatasetInfo, SplitTable, read_info
+from dpprobe.errors import DataError, StoreError
+from dpprobe.features.extraction_pipeline import Array, Clock, Features, extract_rows
+from dpprobe.features.shard_file import read_header
+from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_verification import verify_shard
+from dpprobe.features.shard_writer import open_shard
+from dpprobe.progress import Progress
+
+logger = logging.getLogger("dpprobe")
+
+LIBRARIES = (
+    "dpprobe",
+    "h5py",
+    "kymatio",
+    "numpy",
+    "open_clip_torch",
+    "pillow",
+    "timm",
+    "torch",
+    "torchvision",
+)
+
+
+def extract_shard(
+    *,
+    table: Path,
+    info: Path,
+    backbone: BackboneOptions,
+    backbone_name: str,
+    split: str,
+    shard: int,
+    shards: int,
+    output: Path,
+    batch_size: int,
+    dtype: str,
+    workers: int = 0,
+    threads: int | None = None,
+    device: str = "auto",
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+    compiled: bool = False,
+    changed: Callable[[Backbone, Runtime], Backbone] | None = None,
+    twin: Path | None = None,
+) -> None:
+    """Extracts and writes one shard; the same inputs on the same machine give the same features.
+
+    Args:
+      table: the split's parquet file.
+      info: the dataset's `dataset.json`.
+      backbone: the extractor's options.
+      backbone_name: its name in the study.
+      split: "train" or "test".
+      shard: which part of the split,
+      shards: of how many.
+      output: the shard's path; it is whole or absent.
+      batch_size: images a forward pass on a GPU; a CPU takes fewer.
+      dtype: "float16" or "float32", on disk.
+      workers: processes that decode images in place of the threads. They are spawned, so a script
+        that asks for some must do its work under `if __name__ == "__main__"`.
+      threads: that decode and, on a CPU, compute; as many as torch has by default. Their number
+        changes no feature.
+      device: "auto", "cpu" or "cuda".
+      precision: of a network's forward pass.
+      compiled: True to pass a network through torch.compile.
+      changed: what is done to the backbone once it is loaded, such as a cut inside its network;
+        it is called before any thread runs it.
+      twin: where a shard of the same rows may lie under another name of the dataset; it is copied
+        if it is whole and is what extraction would write.
+
+    Raises:
+      DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
+        than the others where the backbone does not resize, or gives features that are not finite
+        or do not fit the dtype; when table and info do not belong together.
+      ConfigError: when the backbone cannot be loaded or there are more shards than rows.
+    """
+    described = read_info(info)
+    source = _open_table(table, described, split)
+    start, stop = row_range(source.rows, shard, shards)
+    runtime = loading.resolve_runtime(
+        Runtime(device=device, precision=precision, compiled=compiled)
+    )
+    loaded = loading.load(backbone, runtime=runtime)
+    if changed is not None:
+        loaded = changed(loaded, runtime)
+    header = ShardHeader(
+        split=split,
+        rows=source.rows,
+        class_names=described.class_names,
+        multi_label=described.multi_label,
+        dtype=dtype,
+        dataset_fingerprint=described.fingerprint,
+        backbone=backbone_name,
+        backbone_options=backbone.extraction_params(),
+        backbone_fingerprint=loaded.fingerprint,
+        weights_sha256=loaded.weights_sha256,
+        architecture=loaded.architecture,
+        pretrained_tag=loaded.pretrained_tag,
+        trained=loaded.trained,
+        preprocessing=loaded.preprocessing,
+        shard=shard,
+        shards=shards,
+        versions={name: version(name) for name in LIBRARIES},
+        precision=runtime.precision,
+    )
+    if twin is not None and _is_same(twin, header):
+        logger.info("%s: the same rows, copied", twin)
+        with atomic_path(output) as temporary:
+            shutil.copyfile(twin, temporary)
+        return
+    clock = Clock()
+    parts = extract_rows(
+        source,
+        loaded,
+        start=start,
+        stop=stop,
+        batch_size=batch_size,
+        threads=threads or torch.get_num_threads(),
+        workers=workers,
+        accelerator=devices.accelerator(runtime.device),
+        clock=clock,
+    )
+    _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)
+
+
+def _is_same(twin: Path, header: ShardHeader) -> bool:
+    """Returns True for a whole shard of these rows, by the same backbone and libraries."""
+    if not twin.is_file():
+        return False
+    try:
+        record = verify_shard(twin, header)
+        precision = read_header(twin).precision
+    except (StoreError, DataError):
+        return False
+    return dict(record.versions) == dict(header.versions) and precision == header.precision
+
+
+def _write_parts(
+    parts: Generator[Features],
+    output: Path,
+    header: ShardHeader,
+    source: SplitTable,
+    *,
+    probe: Mapping[str, Any],
+    clock: Clock,
+) -> None:
+    """Writes a shard's features as they are computed, and logs the time of each part."""
+    rows = header.start, header.stop
+    writing = open_shard(
+        output,
+        header,
+        labels=source.labels(*rows),
+        ids=source.ids(*rows),
+        groups=source.groups(*rows),
+        accepted=source.accepted(*rows),
+        units=source.units(*rows),
+        probe=probe,
+    )
+    label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"
+    progress = Progress(header.stop - header.start, label=label)
+    with writing as writer, progress, closing(parts):
+        for part in parts:
+            with clock.time("write"):
+                for values in (part.values, *part.layers.values()):
+                    _check_values(values, part, header.split, header.dtype)
+                writer.append(part.values, layers=part.layers)
+            clock.lap()
+            progress.advance(len(part.rows))
+    logger.info("%s: %s", label, clock)
+
+
+def _probe(loaded: Backbone, name: str) -> dict[str, Any]:
+    probe = take_probe(loaded)
+    if not math.isfinite(probe["norm"]):
+        raise DataError(
+            f"backbone {name}: its features of a plain image are not finite; look at its weights "
+            "and preprocessing, or write features.precision: float32"
+        )
+    return probe
+
+
+def _open_table(table: Path, info: DatasetInfo, split: str) -> SplitTable:
+    source = SplitTable(table)
+    if source.fingerprint != info.splits[split].fingerprint:
+        raise DataError(
+            f"{table}: not the {split} table that its dataset.json describes; "
+            "delete both and prepare the dataset again"
+        )
+    return source
+
+
+def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:
+    for position, reason in misfits(values, dtype).items():
+        row, row_id = part.rows[position]
+        remedy = "write features.dtype: float32"
+        if not np.isfinite(values[position]).all():
+            remedy = (
+                "look at the image, and at the backbone's weights and preprocessing, or write "
+                "features.precision: float32"
+            )
+        raise DataError(f"{split} row {row} (id {row_id}): {reason}; {remedy}")
+
+
+def misfits(values: Array, dtype: str) -> dict[int, str]:
+    """Returns the positions of rows [m, d] that a dtype cannot hold, each with the reason."""
+    good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # false for NaN too
+    reasons = {}
+    for position in np.flatnonzero(~good):
+        largest = np.abs(values[position]).max()
+        reasons[int(position)] = (
+            f"a feature of {largest:g} does not fit {dtype}"
+            if np.isfinite(largest)
+            else "the backbone gives features that are not finite"
+        )
+    return reasons

@@ -1,0 +1,240 @@
+"""The feature store: immutable HDF5 shards, a manifest that proves they fit, a checking reader.
+
+A shard holds the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]),
+`ids` [n], and where there are any `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n]
+and `units` [n].
+`shard_writer` writes it, `manifest` records every shard's size and hashes, and the reader here
+refuses, by name, a file that differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.errors import StoreError
+from dpprobe.features.memory import empty_rows
+from dpprobe.features.shard_file import (
+    RowColumns,
+    check_equal,
+    described,
+    feature_array,
+    opened_shard,
+    read_rows,
+    stored_blocks,
+)
+from dpprobe.features.shard_header import REMEDY, ShardHeader
+from dpprobe.features.shard_manifest import read_manifest
+from dpprobe.features.shard_verification import ShardRecord
+
+SELECTED_BLOCK_ROWS = 4096  # rows read at a time where some of them are selected
+
+
+class FeatureStore:
+    """The features of one split, read through their manifest.
+
+    Every shard is checked against the manifest when it is read: its size and attributes at once,
+    its labels, ids and groups and the SHA-256 of its features while they are read. A block of
+    `blocks` is handed out before its shard has been read to the end; a mismatch then raises at
+    the end of that shard. Later passes of the same store rely on HDF5's own checksums. Files are
+    opened by each call, so a store may cross a fork.
+
+    Attributes:
+      rows, dimension: n and d.
+      layers: name -> width of the features of each block that was asked for; mostly empty.
+      split, class_names, num_classes, multi_label: of the dataset.
+      dataset_fingerprint, backbone_fingerprint: of the features' sources.
+      backbone, backbone_options, weights_sha256, preprocessing: of the backbone.
+      architecture, pretrained_tag: of the backbone's model, None where there is none.
+      trained: True if the backbone's weights come from training.
+      fingerprint: of the content of all rows, however they are cut into shards.
+      copies: of training rows, those whose image stands in an earlier one too, by unit; None where
+        they were not counted.
+
+    Raises:
+      StoreError: when the manifest is missing or damaged.
+    """
+
+    def __init__(self, manifest: Path) -> None:
+        self.path = manifest
+        body = read_manifest(manifest)
+        self.split: str = body["split"]
+        self.rows: int = body["rows"]
+        self.dimension: int = body["dimension"]
+        self.layers: dict[str, int] = body.get("layers", {})
+        self.class_names: tuple[str, ...] = tuple(body["class_names"])
+        self.multi_label: bool = body["multi_label"]
+        self.dataset_fingerprint: str = body["dataset_fingerprint"]
+        self.backbone: str = body["backbone"]
+        self.backbone_options: dict[str, Any] = body["backbone_options"]
+        self.backbone_fingerprint: str = body["backbone_fingerprint"]
+        self.weights_sha256: str | None = body["weights_sha256"]
+        self.architecture: str | None = body["architecture"]
+        self.pretrained_tag: str | None = body["pretrained_tag"]
+        self.trained: bool = body["trained"]
+        self.preprocessing: dict[str, Any] = body["preprocessing"]
+        self.fingerprint: str = body["fingerprint"]
+        self.copies: dict[str, dict[str, Any]] | None = body.get("copies")
+        self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
+        self._body = body
+        self._verified: set[tuple[str, str | None]] = set()
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """int64 [rows], or int8 [rows, classes] for multi-label."""
+        return self._rows.labels
+
+    @property
+    def ids(self) -> list[str]:
+        return self._rows.ids
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Subgroup column -> one string a row, empty where unknown."""
+        return self._rows.groups
+
+    @property
+    def accepted(self) -> list[list[int]] | None:
+        """The labels that count as right, a list a row; None where the dataset has none."""
+        return self._rows.accepted
+
+    @property
+    def units(self) -> list[str] | None:
+        """Whose each row is, a name a row; None where the dataset does not say."""
+        return self._rows.units
+
+    @cached_property
+    def _rows(self) -> RowColumns:
+        parts = []
+        for record in self.shards:
+            with self._shard(record) as file:
+                part = read_rows(file)
+            if part.sha256() != record.rows_sha256:
+                self._refuse(
+                    record, "labels, ids, groups, accepted labels or units differ from the manifest"
+                )
+            parts.append(part)
+        accepted = [row for part in parts for row in part.accepted or ()]
+        return RowColumns(
+            np.concatenate([part.labels for part in parts]),
+            [row_id for part in parts for row_id in part.ids],
+            {name: [v for part in parts for v in part.groups[name]] for name in parts[0].groups},
+            None if parts[0].accepted is None else accepted,
+            None if parts[0].units is None else [u for part in parts for u in part.units or ()],
+        )
+
+    def read(self, dtype: str = "float32", *, layer: str | None = None) -> npt.NDArray[Any]:
+        """Reads all features [rows, dimension], or those of a layer [rows, width]."""
+        features = empty_rows((self.rows, self._width(layer)), dtype)
+        for record in self.shards:
+            for start, block in self._blocks_of(record, None, layer):
+                features[start : start + len(block)] = block
+        return features
+
+    def blocks(
+        self, rows: int, *, layer: str | None = None
+    ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yields features in order, about `rows` at a time: (first row, float32 [m, dimension]).
+
+        A block never spans two shards and holds whole chunks, so m varies; memory is bounded by
+        a block of max(rows, one chunk). The caller may change a block.
+        """
+        for record in self.shards:
+            for start, block in self._blocks_of(record, rows, layer):
+                yield start, block.astype(np.float32)
+
+    def select(
+        self, rows: npt.NDArray[np.int64], *, layer: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Reads some rows, holding no more than a block of the others.
+
+        Args:
+          rows: positions in the split, rising.
+          layer: whose features; the backbone's where None.
+
+        Returns:
+          float32 [len(rows), d].
+        """
+        features = empty_rows((len(rows), self._width(layer)), np.float32)
+        for start, block in self.blocks(SELECTED_BLOCK_ROWS, layer=layer):
+            low, high = np.searchsorted(rows, (start, start + len(block)))
+            features[low:high] = block[rows[low:high] - start]
+        return features
+
+    def rows_at(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Reads features of some rows, in any order, from the chunks that hold them.
+
+        Their hashes are of whole shards: read all blocks once before. HDF5's own checksums hold.
+
+        Returns:
+          float32 [len(index), dimension].
+        """
+        features = np.empty((len(index), self.dimension), dtype=np.float32)
+        for record in self.shards:
+            (places,) = np.nonzero((index >= record.start) & (index < record.stop))
+            if not len(places):
+                continue
+            wanted, again = np.unique(index[places] - record.start, return_inverse=True)
+            with self._shard(record) as file:
+                features[places] = feature_array(file, None)[wanted][again]
+        return features
+
+    def _width(self, layer: str | None) -> int:
+        if layer is None:
+            return self.dimension
+        if layer not in self.layers:
+            raise StoreError(
+                f"{self.path}: no features of layer {layer}, only of "
+                f"{', '.join(self.layers) or 'none'}; add it to the backbone's layers"
+            )
+        return self.layers[layer]
+
+    def _blocks_of(
+        self, record: ShardRecord, rows: int | None, layer: str | None
+    ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        width = self._width(layer)
+        check = (record.file, layer) not in self._verified
+        digest = hashlib.sha256()
+        with self._shard(record) as file:
+            features = feature_array(file, layer)
+            if features.shape != (record.stop - record.start, width):
+                self._refuse(record, f"{described(layer)} of shape {features.shape}")
+            for start, block in stored_blocks(features, rows):
+                if check:
+                    digest.update(block.data)
+                yield record.start + start, block
+        expected = record.features_sha256 if layer is None else record.layers_sha256[layer]
+        if check and digest.hexdigest() != expected:
+            self._refuse(record, f"{described(layer)} differ from the manifest")
+        self._verified.add((record.file, layer))
+
+    @contextmanager
+    def _shard(self, record: ShardRecord) -> Iterator[h5py.File]:
+        """Opens a shard and checks it as far as its arrays need not be read."""
+        path = self.path.parent / record.file
+        with opened_shard(path) as file:
+            if path.stat().st_size != record.bytes:
+                self._refuse(record, f"{path.stat().st_size} bytes, not {record.bytes}")
+            header = ShardHeader.from_attributes(file.attrs, str(path))
+            common = header.common()
+            check_equal(str(path), common, {key: self._body[key] for key in common})
+            if (header.start, header.stop) != (record.start, record.stop):
+                self._refuse(record, f"holds rows {header.start}..{header.stop}")
+            yield file
+
+    def _refuse(self, record: ShardRecord, why: str) -> None:
+        raise StoreError(
+            f"{self.path.parent / record.file}: not the shard its manifest lists ({why}); {REMEDY}"
+        )

@@ -1,0 +1,154 @@
+"""The manifest of a split: proves that its shards fit together, and records their hashes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe import artifacts
+from dpprobe.backbones.feature_digest import probes_agree
+from dpprobe.errors import StoreError
+from dpprobe.features.shard_file import (
+    check_equal,
+    feature_array,
+    layer_hashes,
+    opened_shard,
+    read_header,
+)
+from dpprobe.features.shard_header import FORMAT_VERSION, REMEDY
+from dpprobe.features.shard_verification import ContentHash, ShardRecord, verify_shard
+
+logger = logging.getLogger("dpprobe")
+
+MANIFEST_FORMAT = "dpprobe-manifest"
+
+
+def write_manifest(
+    shards: Sequence[Path],
+    output: Path,
+    *,
+    rows: int,
+    dataset_fingerprint: str,
+    copies: Mapping[str, Mapping[str, int | str]] | None = None,
+) -> None:
+    """Reads all shards of a split, proves that they fit together, and writes the manifest.
+
+    Args:
+      shards: the files, all in the manifest's folder, in any order.
+      output: the manifest's path.
+      rows: of the split.
+      dataset_fingerprint: of the dataset as it is now; shards of an older one are refused.
+      copies: the rows whose image stands in an earlier one too, as `DatasetInfo.copies`, for the
+        privacy statement; None for a test split, and where they were not counted.
+
+    Raises:
+      StoreError: naming the shard that is damaged, that does not agree with the first, or that
+        leaves rows missing or doubled.
+    """
+    if not shards:
+        raise StoreError(f"{output}: a manifest of no shard")
+    headers = {}
+    for path in shards:
+        if path.parent != output.parent:
+            raise StoreError(f"{path}: not in the folder of its manifest {output}; move it there")
+        headers[path] = read_header(path)
+    ordered = sorted(shards, key=lambda path: headers[path].shard)
+    first = headers[ordered[0]]
+    expected = {**first.common(), "rows": rows, "dataset_fingerprint": dataset_fingerprint}
+    for number, path in enumerate(ordered):
+        header = headers[path]
+        check_equal(str(path), header.common(), expected)
+        if (header.shard, header.shards) != (number, len(ordered)):
+            raise StoreError(
+                f"{path}: shard {header.shard} of {header.shards} stands where {number} of "
+                f"{len(ordered)} is needed, so rows would be missing or doubled; {REMEDY}"
+            )
+    content = ContentHash()
+    records = [verify_shard(path, headers[path], content=content) for path in ordered]
+    widths = _common_widths(ordered)
+    _compare_probes(ordered, records)
+    body = {
+        "format": MANIFEST_FORMAT,
+        "format_version": FORMAT_VERSION,
+        **expected,
+        "dimension": widths.pop(None),
+        **({"layers": widths} if widths else {}),
+        **({} if copies is None else {"copies": copies}),
+        **content.digests(),
+        "shards": [vars(record) for record in records],
+    }
+    body["fingerprint"] = _content_fingerprint(body)
+    artifacts.write_json(output, body | {"manifest_sha256": artifacts.fingerprint(body)})
+
+
+def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
+    """Returns the width of the features (None) and of each layer, which all shards share."""
+    common: dict[str | None, int] = {}
+    for path in shards:
+        with opened_shard(path) as file:
+            layers: list[str | None] = [None, *layer_hashes(file)]
+            widths = {layer: int(feature_array(file, layer).shape[1]) for layer in layers}
+        common = common or widths
+        if widths[None] != common[None]:
+            raise StoreError(
+                f"{path}: features of length {widths[None]}, {shards[0].name} has "
+                f"{common[None]}; give the backbone a size"
+            )
+        names = {str(layer): width for layer, width in common.items() if layer is not None}
+        present = {str(layer): width for layer, width in widths.items() if layer is not None}
+        check_equal(str(path), {"layers": present}, {"layers": names})
+    return common
+
+
+def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
+    """Refuses a shard whose machine computes other features than that of the first."""
+    probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
+    known = [(path, probe) for path, probe in probed if probe is not None]
+    for path, probe in known[1:]:
+        first, reference = known[0]
+        if not probes_agree(reference, probe):
+            raise StoreError(
+                f"{path}: of one image its machine computes other features than that of "
+                f"{first.name}: norm {probe['norm']:.6g} where {reference['norm']:.6g} is "
+                f"expected; look at that machine's libraries and drivers, then {REMEDY}"
+            )
+        if probe["sha256"] != reference["sha256"]:
+            logger.info(
+                "%s: its machine rounds otherwise than that of %s, as is usual", path, first.name
+            )
+
+
+def _content_fingerprint(body: Mapping[str, Any]) -> str:
+    """Computes the fingerprint of the features' content.
+
+    It does not depend on names, files, formats, or on how rows are cut into shards. Parts that not
+    every store has (layers, accepted labels) change nothing where they are absent.
+    """
+    noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
+    return artifacts.fingerprint({key: body[key] for key in body.keys() - noted})
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Reads a manifest.
+
+    Raises:
+      StoreError: when it is missing, damaged or of another format.
+      DataError: when a newer dpprobe wrote it.
+    """
+    try:
+        body = artifacts.read_json(path)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: the manifest is missing; run again to write it") from None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: the manifest cannot be read ({error}); {REMEDY}") from error
+    if not isinstance(body, dict) or body.get("format") != MANIFEST_FORMAT:
+        raise StoreError(f"{path}: not a manifest; {REMEDY}")
+    if body.get("format_version") != FORMAT_VERSION:
+        artifacts.check_not_newer(path, body, kind=MANIFEST_FORMAT, version=FORMAT_VERSION)
+        raise StoreError(f"{path}: format version {body.get('format_version')}; {REMEDY}")
+    written = body.pop("manifest_sha256", None)
+    if written != artifacts.fingerprint(body):
+        raise StoreError(f"{path}: the manifest was changed after it was written; {REMEDY}")
+    return body

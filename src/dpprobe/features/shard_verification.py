@@ -1,0 +1,183 @@
+"""Reads whole shards and compares them with their headers and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe import artifacts
+from dpprobe.errors import StoreError
+from dpprobe.features.shard_file import (
+    RowColumns,
+    check_equal,
+    described,
+    feature_array,
+    layer_hashes,
+    opened_shard,
+    read_probe,
+    read_rows,
+    stored_blocks,
+)
+from dpprobe.features.shard_header import REMEDY, ShardHeader
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecord:
+    """A shard as its manifest lists it."""
+
+    file: str
+    start: int
+    stop: int
+    bytes: int
+    sha256: str
+    features_sha256: str
+    rows_sha256: str
+    versions: Mapping[str, str]
+    layers_sha256: Mapping[str, str] = field(default_factory=dict)
+    probe: Mapping[str, Any] | None = None
+
+
+class ContentHash:
+    """Hashes of all rows of a split, in order, that do not know where shards begin and end.
+
+    Raises:
+      StoreError: naming the shard whose columns are not those of the first.
+    """
+
+    def __init__(self) -> None:
+        self.features = hashlib.sha256()
+        self.layers: dict[str, Any] = {}
+        self._columns: dict[str, Any] = {}
+        self._shape: dict[str, Any] = {}
+
+    def add_rows(
+        self,
+        name: str,
+        labels: npt.NDArray[Any],
+        ids: Sequence[str],
+        groups: Mapping[str, Sequence[str]],
+        accepted: Sequence[Sequence[int]] | None = None,
+        units: Sequence[str] | None = None,
+    ) -> None:
+        """Adds the columns beside a shard's features."""
+        shape: dict[str, Any] = {
+            "labels": [str(labels.dtype), *labels.shape[1:]],
+            "groups": sorted(groups),
+        }
+        if accepted is not None:
+            shape["accepted"] = True
+        if units is not None:
+            shape["units"] = True
+        self._shape = self._shape or shape
+        check_equal(name, shape, {**dict.fromkeys(shape), **self._shape})
+        self._column("labels").update(np.ascontiguousarray(labels).data)
+        for column, values in RowColumns.of(labels, ids, groups, accepted, units).texts().items():
+            text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
+            self._column(column).update(text.encode())
+
+    def add_features(self, layer: str | None, block: npt.NDArray[Any]) -> None:
+        """Adds rows of the features, or of a layer."""
+        if layer is None:
+            self.features.update(block.data)
+        else:
+            self.layers.setdefault(layer, hashlib.sha256()).update(block.data)
+
+    def digests(self) -> dict[str, Any]:
+        """Returns `features_sha256`, `rows_sha256`, and `layers_sha256` where there are layers."""
+        columns = {name: digest.hexdigest() for name, digest in self._columns.items()}
+        digests: dict[str, Any] = {
+            "features_sha256": self.features.hexdigest(),
+            "rows_sha256": artifacts.fingerprint({**self._shape, "columns": columns}),
+        }
+        if self.layers:
+            layers = {name: digest.hexdigest() for name, digest in self.layers.items()}
+            digests["layers_sha256"] = layers
+        return digests
+
+    def _column(self, name: str) -> Any:
+        return self._columns.setdefault(name, hashlib.sha256())
+
+
+def verify_shard(
+    path: Path,
+    expected: ShardHeader,
+    *,
+    final: Path | None = None,
+    content: ContentHash | None = None,
+) -> ShardRecord:
+    """Reads a whole shard and checks it against its header and its own hashes.
+
+    Args:
+      path: the file.
+      expected: the header it must have; library versions may differ.
+      final: the path it will have, by which errors and the record call it.
+      content: receives the shard's rows while they are read.
+
+    Returns:
+      The record for a manifest.
+
+    Raises:
+      StoreError: naming the shard and what is wrong.
+    """
+    shown = str(final or path)
+    with opened_shard(path, shown) as file:
+        header = ShardHeader.from_attributes(file.attrs, shown)
+        check_equal(shown, header.common(), expected.common())
+        if header.shard != expected.shard or header.shards != expected.shards:
+            raise StoreError(
+                f"{shown}: holds shard {header.shard} of {header.shards} where "
+                f"{expected.shard} of {expected.shards} belongs; {REMEDY}"
+            )
+        digests = _verify_arrays(file, header, shown, content)
+        rows = read_rows(file)
+        rows_sha256 = rows.sha256()
+        if rows_sha256 != file.attrs["rows_sha256"]:
+            raise StoreError(
+                f"{shown}: labels, ids, groups, accepted labels or units differ from their hash; "
+                f"{REMEDY}"
+            )
+        lengths = {len(rows.labels), *map(len, rows.texts().values())}
+        if lengths != {header.stop - header.start}:
+            raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
+        if content is not None:
+            content.add_rows(shown, *rows)
+        probe = read_probe(file)
+    return ShardRecord(
+        file=Path(shown).name,
+        start=header.start,
+        stop=header.stop,
+        bytes=path.stat().st_size,
+        sha256=artifacts.sha256_file(path),
+        features_sha256=digests.pop(None),
+        rows_sha256=rows_sha256,
+        versions=header.versions,
+        layers_sha256={str(name): digest for name, digest in digests.items()},
+        probe=probe,
+    )
+
+
+def _verify_arrays(
+    file: h5py.File, header: ShardHeader, shown: str, content: ContentHash | None
+) -> dict[str | None, str]:
+    """Returns the SHA-256 of the features (None) and of each layer, after checking them."""
+    noted: dict[str | None, str] = {None: file.attrs["features_sha256"]}
+    noted.update(layer_hashes(file))
+    for layer, expected in noted.items():
+        array = feature_array(file, layer)
+        digest = hashlib.sha256()
+        for _, block in stored_blocks(array):
+            digest.update(block.data)
+            if content is not None:
+                content.add_features(layer, block)
+        if digest.hexdigest() != expected:
+            raise StoreError(f"{shown}: {described(layer)} differ from their hash; {REMEDY}")
+        if len(array) != header.stop - header.start or array.dtype != header.dtype:
+            raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
+    return noted

@@ -1,0 +1,97 @@
+"""Features of a part of a dataset's rows, taken from the shards of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import DataError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_file import read_header
+from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_writer import write_shard
+
+
+def select_shard(
+    *, manifest: Path, whole: Path, table: Path, split: str, shard: int, shards: int, output: Path
+) -> None:
+    """Writes one shard of a part's features: bit for bit what extraction from its images gives.
+
+    A row of the part is looked up by its id, and must have the image and the label of the whole's.
+
+    Args:
+      manifest: of the whole split's features.
+      whole: the whole split's parquet file, beside its dataset.json.
+      table: the part's parquet file, beside its dataset.json.
+      split: "train" or "test".
+      shard: which part of the part's split,
+      shards: of how many.
+      output: the shard's path; it is whole or absent.
+
+    Raises:
+      DataError: naming a row that the whole does not have, or has with another image or label;
+        for features of another version of the whole dataset.
+      StoreError: for shards that are not those of their manifest.
+      ConfigError: for more shards than rows.
+    """
+    store, source = FeatureStore(manifest), SplitTable(table)
+    if store.dataset_fingerprint != read_info(whole.with_name("dataset.json")).fingerprint:
+        raise DataError(f"{manifest}: features of other rows than {whole}; extract them again")
+    start, stop = row_range(source.rows, shard, shards)
+    rows = _places(store, SplitTable(whole), source, slice(start, stop))
+    header = replace(
+        _header_at(store, int(rows[0])),
+        split=split,
+        rows=source.rows,
+        dataset_fingerprint=read_info(table.with_name("dataset.json")).fingerprint,
+        shard=shard,
+        shards=shards,
+    )
+    accepted, units = source.accepted(), source.units()
+    write_shard(
+        output,
+        header,
+        features=store.select(rows),
+        layers={name: store.select(rows, layer=name) for name in store.layers},
+        labels=source.labels()[start:stop],
+        ids=source.ids()[start:stop],
+        groups={name: values[start:stop] for name, values in source.groups().items()},
+        accepted=None if accepted is None else accepted[start:stop],
+        units=None if units is None else units[start:stop],
+        probe=next(record.probe for record in store.shards if record.stop > rows[0]),
+    )
+
+
+def _places(
+    store: FeatureStore, whole: SplitTable, source: SplitTable, rows: slice
+) -> npt.NDArray[np.int64]:
+    """Returns the places of the part's rows in the whole split, rising."""
+    known = {row_id: place for place, row_id in enumerate(store.ids)}
+    hashes, labels = whole.image_hashes(), store.labels
+    places = []
+    for row_id, digest, label in zip(
+        source.ids()[rows], source.image_hashes()[rows], source.labels()[rows], strict=True
+    ):
+        place = known.get(row_id)
+        if place is None or hashes[place] != digest or not np.array_equal(labels[place], label):
+            raise DataError(
+                f"{source.path}: row {row_id} is not that of {whole.path}; delete "
+                f"{source.path.parent} and run again"
+            )
+        places.append(place)
+    if np.any(np.diff(places) <= 0):
+        raise DataError(
+            f"{source.path}: its rows stand in another order than those of {whole.path}; delete "
+            f"{source.path.parent} and run again"
+        )
+    return np.array(places, dtype=np.int64)
+
+
+def _header_at(store: FeatureStore, row: int) -> ShardHeader:
+    """Returns the header of the shard that holds a row."""
+    record = next(record for record in store.shards if record.stop > row)
+    return read_header(store.path.parent / record.file)

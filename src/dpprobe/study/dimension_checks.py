@@ -1,0 +1,49 @@
+"""Checks a study by the numbers of features and blocks, before any features are extracted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpprobe.backbones.feature_dimensions import Dimensions, read_dimensions
+from dpprobe.errors import ConfigError
+from dpprobe.heads.dimension_limits import dimension_fault
+from dpprobe.study.few_rows import few_rows_warnings
+from dpprobe.study.network_methods import blocks_faults
+from dpprobe.study.study import Study
+
+
+def check_dimensions(study: Study) -> list[str]:
+    """Checks that networks can be built, checkpoints fit them, and methods take what they have.
+
+    Also warns of datasets that have too few rows for an epsilon, which depends on their features.
+
+    Of networks that no earlier start looked at it takes the seconds of importing torch, so it
+    stands apart from `check_study`, which must have passed.
+
+    Returns:
+      Warnings, one line each.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    dimensions = study_dimensions(study)
+    faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]
+    for backbone, dimension in dimensions.known.items():
+        if dimension is None or backbone in dimensions.faults:
+            continue
+        option = study.backbones[backbone].fewer_features
+        remedy = f"; {option} in the backbone makes fewer of them" if option else ""
+        faults += [
+            f"methods.{name} on backbones.{backbone}: {fault}{remedy}"
+            for name, method in study.methods.items()
+            if not method.tunes_network and (fault := dimension_fault(method, dimension))
+        ]
+    faults += blocks_faults(study, dimensions.blocks)
+    if faults:
+        raise ConfigError("\n".join(f"config: {fault}" for fault in faults))
+    return [*dimensions.warnings, *few_rows_warnings(study, dimensions.known.values())]
+
+
+def study_dimensions(study: Study) -> Dimensions:
+    """Finds out how many features and blocks the study's backbones have."""
+    return read_dimensions(study.backbones, Path(study.results_dir))

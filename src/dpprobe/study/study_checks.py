@@ -1,0 +1,382 @@
+"""Checks a study against the machine: files exist, sizes and delta fit each dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpprobe.data import prompts
+from dpprobe.data.options import DatasetOptions, headline_metric
+from dpprobe.errors import ConfigError
+from dpprobe.heads import tuned
+from dpprobe.heads.options import MethodOptions, check_counts
+from dpprobe.options import resolve_path
+from dpprobe.privacy.accountants import worth_to_group
+from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
+from dpprobe.study.audits import audit_faults
+from dpprobe.study.empty_parts import empty_parts
+from dpprobe.study.fairness import fairness_faults
+from dpprobe.study.folders import folder_faults
+from dpprobe.study.long_tails import long_tail_faults
+from dpprobe.study.network_methods import network_faults
+from dpprobe.study.public_file_checks import PublicFiles
+from dpprobe.study.representation_law import law_faults
+from dpprobe.study.study import Study
+
+
+def check_study(study: Study) -> list[str]:
+    """Checks a study against the machine: files exist, delta fits each dataset's size.
+
+    Returns:
+      Warnings, one line each.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    report = _Report()
+    report.errors += [f"config: {fault}" for fault in folder_faults(study)]
+    for name, dataset in study.datasets.items():
+        with report.part(f"datasets.{name}"):
+            _check_private(study, name, dataset, report)
+    for name in study.releases:
+        with report.part(f"releases.{name}"):
+            report.errors += _check_release(study, name)
+            report.warnings += _warn_of_unmeasured(study, name)
+    report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
+    report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
+    report.errors += [f"config: representation_law: {fault}" for fault in law_faults(study)]
+    report.errors += [f"config: fairness: {fault}" for fault in fairness_faults(study)]
+    report.errors += [f"config: {fault}" for fault in network_faults(study)]
+    public_files = PublicFiles(study)
+    for name in study.methods:
+        with report.part(f"methods.{name}"):
+            public_files.check(name)
+    for name, dataset in study.public_datasets.items():
+        with report.part(f"public_datasets.{name}"):
+            _check_public(study, name, dataset, report)
+    for name, backbone in study.backbones.items():
+        with report.part(f"backbones.{name}"):
+            backbone.check()
+            for path in backbone.input_files():
+                public_files.check_weights(path)
+            report.warnings += [f"backbones.{name}: {line}" for line in backbone.warnings()]
+    if report.errors:
+        raise ConfigError("\n".join(report.errors))
+    return report.warnings
+
+
+@dataclass
+class _Report:
+    """Errors and warnings, one line each."""
+
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Reports each line of a ConfigError of the block as an error of this part of the study."""
+        try:
+            yield
+        except ConfigError as error:
+            self.errors += [f"config: {name}: {line}" for line in str(error).splitlines()]
+
+
+def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
+    dataset.check()
+    _check_overwritten(study, name, dataset)
+    rows = dataset.used_rows()
+    multi_label = dataset.multi_label()
+    if dataset.subsample and multi_label:
+        raise ConfigError(
+            "subsample: rows have several labels, so that none has a class; remove it"
+        )
+    classes = dataset.count_classes() if dataset.metric == "auc" else None
+    headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
+    prompts.check(dataset.prompts)
+    report.errors += _check_labels(study, name, multi_label=multi_label)
+    report.errors += _check_sizes(study, name, dataset, rows)
+    report.errors += _check_engines(study, name)
+    report.warnings += _warn_of_patients(study, name)
+    report.errors += _check_shards(study, name, rows)
+    report.errors += _check_classes(study, name, dataset, multi_label=multi_label)
+    unit = study.dataset_unit(name)
+    n = dataset.used_units() if unit == "patient" else rows and rows[0]
+    if n is None:
+        return
+    delta = study.dataset_delta(name)
+    # A removal leaves fewer rows, which a larger delta fits: the job that counts them tells.
+    if not study.before_removal():
+        if fault := delta_fault(delta, n, unit=unit, allowed=study.allows_delta_above(name)):
+            report.errors.append(f"config: datasets.{name}: {fault}")
+        if warning := delta_warning(delta, n, unit=unit):
+            report.warnings.append(f"datasets.{name}: {warning}")
+    report.errors += _check_methods(study, name, n, multi_label=multi_label)
+
+
+def _check_release(study: Study, name: str) -> list[str]:
+    """Lists the reasons why a release cannot be made."""
+    release = study.releases[name]
+    dataset, method = study.datasets[release.dataset], study.methods[release.method]
+    multi_label = dataset.multi_label()
+    unit = study.dataset_unit(release.dataset)
+    faults = []
+    if not method.private:
+        faults.append(f"method {release.method}: it is not private; name another")
+    elif not method.exact and not method.tunes_network:
+        faults.append(
+            f"method {release.method}: its releases are not exact, which is for benchmarks alone; "
+            "write engine: exact in it, or name another"
+        )
+    if multi_label and not method.multi_label:
+        faults.append(
+            f"method {release.method}: it takes one label a row; {_several_labels(method)}"
+        )
+    if fault := dataset.release_fault():
+        faults.append(f"dataset {release.dataset}: {fault}")
+    if unit == "image" and (fault := dataset.images_fault()):
+        faults.append(f"dataset {release.dataset}: {fault}")
+    faults += [
+        f"dataset {release.dataset}: {shared} are those of {other} too, and each has a ledger: "
+        "their releases would not be added up; keep one of the two"
+        for other, shared in _shared_images(dataset, study)
+        if other != release.dataset
+    ]
+    if release.evaluate:
+        classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
+        try:
+            headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
+        except ConfigError as error:
+            faults.append(f"evaluate: {error}")
+        # It may follow from the labels, as `init` writes it, so a release never takes it.
+        if release.evaluate.metric is None and dataset.metric not in (None, "accuracy"):
+            faults.append(
+                f"evaluate: tables show {dataset.metric} of {release.dataset}, and the release "
+                "would measure accuracy; write `metric: accuracy` or `metric: auc` in `evaluate`: "
+                "what stands there is published"
+            )
+    if release.sign_key and not resolve_path(release.sign_key).is_file():
+        faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
+    rows = dataset.used_rows()
+    n = dataset.used_units() if unit == "patient" else rows and rows[0]
+    if study.before_removal():
+        n = None  # as in `_check_private`
+    if n is not None and (fault := study.release_delta_fault(name, n)):
+        faults.append(fault)
+    limit = study.max_epsilon(release.dataset)
+    if limit is not None and release.epsilon > limit:
+        faults.append(
+            f"epsilon {release.epsilon:g} is above privacy.max_epsilon {limit:g} of "
+            f"{release.dataset}; write a smaller one"
+        )
+    return [f"config: releases.{name}: {fault}" for fault in faults]
+
+
+def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
+    """Says that no cell measures heads of a release's epsilon."""
+    epsilon = study.releases[name].epsilon
+    measured = [float(token) for token in study.epsilons]
+    if epsilon in measured:
+        return []
+    return [
+        f"releases.{name}: epsilon {epsilon:g} is not in `epsilons`, so that no cell of this study "
+        "measures such a head; add it there to see its quality before a release pays for it"
+    ]
+
+
+def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
+    report.errors += _check_other_source(study, name, dataset)
+    dataset.check()
+    _check_overwritten(study, name, dataset)
+    sizes = dataset.expected()
+    counted = dataset.used_rows() if sizes.train or sizes.test else None
+    report.errors += _check_sizes(study, name, dataset, counted)
+    report.errors += _check_shards(study, name, dataset.used_rows())
+
+
+def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:
+    """Lists private datasets of images that are declared public, split otherwise or not."""
+    return [
+        f"config: public_datasets.{name}: {shared} of the private dataset {other}, however they "
+        "are split, limited or labelled; remove one of the two, or write a source of other, public "
+        "images"
+        for other, shared in _shared_images(public, study)
+    ]
+
+
+def _shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, str]]:
+    """Yields the private datasets that have images of a dataset, with words for these images."""
+    params, files = dataset.image_params(), _image_files(dataset)
+    for name, other in study.datasets.items():
+        if other.image_params() == params:
+            yield name, "the images"
+        elif shared := files & _image_files(other):
+            yield name, f"the images in {min(shared)}"
+
+
+def _image_files(dataset: DatasetOptions) -> set[str]:
+    """Returns a dataset's files of images; none where one is missing, which its check tells."""
+    with suppress(ConfigError):
+        return set(dataset.image_files())
+    return set()
+
+
+def _check_sizes(
+    study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
+) -> list[str]:
+    """Lists sizes that `expect` gives and the dataset does not have, as far as they are known."""
+    expected = dataset.expected().model_dump(exclude_none=True)
+    if not expected:
+        return []
+    key = "datasets" if name in study.datasets else "public_datasets"
+    sizes: dict[str, int | None] = dict.fromkeys(expected)
+    remedy = "complete the source or correct `expect`"
+    if dataset.download_params() is not None:
+        # `expect` speaks of all rows
+        folder = Path(study.data_dir) / study.before_removal().get(name, name)
+        sizes |= _table_sizes(folder / "dataset.json", dataset)
+        remedy = (
+            f"correct `expect`, or delete {folder / 'dataset.json'}, so that the tables are made "
+            "again"
+        )
+    else:
+        train, test = rows or (None, None)
+        sizes |= {"train": train, "test": test, "classes": dataset.count_classes()}
+    return [
+        f"config: {key}.{name}: expect.{part}: {size}, where there are {sizes[part]} "
+        f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
+        for part, size in expected.items()
+        if sizes[part] not in (None, size)
+    ]
+
+
+def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
+    """Raises ConfigError where a source's file is one of the split tables made from it.
+
+    Snakemake deletes a file that a job is about to write.
+    """
+    folders = [
+        Path(study.data_dir) / each for each in (name, study.before_removal().get(name, name))
+    ]
+    written = {
+        (folder / file).resolve(): folder
+        for folder in folders
+        for file in ("train.parquet", "test.parquet", "dataset.json")
+    }
+    for file in dataset.input_files():
+        if folder := written.get(resolve_path(file).resolve()):
+            raise ConfigError(
+                f"{file}: the split tables of {name!r} are written into {folder}, over this file; "
+                "move it elsewhere, or write another data_dir"
+            )
+
+
+def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
+    """Reads the sizes of existing tables; empty without tables, or with ones of other options."""
+    if not dataset_json.is_file():
+        return {}
+    try:
+        info = json.loads(dataset_json.read_text(encoding="utf-8"))
+        if info["source"] != dataset.preparation_params():
+            return {}  # they are made again
+        sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
+        return {**sizes, "classes": len(info["class_names"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # the job that reads the file reports what is wrong with it
+
+
+def _check_engines(study: Study, dataset: str) -> list[str]:
+    """Lists methods whose engine takes rows for units, on a dataset whose units are patients."""
+    if study.dataset_unit(dataset) == "image":
+        return []
+    return [
+        f"config: methods.{name} on datasets.{dataset}: its engine has no units of several "
+        "rows, such as patients; remove `engine`, or write unit: image"
+        for name, method in study.methods.items()
+        if not method.takes_units
+    ]
+
+
+def _warn_of_patients(study: Study, dataset: str) -> list[str]:
+    """Says what promises for one image are worth to a patient of several."""
+    patients = study.dataset_patients(dataset)
+    if patients is None:
+        return []
+    most = patients["images"]
+    start = f"datasets.{dataset}: unit: image, and patients may have several: "
+    if most is None:
+        return [
+            f"{start}to a patient nothing is promised; write unit: patient, or bound their images "
+            "by max_images_per_patient"
+        ]
+    delta = study.dataset_delta(dataset)
+    prices = ", ".join(
+        f"{worth_to_group(float(epsilon), delta, most):.4g} in place of {epsilon}"
+        for epsilon in study.job_epsilons()
+        if epsilon != INFINITE
+    )
+    return [
+        f"{start}to a patient of {most} images the epsilon is {prices} (steps on all rows; the "
+        "statements have each method's); write unit: patient to promise it to patients"
+    ]
+
+
+def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
+    """Lists splits with fewer rows than shards."""
+    shards = study.features.shards
+    if rows and min(rows) == 0:
+        return empty_parts(study, name, rows)
+    return [
+        f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
+        f"most {count}"
+        for split, count in zip(("train", "test"), rows or (shards, shards), strict=True)
+        if shards > count
+    ]
+
+
+def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
+    """Lists methods that take one label a row, on a dataset of several."""
+    return [
+        f"config: methods.{name} on datasets.{dataset}: the rows have several labels, and head "
+        f"{method.head} as it is written takes one; {_several_labels(method)}"
+        for name, method in study.methods.items()
+        if multi_label and not method.multi_label
+    ]
+
+
+def _several_labels(method: MethodOptions) -> str:
+    """Returns what lets a method train on rows of several labels."""
+    if "loss" in type(method).model_fields:
+        return "write loss: sigmoid in the method"
+    if isinstance(method, tuned.Options) and "loss" in type(method.base).model_fields:
+        return "write loss: sigmoid in the method's base"
+    return "write another head, such as auto"
+
+
+def _check_classes(
+    study: Study, name: str, dataset: DatasetOptions, *, multi_label: bool
+) -> list[str]:
+    """Lists methods whose options are for another number of classes, as far as it is known."""
+    classes = dataset.count_classes()
+    if classes is None:
+        return []
+    return [
+        f"config: methods.{method} on datasets.{name}: {fault}"
+        for method, options in study.methods.items()
+        if (fault := options.class_fault(classes, multi_label=multi_label))
+    ]
+
+
+def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
+    """Lists methods that do not fit a dataset, such as a batch larger than its training split."""
+    errors = []
+    for name, method in study.methods.items():
+        if method.undecided or (multi_label and not method.multi_label):
+            continue
+        try:
+            check_counts(method.mechanisms(rows))
+        except ConfigError as error:
+            errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
+    return errors

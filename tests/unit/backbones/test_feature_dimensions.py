@@ -1,0 +1,266 @@
+"""Numbers of features before extraction: by formula, or from a network without weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from dpprobe.backbones import describe, feature_dimensions, loading
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.feature_dimensions import FILE, Dimensions, read_dimensions
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.finetune.blocks import blocks_of
+from tests.support import tiny_clip
+
+TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
+
+
+def read(folder: Path, **backbones: dict[str, Any]) -> Dimensions:
+    options = {name: backbone_options(values) for name, values in backbones.items()}
+    return read_dimensions(options, folder)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that were asked for; answers come without a process."""
+    names: list[str] = []
+
+    def ask(backbones: dict[str, Any], _: Dimensions) -> dict[str, Any]:
+        names.extend(backbones)
+        return {name: describe.describe(options) for name, options in backbones.items()}
+
+    monkeypatch.setattr(feature_dimensions, "_ask", ask)
+    return names
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"family": "scattering", "color": "rgb"},
+        {"family": "scattering", "J": 3, "L": 4, "size": 36},
+        {"family": "scattering", "J": 1, "size": 7},
+        {"family": "pixels", "size": 5, "color": "rgb"},
+        {"family": "pixels"},
+    ],
+)
+def test_formulas_are_what_comes_out(tmp_path: Path, values: dict[str, Any]) -> None:
+    loaded = loading.load(backbone_options(values), runtime=Runtime(device="cpu"))
+    assert read(tmp_path, one=values).known == {"one": loaded.dimension}
+    assert not (tmp_path / FILE).exists()
+
+
+def test_colour_scattering_has_15552_features(tmp_path: Path) -> None:
+    values = {"family": "scattering", "color": "rgb"}
+    assert read(tmp_path, one=values).known == {"one": 15_552}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"model": "test_efficientnet"},
+        {"model": "test_resnet", "model_args": {"global_pool": "catavgmax"}},
+        {"model": "test_vit", "preprocessing": {"size": 64, "flip": True}, "layers": "all"},
+        {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
+    ],
+)
+def test_a_network_without_weights_gives_as_many_as_the_loaded_one(changed: dict[str, Any]) -> None:
+    options = backbone_options(TINY | changed)
+    loaded = loading.load(options, runtime=Runtime(device="cpu"))
+    assert loaded.graph is not None
+    blocks = blocks_of(loaded.graph.model, "network")  # type: ignore[arg-type]
+    told = {"dimension": loaded.dimension, "blocks": len(blocks)}
+    assert describe.describe(options) == told
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-resnet", "tiny-timm"])
+def test_so_does_one_of_open_clip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    tiny_clip.register(tmp_path, monkeypatch)
+    options = backbone_options({"family": "open_clip", "model": model, "pretrained": False})
+    depth = {"tiny": 3, "tiny-timm": 6, "tiny-resnet": 4}[model]
+    assert describe.describe(options) == {"dimension": 24, "blocks": depth}
+
+
+def test_a_checkpoint_of_another_open_clip_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import open_clip
+
+    tiny_clip.register(tmp_path, monkeypatch)
+    path = tmp_path / "weights.safetensors"
+    state = open_clip.create_model("tiny").state_dict()
+    save_file({name: value.contiguous() for name, value in state.items()}, path)
+    values = {"family": "open_clip", "checkpoint": str(path)}
+    good = backbone_options(values | {"model": "tiny"})
+    assert describe.describe(good) == {"dimension": 24, "blocks": 3}
+    wrong = describe.describe(backbone_options(values | {"model": "tiny-resnet"}))
+    assert "open_clip cannot create tiny-resnet" in wrong["fault"]
+    path.write_bytes(b"\xff\xd8\xff\xe0")
+    assert "a JPEG image" in describe.describe(good)["fault"]
+
+
+def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of 630 million weights would take 2.5 GB and seconds."""
+    devices = []
+    create = timm.create_model
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        model = create(*arguments, **options)
+        devices.append({one.device.type for one in model.parameters()})
+        return model
+
+    monkeypatch.setattr(timm, "create_model", watched)
+    huge = backbone_options(TINY | {"model": "vit_huge_patch14_224"})
+    assert describe.describe(huge) == {"dimension": 1280, "blocks": 32}
+    assert devices == [{"meta"}]
+
+
+def test_the_cpu_decides_where_there_are_no_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpprobe.backbones import timm_models
+
+    real, tried = timm_models.describe, []
+
+    def fails_on_meta(options: Any, device: str) -> dict[str, int]:
+        tried.append(device)
+        if device == "meta":
+            raise NotImplementedError("no such operation on meta")
+        return real(options, device)
+
+    monkeypatch.setattr(timm_models, "describe", fails_on_meta)
+    assert describe.describe(backbone_options(TINY))["dimension"] == 64
+    assert tried == ["meta", "cpu"]
+
+
+def test_weights_are_not_fetched(asked: list[str], tmp_path: Path) -> None:
+    fetched = {"family": "timm", "model": "resnet50.a1_in1k"}
+    assert read(tmp_path, one=fetched).known == {"one": 2048}
+    assert asked == ["one"]
+
+
+def test_a_second_start_asks_only_for_what_changed(asked: list[str], tmp_path: Path) -> None:
+    other = TINY | {"model": "test_efficientnet"}
+    first = read(tmp_path, vit=TINY, other=other, pixels={"family": "pixels"})
+    assert first.known == {"vit": 64, "other": 256, "pixels": None}
+    assert set(first.blocks) == {"vit", "other"}
+    assert asked == ["vit", "other"]
+    again = read(tmp_path, renamed=TINY, other=other)
+    assert again.known == {"renamed": 64, "other": 256}
+    assert again.blocks == {"renamed": first.blocks["vit"], "other": first.blocks["other"]}
+    assert asked == ["vit", "other"]
+    changed = TINY | {"model_args": {"embed_dim": 32, "num_heads": 2}}
+    assert read(tmp_path, vit=changed).known == {"vit": 32}
+    assert asked == ["vit", "other", "vit"]
+
+
+def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
+    asked: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.safetensors"
+    values = {"family": "timm", "model": "test_vit", "checkpoint": str(path)}
+    save_file(timm.create_model("test_vit").state_dict(), path)
+    assert read(tmp_path, vit=values).known == {"vit": 64}
+    assert read(tmp_path, vit=values).faults == {}
+    assert asked == ["vit"]
+    save_file({"a": torch.zeros(3)}, path)
+    assert "not the weights of test_vit" in read(tmp_path, vit=values).faults["vit"]
+    assert read(tmp_path, vit=values).faults, "a fault is not kept"
+    assert asked == ["vit"] * 3
+
+
+def test_other_versions_of_the_libraries_are_asked_again(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(tmp_path, vit=TINY)
+    monkeypatch.setattr(feature_dimensions, "version", lambda _: "0.0.1")
+    read(tmp_path, vit=TINY)
+    assert asked == ["vit"] * 2
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"format": 1, "dimensions": {}}', '{"format": 2}'])
+def test_a_damaged_file_is_made_anew(asked: list[str], tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert read(tmp_path, vit=TINY).known == {"vit": 64}
+    (told,) = json.loads((tmp_path / FILE).read_text())["networks"].values()
+    assert told["dimension"] == 64
+    assert asked == ["vit"]
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(asked: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert read(tmp_path / "file", vit=TINY).known == {"vit": 64}
+    assert asked == ["vit"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": "test_vit.r160_in1l"}, "no weights 'r160_in1l' of test_vit; write r160_in1k"),
+        ({"model_args": {"no_such": 1}}, "model_args: no_such is no argument of test_vit"),
+        (
+            {"model_args": {"global_pol": "avg"}},
+            r"global_pol is no .*Transformer.; write global_pool",
+        ),
+        ({"layers": [99]}, "test_vit has no block 99"),
+        ({"preprocessing": {"size": 100}}, r"patches of \[16, 16\] do not tile"),
+        ({"dimension": 63}, "63 features an image were expected and 64 come out"),
+    ],
+)
+@pytest.mark.usefixtures("asked")
+def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    import re
+
+    fault = read(tmp_path, vit=TINY | changed).faults["vit"]
+    assert re.search(message, fault)
+    assert "\n" not in fault
+
+
+def test_a_dimension_that_no_formula_confirms_is_refused(tmp_path: Path) -> None:
+    values = {"family": "scattering", "dimension": 81}
+    assert "expected and 5184 come out" in read(tmp_path, one=values).faults["one"]
+
+
+def test_a_model_of_the_hub_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The machine that extracts may have it, where this one has no network."""
+
+    def offline(*_: Any, **__: Any) -> Any:
+        raise OSError("no route to the Hub")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    options = backbone_options({"family": "timm", "model": "hf-hub:nobody/nothing"})
+    answer = describe.describe(options)
+    assert (answer["certain"], "no route" in answer["fault"]) == (False, True)
+    monkeypatch.setattr(feature_dimensions, "_ask", lambda asked, _: dict.fromkeys(asked, answer))
+    result = read(tmp_path, hub=options.model_dump(mode="json"))
+    assert result.faults == {}
+    assert "no route to the Hub" in result.warnings[0]
+    assert result.known == {"hub": None}
+
+
+def test_one_process_answers_for_all(tmp_path: Path) -> None:
+    wrong = TINY | {"model_args": {"no_such": 1}}
+    first = read(tmp_path, vit=TINY, wrong=wrong, other=TINY | {"model": "test_efficientnet"})
+    assert first.known == {"vit": 64, "wrong": None, "other": 256}
+    assert list(first.faults) == ["wrong"]
+    assert first.warnings == []
+
+
+def test_a_process_that_fails_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise subprocess.CalledProcessError(1, ["python"], stderr="\nNo module named 'torch'\n")
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    result = read(tmp_path, vit=TINY | {"dimension": 64})
+    assert result.known == {"vit": 64}, "what the study says of it"
+    assert result.faults == {}
+    (warning,) = result.warnings
+    assert "No module named 'torch'" in warning
+    assert "\n" not in warning

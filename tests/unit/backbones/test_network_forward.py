@@ -1,0 +1,497 @@
+"""Backbones: what they compute, what their fingerprints cover, what they refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
+
+from dpprobe import devices
+from dpprobe.backbones import image_preprocessing, loading, timm_models
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.privacy.private_mark import marked
+
+PIXELS: dict[str, Any] = {"family": "pixels"}
+SCATTERING: dict[str, Any] = {"family": "scattering", "size": 8}
+TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
+
+
+CPU = Runtime(device="cpu")
+
+
+def load(runtime: Runtime = CPU, **values: Any) -> Backbone:
+    return loading.load(backbone_options(values), runtime=runtime)
+
+
+def noise(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
+    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
+
+
+def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
+    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
+
+
+def its_own(model: Any) -> Any:
+    """timm's own evaluation transform of a model."""
+    return create_transform(**resolve_model_data_config(model))
+
+
+# colours
+
+
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
+    values = np.array([[0, 128, 257, 32768, 65535]], dtype=np.uint16)
+    grey = image_preprocessing.convert(Image.fromarray(values), "L")
+    np.testing.assert_array_equal(np.asarray(grey), [[0, 0, 1, 128, 255]])
+    wide = image_preprocessing.convert(Image.fromarray(values.astype(np.int32)), "RGB")
+    np.testing.assert_array_equal(np.asarray(wide)[0, :, 1], [0, 0, 1, 128, 255])
+
+
+def test_pixels_without_a_range_are_refused() -> None:
+    for values in (np.ones((2, 2), np.float32), np.full((2, 2), -1, np.int32),
+                   np.full((2, 2), 70_000, np.int32)):  # fmt: skip
+        with pytest.raises(DataError, match="have no known range"):
+            image_preprocessing.convert(Image.fromarray(values), "L")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
+def test_every_colour_mode_becomes_colour_and_grey(mode: str) -> None:
+    picture = Image.new("RGB", (3, 3), (255, 255, 255)).convert(mode)
+    for wanted in ("L", "RGB"):
+        result = image_preprocessing.convert(picture, wanted)
+        assert result.mode == wanted
+        assert np.asarray(result).min() >= 254
+
+
+# pixels
+
+
+def test_pixels_are_the_image() -> None:
+    picture = noise((5, 4), "L")
+    backbone = load(family="pixels")
+    features = run(backbone, picture)
+    assert backbone.dimension is None
+    np.testing.assert_array_equal(features[0], (np.asarray(picture).ravel() / np.float32(255)))
+
+
+def test_pixels_in_colour_resized_and_shifted() -> None:
+    backbone = load(family="pixels", color="rgb", size=6, mean=0.5, std=0.25)
+    assert backbone.dimension == 108
+    features = run(backbone, Image.new("RGB", (20, 9), (255, 0, 51)))[0].reshape(3, 6, 6)
+    for channel, value in enumerate((1.0, 0.0, 0.2)):
+        assert torch.allclose(features[channel], torch.tensor((value - 0.5) / 0.25), atol=1e-6)
+
+
+# scattering
+
+
+@pytest.mark.parametrize(
+    ("options", "dimension"),
+    [
+        ({"size": 8}, 81 * 4),
+        ({"size": 28}, 81 * 49),
+        ({"size": 16, "color": "rgb"}, 3 * 81 * 16),
+        ({"size": 8, "J": 1, "L": 4}, 5 * 16),
+    ],
+)
+def test_scattering_has_its_known_number_of_coefficients(
+    options: dict[str, Any], dimension: int
+) -> None:
+    backbone = load(family="scattering", **options)
+    features = run(backbone, noise((32, 32)))
+    assert features.shape == (1, dimension) == (1, backbone.dimension)
+    assert features.dtype == torch.float32
+    assert torch.isfinite(features).all()
+
+
+def test_scattering_of_a_constant_image_is_its_mean() -> None:
+    backbone = load(family="scattering", size=16)
+    features = run(backbone, Image.new("L", (16, 16), 102))[0].reshape(81, 4, 4)
+    assert torch.allclose(features[0], torch.tensor(0.4), atol=1e-3)
+    assert features[1:].abs().max() < 1e-3
+
+
+def test_scattering_barely_moves_under_a_shift_of_one_pixel() -> None:
+    picture = noise((32, 32), "L").resize((16, 16)).resize((32, 32))
+    shifted = Image.fromarray(np.roll(np.asarray(picture), 1, axis=1))
+    here, there = run(load(family="scattering"), picture, shifted)
+    raw_here, raw_there = run(load(family="pixels"), picture, shifted)
+    moved = (here - there).norm() / here.norm()
+    assert moved < 0.5 * (raw_here - raw_there).norm() / raw_here.norm()
+
+
+def test_scattering_hardly_expands() -> None:
+    """The public bounds of `normalize: {kind: channels}` rest on this."""
+    ramp = np.linspace(0, 255, 32).astype(np.uint8)
+    stripes = np.where(np.arange(32) % 8 < 4, 255, 0).astype(np.uint8)
+    arrays = [np.broadcast_to(line, (32, 32)) for line in (ramp, stripes, stripes[::-1])]
+    arrays += [np.full((32, 32), value, np.uint8) for value in (0, 128, 255)]
+    pictures = [Image.fromarray(np.ascontiguousarray(array)).convert("RGB") for array in arrays]
+    pictures += [noise((32, 32), seed=seed) for seed in range(5)]
+    pictures += [noise((5, 5), seed=seed).resize((32, 32)) for seed in range(5)]
+    rows = run(load(family="scattering", color="rgb"), *pictures).unflatten(1, (243, 64))
+    grey = rows[4:5]
+    assert rows.square().sum(1).mean(1).max() <= 3 * 1.01
+    assert rows.mean(2).norm(dim=1).max() <= 1.7321 * 1.01
+    assert (rows - grey).square().mean(2).sqrt().norm(dim=1).max() <= 0.8661 * 1.01
+
+
+def test_scattering_is_channel_major() -> None:
+    """A row is channels x positions: a bright corner stays in its corner of every channel."""
+    array = np.zeros((32, 32), np.uint8)
+    array[:8, :8] = 255
+    row = run(load(family="scattering", color="rgb"), Image.fromarray(array).convert("RGB"))
+    channels = row.reshape(3, 81, 8, 8)
+    torch.testing.assert_close(channels[0], channels[2])
+    assert (channels[0, :, :4, :4].sum((1, 2)) > 0.8 * channels[0].sum((1, 2))).all()
+
+
+def test_image_smaller_than_the_wavelets_is_refused() -> None:
+    options = backbone_options({"family": "scattering", "size": 7, "J": 3})
+    with pytest.raises(ConfigError, match=r"size: 7 is smaller than 2\^J = 8"):
+        options.check()
+
+
+# timm
+
+
+def test_timm_gives_what_enters_the_classifier() -> None:
+    backbone = load(**TINY)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = timm.create_model("test_vit", pretrained=False).eval()
+    picture = noise((200, 170))
+    batch = backbone.transform(picture)[None]
+    with torch.inference_mode():
+        pixels = its_own(model)(picture)[None]
+        expected = model.forward_head(model.forward_features(pixels), pre_logits=True)  # type: ignore[operator]
+    assert backbone.dimension == expected.shape[1] == 64
+    torch.testing.assert_close(backbone.forward(batch), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_features_do_not_depend_on_the_batch() -> None:
+    backbone = load(family="timm", model="test_efficientnet", pretrained=False)
+    pictures = [noise((64, 64), seed=seed) for seed in range(20)]
+    together = run(backbone, *pictures)
+    alone = torch.cat([run(backbone, picture) for picture in pictures])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_forward_keeps_no_gradient() -> None:
+    for values in (TINY, SCATTERING, PIXELS):
+        assert not run(load(**values), noise((16, 16))).requires_grad
+
+
+def test_grey_image_enters_a_colour_model() -> None:
+    backbone = load(**TINY)
+    grey = noise((160, 160), "L")
+    torch.testing.assert_close(run(backbone, grey), run(backbone, grey.convert("RGB")))
+
+
+def test_model_of_one_channel() -> None:
+    arguments = {"in_chans": 1, "img_size": 64}
+    with pytest.raises(ConfigError, match=r"preprocessing.mean: 3 values for 1 channels"):
+        load(**TINY, model_args=arguments)
+    backbone = load(**TINY, model_args=arguments, preprocessing={"mean": 0.5, "std": 0.5})
+    assert backbone.transform(noise((160, 160))).shape == (1, 64, 64)
+
+
+def test_overrides_reach_the_transform() -> None:
+    base = load(family="timm", model="test_efficientnet", pretrained=False)
+    changed = load(
+        family="timm",
+        model="test_efficientnet",
+        pretrained=False,
+        preprocessing={
+            "size": 32,
+            "mean": 0.25,
+            "std": [0.5, 0.5, 1],
+            "interpolation": "bilinear",
+            "crop_pct": 1,
+            "crop_mode": "squash",
+        },
+    )
+    assert changed.preprocessing == {
+        "color": "RGB",
+        "input_size": [3, 32, 32],
+        "mean": [0.25] * 3,
+        "std": [0.5, 0.5, 1.0],
+        "interpolation": "bilinear",
+        "crop_pct": 1.0,
+        "crop_mode": "squash",
+        "crop": "centre",
+        "flip": False,
+    }
+    assert base.preprocessing != changed.preprocessing
+    white = changed.transform(Image.new("RGB", (90, 40), (255, 255, 255)))
+    assert white.shape == (3, 32, 32)
+    assert white.dtype == torch.uint8
+    assert (white == 255).all()
+    json.dumps(changed.preprocessing)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    torch.manual_seed(7)
+    model = timm.create_model("test_vit", pretrained=False)
+    path = tmp_path / "weights.safetensors"
+    save_file(model.state_dict(), path)
+    return path
+
+
+def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
+    backbone = load(family="timm", model="test_vit", checkpoint=str(checkpoint))
+    assert backbone.weights_sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    picture = noise((160, 160))
+    assert not torch.allclose(run(backbone, picture), run(load(**TINY), picture), atol=1e-3)
+    torch.manual_seed(7)
+    model = timm.create_model("test_vit", pretrained=False, num_classes=1000).eval()
+    with torch.inference_mode():
+        pixels = its_own(model)(picture)[None]
+        expected = model.forward_head(model.forward_features(pixels), pre_logits=True)  # type: ignore[operator]
+    torch.testing.assert_close(run(backbone, picture), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_fingerprint_follows_content_not_place(checkpoint: Path) -> None:
+    first = load(family="timm", model="test_vit", checkpoint=str(checkpoint))
+    moved = checkpoint.rename(checkpoint.with_name("moved.safetensors"))
+    assert (
+        load(family="timm", model="test_vit", checkpoint=str(moved)).fingerprint
+        == first.fingerprint
+    )
+    state = timm.create_model("test_vit", pretrained=False).state_dict()
+    state["norm.bias"] += 1e-3
+    save_file(state, moved)
+    assert (
+        load(family="timm", model="test_vit", checkpoint=str(moved)).fingerprint
+        != first.fingerprint
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": "test_efficientnet"},
+        {"preprocessing": {"mean": 0.1}},
+        {"preprocessing": {"interpolation": "bilinear"}},
+        {"model_args": {"global_pool": "avg"}},
+    ],
+)
+def test_fingerprint_covers_every_setting(changed: dict[str, Any]) -> None:
+    assert load(**TINY).fingerprint == load(**TINY).fingerprint
+    assert load(**(TINY | changed)).fingerprint != load(**TINY).fingerprint
+
+
+@pytest.mark.parametrize("family", ["pixels", "scattering"])
+def test_fingerprint_covers_size_and_colour(family: str) -> None:
+    variants: list[dict[str, Any]] = [{"size": 8}, {"size": 16}, {"size": 8, "color": "rgb"}]
+    prints = {load(family=family, **variant).fingerprint for variant in variants}
+    assert len(prints) == 3
+
+
+def test_transforms_can_be_sent_to_another_process() -> None:
+    for values in (TINY, SCATTERING, PIXELS):
+        transform = load(**values).transform
+        picture = noise((16, 16))
+        copy = pickle.loads(pickle.dumps(transform))
+        torch.testing.assert_close(copy(picture), transform(picture), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": "test_vitt"}, "timm knows no 'test_vitt'; write test_vit"),
+        ({"model": "qqqqqqqqqqqq"}, "timm knows no 'qqqqqqqqqqqq'; correct it"),
+        ({"model": "test_vit.no_such_tag"}, "no weights 'no_such_tag' of test_vit; correct it"),
+        ({"checkpoint": "no/such.safetensors"}, "checkpoint: no file no/such.safetensors"),
+        ({"preprocessing": {"size": 100}}, r"patches of \[16, 16\] do not tile"),
+        ({"preprocessing": {"size": 100}}, r"does not take images of \[100, 100\]"),
+        ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
+        ({"model_args": {"no_such_argument": 1}}, "no_such_argument is no argument of test_vit"),
+        ({"model_args": {"global_pool": ""}}, "not one row an image"),
+    ],
+)
+def test_wrong_timm_options(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        load(**(TINY | changed))
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Path) -> None:
+    cell = {"dataset": "d", "backbone": "b", "method": "net", "epsilon": "2"}
+    save_file(load_file(checkpoint), checkpoint, metadata=marked(cell, {}))
+    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
+        load(family="timm", model="test_vit", checkpoint=str(checkpoint))
+
+
+def test_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="not the weights of test_vit2: ") as error:
+        load(family="timm", model="test_vit2", checkpoint=str(checkpoint))
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"pretrained": True, "checkpoint": "x"}, "pretrained: true beside a checkpoint"),
+        ({"model_args": {"pretrained": True}}, "pretrained is an option of the backbone itself"),
+        ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct"),
+        ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
+        ({"preprocessing": {"std": [1] * 4}}, "preprocessing.std: 4 values for 3 channels"),
+        ({"preprocessing": {"std": 0}}, "preprocessing.std: 0: write"),
+        ({"preprocessing": {"std": [1, 0, 1]}}, r"preprocessing.std.1: 0: input should be"),
+        ({"preprocessing": {"mean": float("nan")}}, "preprocessing.mean: nan: write"),
+        ({"resize": 3}, "resize: unknown key"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        backbone_options({"family": "timm", "model": "test_vit"} | values)
+
+
+def test_one_value_is_for_all_channels() -> None:
+    options: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
+    for written in (0.5, [0.5], [0.5, 0.5, 0.5]):
+        backbone = load(**options, preprocessing={"mean": written})
+        assert backbone.preprocessing["mean"] == [0.5] * 3
+
+
+def test_the_list_of_architectures_is_timms() -> None:
+    written = timm_models.ARCHITECTURES.read_text()
+    assert written == timm_models.list_architectures(), (
+        "write timm_models.list_architectures() to timm_models.ARCHITECTURES"
+    )
+    known = timm_models.known_architectures()
+    assert known is not None
+    assert set(timm.list_models()) <= known.keys()
+    assert "a1_in1k" in known["resnet50"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("resnet50.a1_in1kk", "timm has no weights 'a1_in1kk' of resnet50; write a1_in1k or "),
+        ("resnet50.qqqq", "timm has no weights 'qqqq' of resnet50; correct it: it has a1_in1k, "),
+        ("botnet50ts_256", "timm has no weights of botnet50ts_256; name a checkpoint, or write "),
+    ],
+)
+def test_weights_that_timm_does_not_have_are_refused_at_planning(model: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        backbone_options({"family": "timm", "model": model}).check()
+    backbone_options({"family": "timm", "model": model, "pretrained": False}).check()
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50.a1_in1k", "hf-hub:timm/anything", "local-dir:models/x", "tv_resnet50"]
+)
+def test_names_that_timm_may_know_pass(name: str) -> None:
+    backbone_options({"family": "timm", "model": name}).check()
+
+
+def test_names_are_checked_only_against_the_timm_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = backbone_options({"family": "timm", "model": "of_the_future"})
+    with pytest.raises(ConfigError, match="timm knows no 'of_the_future'"):
+        options.check()
+    monkeypatch.setattr(timm_models, "ARCHITECTURES", tmp_path / "names.txt")
+    (tmp_path / "names.txt").write_text("timm 0.0.1\nresnet50\n")
+    options.check()
+
+
+def test_a_checkpoint_s_path_does_not_decide_extraction() -> None:
+    def options(**values: Any) -> BackboneOptions:
+        return backbone_options({"family": "timm", "model": "test_vit"} | values)
+
+    here, there = options(checkpoint="a/w.pth"), options(checkpoint="b/w.pth")
+    params = json.loads(json.dumps(here.extraction_params()))
+    assert params == there.extraction_params()
+    assert "checkpoint" not in params
+    assert backbone_options(params | {"checkpoint": "a/w.pth"}) == here
+    with pytest.raises(ConfigError, match="pretrained"):
+        backbone_options(params)  # not a model of random weights
+    for other in (options(), options(pretrained=False)):
+        assert other.extraction_params() != params
+        assert backbone_options(other.extraction_params()) == other
+    pixels = backbone_options(PIXELS)
+    dumped = pixels.model_dump(mode="json", exclude={*BACKBONE_NOTES, "project"})
+    assert pixels.extraction_params() == dumped
+
+
+def test_architecture_and_tag_are_as_timm_resolves_them(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded in (load(**TINY), load(family="timm", model="test_vit", checkpoint=str(checkpoint))):
+        assert (loaded.architecture, loaded.pretrained_tag) == ("test_vit", None)
+    assert load(**PIXELS).architecture is None
+
+    real = timm.create_model
+
+    def fetch(name: str, **arguments: Any) -> Any:
+        assert arguments["pretrained"]
+        return real(name, **(arguments | {"pretrained": False}))
+
+    monkeypatch.setattr(timm, "create_model", fetch)
+    fetched = load(family="timm", model="test_vit")
+    assert (fetched.architecture, fetched.pretrained_tag) == ("test_vit", "r160_in1k")
+
+
+def test_fingerprint_covers_architecture_and_tag() -> None:
+    options = backbone_options(TINY)
+    arguments: dict[str, Any] = {"preprocessing": {}, "weights_sha256": None, "libraries": []}
+    names: list[dict[str, Any]] = [{}, {"architecture": "a"}, {"pretrained_tag": "a"}]
+    assert len({backbone_fingerprint(options, **arguments, **name) for name in names}) == 3
+
+
+def test_options_survive_serialisation() -> None:
+    variants: list[dict[str, Any]] = [
+        {"family": "timm", "model": "m", "checkpoint": "c", "preprocessing": {"mean": [1, 2, 3]}},
+        TINY,
+        {"family": "scattering", "size": 8},
+    ]
+    for values in variants:
+        options = backbone_options(values)
+        again = backbone_options(json.loads(options.model_dump_json()))
+        assert again == options
+
+
+def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = backbone_options(PIXELS)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices.resolve_device("auto") == "cpu"
+    with pytest.raises(ConfigError, match="device: cuda .*torch sees no GPU"):
+        loading.load(options, runtime=Runtime(device="cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert devices.resolve_device("auto") == "cuda"
+
+
+def test_only_weights_that_were_trained_say_so() -> None:
+    untrained = {"family": "timm", "model": "test_vit", "pretrained": False}
+    loaded = loading.load(backbone_options(untrained), runtime=CPU)
+    assert loaded.weights_sha256 is not None
+    assert not loaded.trained
+    assert not loading.load(backbone_options({"family": "pixels"}), runtime=CPU).trained
+
+
+def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: Any, **__: Any) -> Any:
+        raise OSError("no route to the Hub")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(ConfigError, match=r"no route to the Hub.*or name a local checkpoint"):
+        load(family="timm", model="test_vit")

@@ -1,0 +1,527 @@
+"""The sources: options are checked cheaply, tables hold what the source holds."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dpprobe.data import dataset_preparation, imagefolder
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.errors import ConfigError, DataError
+
+
+def png(value: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (4, 4), value).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
+    """Prepares a dataset and holds it against what was counted beforehand."""
+    options = dataset_options(values)
+    options.check()
+    dataset_preparation.prepare(options, directory)
+    info = read_info(directory / "dataset.json")
+    assert (info.train_rows, info.test_rows) == options.count_rows()
+    assert info.multi_label == options.multi_label()
+    return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
+
+
+def options_of(**values: Any) -> DatasetOptions:
+    return dataset_options(values)
+
+
+def test_checking_a_study_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from dpprobe import data, backbones, features, options\n"
+        "from dpprobe.backbones import loading\n"
+        "from dpprobe.backbones.registry import FAMILIES\n"
+        "from dpprobe.data import addresses, dataset_preparation\n"
+        "from dpprobe.data.registry import SOURCES\n"
+        "from dpprobe.data.registry import dataset_options\n"
+        "for registry in (SOURCES, FAMILIES):\n"
+        "    for name in registry: options.options_class(registry, name)\n"
+        "dataset = dataset_options({'source': 'sklearn', 'name': 'digits'})\n"
+        "dataset.check(); dataset.count_rows()\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'sklearn', 'timm', 'PIL', 'h5py'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert output.stdout.decode().strip() == "[]"
+
+
+# scikit-learn
+
+
+def test_digits_are_scikit_learns(tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    train, test = prepare(tmp_path, source="sklearn", name="digits")
+    assert (train.rows, test.rows) == (1438, 359)
+    assert train.class_names == tuple("0123456789")
+    seen = set()
+    for part in (train, test):
+        for image, label in zip(part.images(0, part.rows), part.labels(), strict=True):
+            row = int(image.id.removeprefix("digits-"))
+            pixels = np.asarray(decode(image, split=part.split))
+            assert pixels.dtype == np.uint8
+            np.testing.assert_array_equal(pixels, np.rint(images[row].reshape(8, 8) * 255 / 16))
+            assert label == labels[row]
+            seen.add(row)
+    assert len(seen) == 1797
+
+
+def test_digits_are_the_same_each_time(tmp_path: Path) -> None:
+    prepare(tmp_path / "a", source="sklearn", name="digits")
+    prepare(tmp_path / "b", source="sklearn", name="digits")
+    for name in ("train.parquet", "test.parquet", "dataset.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    prepare(tmp_path / "c", source="sklearn", name="digits", split_seed=1)
+    assert SplitTable(tmp_path / "c/test.parquet").ids() != SplitTable(
+        tmp_path / "a/test.parquet"
+    ).ids()  # fmt: skip
+
+
+# parquet
+
+HUGGING_FACE = {
+    "huggingface": json.dumps(
+        {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
+    )
+}
+
+
+@pytest.fixture
+def write_parquet(tmp_path: Path) -> Callable[..., str]:
+    def write(
+        name: str,
+        labels: Sequence[Any],
+        *,
+        metadata: Any = HUGGING_FACE,
+        first: int = 0,
+        **columns: Any,
+    ) -> str:
+        numbers = range(first, first + len(labels))
+        images = [{"bytes": png(number), "path": f"{number}.png"} for number in numbers]
+        table = pa.table({"image": images, "label": labels} | columns)
+        path = tmp_path / name
+        pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=5)
+        return str(path)
+
+    return write
+
+
+WriteParquet = Callable[..., str]
+
+
+def test_parquet_with_both_splits(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    train, test = prepare(
+        tmp_path / "out",
+        source="parquet",
+        train=write_parquet("a.parquet", [0, 1] * 10, sex=["f", None] * 10),
+        test=write_parquet("b.parquet", [1, 0, 0], sex=["m"] * 3, first=100),
+        group_columns=["sex"],
+    )
+    assert train.class_names == ("cat", "dog")
+    assert train.labels().tolist() == [0, 1] * 10
+    assert test.labels().tolist() == [1, 0, 0]
+    assert train.ids()[:2] == ["train-00000000", "train-00000001"]
+    assert train.groups() == {"group_sex": ["f", ""] * 10}
+    assert [image.data for image in train.images(0, 20)] == [png(row) for row in range(20)]
+    assert next(train.images(7, 8)).path == "7.png"
+
+
+def test_parquet_shards_by_pattern_and_by_list(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    one = write_parquet("train-0.parquet", [0, 0])
+    two = write_parquet("train-1.parquet", [1, 1, 0])
+    test = write_parquet("test.parquet", [0, 1], first=100)
+    for number, written in enumerate((str(tmp_path / "train-*.parquet"), [one, two])):
+        train, _ = prepare(tmp_path / str(number), source="parquet", train=written, test=test)
+        assert train.labels().tolist() == [0, 0, 1, 1, 0]
+    train, _ = prepare(tmp_path / "turned", source="parquet", train=[two, one], test=test)
+    assert train.labels().tolist() == [1, 1, 0, 0, 0]
+
+
+def test_a_parquet_file_is_named_once(write_parquet: WriteParquet) -> None:
+    """Rows are numbered by their places, so that nobody else would see that they stand twice."""
+    path = write_parquet("train-0.parquet", [0, 1] * 3)
+    pattern = str(Path(path).with_name("train-*.parquet"))
+    for train in ([path, path], [pattern, path]):
+        options = dataset_options({"source": "parquet", "train": train})
+        with pytest.raises(ConfigError, match=r"train: .*train-0.parquet is named twice; remove"):
+            options.check()
+
+
+def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    train, test = prepare(
+        tmp_path / "out",
+        source="parquet",
+        train=[write_parquet("a.parquet", [0, 1] * 4), write_parquet("b.parquet", [1] * 6)],
+        test=write_parquet("c.parquet", [1, 0, 0], first=100),
+        limit={"train": 11, "test": 2},
+    )
+    assert train.labels().tolist() == [0, 1] * 4 + [1] * 3
+    assert test.rows == 2
+
+
+def test_parquet_is_split_where_there_is_no_test(
+    tmp_path: Path, write_parquet: WriteParquet
+) -> None:
+    names = [f"person {row}" for row in range(30)]
+    train, test = prepare(
+        tmp_path / "out",
+        source="parquet",
+        train=write_parquet("a.parquet", [0] * 20 + [1] * 10, who=names),
+        id_column="who",
+        test_fraction=0.3,
+    )
+    assert (train.labels() == 0).sum() == 14
+    assert (test.labels() == 1).sum() == 3
+    assert sorted(train.ids() + test.ids()) == sorted(names)
+    for image in (*train.images(0, 21), *test.images(0, 9)):
+        assert image.data == png(names.index(image.id))
+
+
+def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    source = {
+        "train": write_parquet("a.parquet", [0, 1] * 4),
+        "test": write_parquet("b", [1, 0], first=100),
+    }
+    first = prepare(tmp_path / "one", source="parquet", **source)
+    second = prepare(
+        tmp_path / "two",
+        source="parquet",
+        train=str(first[0].path),
+        test=str(first[1].path),
+        id_column="id",
+    )
+    assert second[0].fingerprint == first[0].fingerprint
+
+
+def test_parquet_multi_label(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    train, test = prepare(
+        tmp_path / "out",
+        source="parquet",
+        train=write_parquet("a.parquet", [[0, 1], [1, 1], [0, 0], [1, 0]], metadata=None),
+        class_names=["edema", "effusion"],
+    )
+    assert train.multi_label
+    assert train.class_names == ("edema", "effusion")
+    assert (train.rows, test.rows) == (3, 1)
+
+
+def test_parquet_class_names(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
+    train, _ = prepare(tmp_path / "named", source="parquet", train=path, class_names=list("abc"))
+    assert train.class_names == ("a", "b", "c")
+    named = write_parquet("b.parquet", [0, 1])
+    with pytest.raises(ConfigError, match="class_names: .* names its classes cat, dog"):
+        options_of(source="parquet", train=named, class_names=["x", "y"]).check()
+
+
+@pytest.mark.parametrize("labels", [[0, 2, 1], [[0, 1], [1, 0], [1, 1]]])
+def test_classes_are_never_read_off_the_labels(
+    tmp_path: Path, write_parquet: WriteParquet, labels: list[Any]
+) -> None:
+    options = options_of(
+        source="parquet", train=write_parquet("a.parquet", labels * 3, metadata=None)
+    )
+    for call in (options.check, lambda: dataset_preparation.prepare(options, tmp_path / "out")):
+        with pytest.raises(ConfigError, match=r"class_names: .*a.parquet .*write class_names") as e:
+            call()
+        assert "\n" not in str(e.value)
+
+
+def test_a_class_beyond_the_list_is_refused_not_added(
+    tmp_path: Path, write_parquet: WriteParquet
+) -> None:
+    path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
+    options = options_of(source="parquet", train=path, class_names=["a", "b"])
+    with pytest.raises(DataError, match="label 2 is not a number from 0 to 1"):
+        dataset_preparation.prepare(options, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["a/b"], "group_columns: 'a/b' cannot name a group"),
+        ([""], "group_columns: '' cannot name a group"),
+        (["sex", "group_sex"], "group_columns: 'sex': two groups would become 'group_sex'"),
+        (["sex", "sex"], "two groups would become 'group_sex'"),
+    ],
+)
+def test_groups_that_cannot_be_columns(columns: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options_of(source="parquet", train="a.parquet", group_columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train": "no/such.parquet"}, "train: no file no/such.parquet"),
+        ({"label_column": "fine_label"}, "no column 'fine_label'; it has image, label, sex"),
+        ({"image_column": "label"}, "column 'label' is int64, not a struct of bytes and path"),
+        ({"label_column": "sex"}, "labels are string; write integers"),
+        ({"id_column": "who"}, "no column 'who'"),
+        ({"group_columns": ["age"]}, "no column 'age'"),
+        ({"limit": {"test": 3}}, "limit.test: there is no `test` to limit"),
+    ],
+)
+def test_wrong_parquet_options(
+    write_parquet: WriteParquet, changed: dict[str, Any], message: str
+) -> None:
+    values = {"train": write_parquet("a.parquet", [0, 1], sex=["f", "m"])} | changed
+    with pytest.raises(ConfigError, match=message):
+        options_of(source="parquet", **values).check()
+
+
+@pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
+def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str) -> None:
+    path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
+    written = {option: ["who"] if option == "group_columns" else "who"}
+    with pytest.raises(ConfigError, match=r"column 'who' is list.*a text or a number a row"):
+        dataset_options({"source": "parquet", "train": path, **written}).check()
+
+
+def test_file_that_is_no_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_text("image,label")
+    with pytest.raises(ConfigError, match=r"a.parquet: not a readable parquet file"):
+        options_of(source="parquet", train=str(path)).check()
+
+
+def test_files_of_different_datasets(write_parquet: WriteParquet) -> None:
+    train = write_parquet("a.parquet", [0, 1])
+    test = write_parquet("b.parquet", [0, 1], metadata=None)
+    with pytest.raises(ConfigError, match=r"b.parquet: labels or class names differ"):
+        options_of(source="parquet", train=train, test=test).check()
+
+
+def test_class_numbers_in_lists_are_refused(write_parquet: WriteParquet) -> None:
+    feature = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": ["a", "b"]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    path = write_parquet("a.parquet", [[0], [0, 1]], metadata=metadata)
+    with pytest.raises(ConfigError, match="labels are lists of class numbers"):
+        options_of(source="parquet", train=path).check()
+
+
+def test_row_without_id_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    path = write_parquet("a.parquet", [0, 1], who=["x", None])
+    with pytest.raises(DataError, match="train row 1: no who"):
+        dataset_preparation.prepare(
+            options_of(source="parquet", train=path, id_column="who"), tmp_path / "out"
+        )
+
+
+def test_row_without_label_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    path = write_parquet("a.parquet", [0, None, 1, 0, 1])
+    with pytest.raises(DataError, match="label None is not a number from 0 to 1"):
+        dataset_preparation.prepare(
+            options_of(source="parquet", train=path, test=path), tmp_path / "out"
+        )
+
+
+def test_real_cifar10(tmp_path: Path, shared_data: Path) -> None:
+    train, test = prepare(
+        tmp_path,
+        source="parquet",
+        train=str(shared_data / "cifar10" / "train.parquet"),
+        test=str(shared_data / "cifar10" / "test.parquet"),
+        limit={"train": 300, "test": 100},
+    )
+    assert train.class_names[:3] == ("airplane", "automobile", "bird")
+    assert decode(next(test.images(99, 100)), split="test").size == (32, 32)
+
+
+# image folder
+
+
+def make_folder(root: Path, files: dict[str, int]) -> str:
+    for name, value in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(value))
+    return str(root)
+
+
+def test_folder_with_both_splits(tmp_path: Path) -> None:
+    files = {"train/dog/b.png": 1, "train/cat/a.PNG": 2, "train/cat/deep/c.png": 3,
+             "test/dog/d.png": 4, "val/dog/e.png": 5}  # fmt: skip
+    root = make_folder(tmp_path / "images", files)
+    with pytest.raises(DataError, match="test: no row of class cat"):
+        prepare(tmp_path / "out", source="imagefolder", path=root)
+    train, test = prepare(tmp_path / "out", source="imagefolder", path=root, missing_classes="warn")
+    assert json.loads((tmp_path / "out/dataset.json").read_text())["classes_without_test_rows"] == [
+        "cat"
+    ]
+    assert train.class_names == ("cat", "dog")
+    assert train.ids() == ["train/cat/a.PNG", "train/cat/deep/c.png", "train/dog/b.png"]
+    assert train.labels().tolist() == [0, 0, 1]
+    assert test.ids() == ["test/dog/d.png"]
+    image = next(train.images(2, 3))
+    assert image.data is None
+    assert decode(image, split="train").getpixel((0, 0)) == 1
+
+
+def test_folder_of_classes_is_split(tmp_path: Path) -> None:
+    names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(10)]
+    files = {name: number for number, name in enumerate(names)}
+    root = make_folder(tmp_path / "images", files)
+    train, test = prepare(
+        tmp_path / "out", source="imagefolder", path=root, test_fraction=0.3, embed=True
+    )
+    assert (train.rows, test.rows) == (14, 6)
+    assert sorted(train.ids() + test.ids()) == sorted(files)
+    for image in train.images(0, 14):
+        assert image.data == png(files[image.id])
+    linked = prepare(tmp_path / "linked", source="imagefolder", path=root, test_fraction=0.3)
+    assert linked[0].fingerprint == train.fingerprint
+
+
+def test_folder_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder(
+        tmp_path / "images", {f"{k}/{n}.png": 10 * ord(k) % 99 + n for k in "ab" for n in range(3)}
+    )
+    monkeypatch.chdir(tmp_path)
+    train, _ = prepare(Path("out"), source="imagefolder", path="images")
+    assert str(next(train.images(0, 1)).path).startswith("images/a/")
+
+
+def test_a_folder_within_another_source_records_that_one(tmp_path: Path) -> None:
+    names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(4)]
+    root = make_folder(tmp_path / "images", {name: row for row, name in enumerate(names)})
+    folder = options_of(source="imagefolder", path=root)
+    outer = options_of(source="sklearn", name="digits", expect={"classes": 3})
+    assert isinstance(folder, imagefolder.Options)
+    with pytest.raises(DataError, match="2 classes, 3 expected"):
+        imagefolder.prepare(folder, tmp_path / "out", recorded=outer)
+    outer = options_of(source="sklearn", name="digits", expect={"classes": 2})
+    imagefolder.prepare(folder, tmp_path / "out", recorded=outer)
+    facts = json.loads((tmp_path / "out/dataset.json").read_text())
+    assert facts["source"] == outer.preparation_params()
+
+
+def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
+    files = dict.fromkeys(("train/a/x/y/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png"), 0)
+    root = make_folder(tmp_path / "images", files | {"train/b/.cache/1.png": 0})
+    watched = options_of(source="imagefolder", path=root).input_files()
+    names = [Path(folder).relative_to(root).as_posix() for folder in watched]
+    assert names == ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
+    flat = make_folder(tmp_path / "flat", {"a/deep/1.png": 0, "b/1.png": 0})
+    assert options_of(source="imagefolder", path=flat).input_files() == (
+        flat, f"{flat}/a", f"{flat}/a/deep", f"{flat}/b",
+    )  # fmt: skip
+
+
+def test_an_image_replaced_in_place_changes_the_source_state(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "images", {"a/deep/1.png": 0, "a/2.png": 1, "b/1.png": 2})
+    options = options_of(source="imagefolder", path=root)
+    path = Path(root) / "a/deep/1.png"
+    states = [options.source_state()]
+    assert options.source_state() == states[0]
+    status = path.stat()
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    states.append(options.source_state())
+    path.write_bytes(b"longer" + path.read_bytes())
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    states.append(options.source_state())
+    path.rename(path.with_name("3.png"))
+    states.append(options.source_state())
+    assert len(set(states)) == 4
+    path.with_name("dangling.png").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"dangling.png: No such file"):
+        options.source_state()
+
+
+def test_the_source_state_looks_at_each_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_folder(tmp_path / "images", {f"{k}/{n}.png": n for k in "ab" for n in range(4)})
+    options = options_of(source="imagefolder", path=root)
+    scanned: list[str] = []
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        scanned.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    options.source_state()
+    assert sorted(scanned) == [root, f"{root}/a", f"{root}/b"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "no folder"),
+        (["train/a/1.png", "train/b/1.png"], "has train/ but no test/"),
+        (["train/a/1.png", "train/b/1.png", "test/c/1.png"], "in test/ but not in train/: c"),
+        (["a/1.png"], "fewer than two class folders"),
+        (["a/1.png", "b/notes.txt"], r"1 file is no image: b/notes.txt; move it"),
+        (["a/1.png", "b/.hidden.png"], "b holds no image"),
+        (["a/1.png", "b/.hidden/1.png"], "b holds no image"),
+        (["a/1.png", "b/1.png", "c.png"], r"no image: c.png \(beside the class folders\)"),
+    ],
+)
+def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
+    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
+    options = options_of(source="imagefolder", path=root)
+    for call in (options.check, options.count_rows):
+        with pytest.raises(ConfigError, match=message):
+            call()
+
+
+def test_what_is_wrong_with_a_folder_is_told_at_once(tmp_path: Path) -> None:
+    files = ["Benign/1.png", "benign/2.png", "mole/3.png", "empty/.keep", "README", "mole/a.txt"]
+    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
+    for name in ("Thumbs.db", "desktop.ini", ".DS_Store", "mole/Thumbs.db"):
+        (tmp_path / "images" / name).write_bytes(b"")
+    with pytest.raises(ConfigError) as caught:
+        options_of(source="imagefolder", path=root).check()
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert "2 files are no image: README (beside the class folders), mole/a.txt; move" in lines[0]
+    assert "empty holds no image" in lines[1]
+    assert "the class folders 'Benign' and 'benign' differ in case or spaces alone" in lines[2]
+
+
+def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
+    files = ["train/a/1.png", "train/b/1.png", "test/A/2.png", "test/b/2.png"]
+    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
+    with pytest.raises(ConfigError, match="the class folders 'A' and 'a' differ"):
+        options_of(source="imagefolder", path=root).check()
+
+
+def test_an_accent_in_two_codings_is_one_name(tmp_path: Path) -> None:
+    files = ["gr\u00fcn/1.png", "gru\u0308n/2.png", "rot/3.png"]
+    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
+    with pytest.raises(ConfigError, match="differ in case or spaces alone, and would be"):
+        options_of(source="imagefolder", path=root).check()
+
+
+def test_a_dangling_link_among_images_is_named_before_any_job(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / name / "0.png")
+    options = dataset_options({"source": "imagefolder", "path": str(tmp_path)})
+    options.check()
+    (tmp_path / "a" / "z.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(ConfigError, match=r"z\.png"):
+        options.check()

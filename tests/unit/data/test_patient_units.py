@@ -1,0 +1,309 @@
+"""Whose images are: splits by patient, at most so many images each, and the study's unit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dpprobe.data import dataset_preparation, patient_units
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
+from tests.support.shards import pack, samples
+from tests.support.small_study import STUDY
+
+CLASSES = ["cat", "dog"]
+# Patient p has p images, and every third patient is of the second class.
+PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (3, 3), (number, 1, 2)).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def label(patient: str) -> int:
+    return int(int(patient[1:] or 1) % 3 == 0)
+
+
+def write_csv(folder: Path, patients: list[str]) -> dict[str, Any]:
+    """A manifest with one row an image; returns the options that read it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "a.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["path", "kind", "who"])
+        for number, patient in enumerate(patients):
+            (folder / f"{number}.png").write_bytes(png(number))
+            writer.writerow([f"{number}.png", CLASSES[label(patient)], patient])
+    return {
+        "source": "csv", "root": str(folder), "train": "a.csv", "label_column": "kind",
+        "class_names": CLASSES, "unit_column": "who",
+    }  # fmt: skip
+
+
+def write_parquet(folder: Path, patients: list[str | None], name: str = "a") -> dict[str, Any]:
+    """The same rows in a parquet file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images = [{"bytes": png(number), "path": f"{number}.png"} for number in range(len(patients))]
+    columns = {
+        "image": pa.array(images, pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        "label": pa.array([label(patient or "") for patient in patients]),
+        "who": pa.array(patients),
+    }
+    pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return {
+        "source": "parquet", "train": str(folder / f"{name}.parquet"), "class_names": CLASSES,
+        "unit_column": "who",
+    }  # fmt: skip
+
+
+WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"csv": write_csv, "parquet": write_parquet}
+
+
+def prepare(options: DatasetOptions, folder: Path) -> tuple[SplitTable, SplitTable]:
+    """Prepares a dataset, and holds it against what was counted beforehand."""
+    options.check()
+    dataset_preparation.prepare(options, folder)
+    info = read_info(folder / "dataset.json")
+    assert options.count_rows() == (info.train_rows, info.test_rows)
+    assert info.units is not None
+    assert options.count_units() == info.units["train"] == info.train_units("patient")
+    return SplitTable(folder / "train.parquet"), SplitTable(folder / "test.parquet")
+
+
+@pytest.mark.parametrize("source", WRITERS)
+def test_patients_are_split_and_named_in_the_tables(source: str, tmp_path: Path) -> None:
+    options = dataset_options(WRITERS[source](tmp_path / "in", PATIENTS) | {"test_fraction": 0.3})
+    tables = prepare(options, tmp_path / "out")
+    sides = [table.units() for table in tables]
+    assert sides[0]
+    assert sides[1]
+    assert not set(sides[0]) & set(sides[1])
+    assert sorted(sides[0] + sides[1]) == sorted(PATIENTS)
+    for table, names in zip(tables, sides, strict=True):
+        assert table.labels().tolist() == [label(name) for name in names or ()]
+    # A stratified split: 0.3 of 8 patients and of 4.
+    assert Counter(label(name) for name in set(sides[1])) == {0: 2, 1: 1}
+
+
+@pytest.mark.parametrize("source", WRITERS)
+def test_of_each_patient_the_first_images_are_trained_on(source: str, tmp_path: Path) -> None:
+    written = WRITERS[source](tmp_path / "in", PATIENTS)
+    whole = prepare(dataset_options(written), tmp_path / "whole")
+    bounded = prepare(
+        dataset_options(written | {"max_images_per_patient": 4}), tmp_path / "bounded"
+    )
+    assert bounded[1].units() == whole[1].units()  # test images are all kept
+    kept, before = bounded[0].units(), whole[0].units()
+    assert kept
+    assert before
+    assert Counter(kept) == {name: min(count, 4) for name, count in Counter(before).items()}
+    first = patient_units.first_of_each(before, 4)
+    ids = [row_id for row_id, keep in zip(whole[0].ids(), first, strict=True) if keep]
+    assert bounded[0].ids() == ids
+
+
+@given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))
+def test_one_patient_s_images_decide_nothing_about_another_s(
+    names: list[str], most: int, new: str
+) -> None:
+    """So the rule is public: a patient's null rows change what is kept of that patient alone."""
+    before = patient_units.first_of_each(names, most)
+    after = patient_units.first_of_each([new, *names], most)[1:]
+    changed = {name for name, a, b in zip(names, before, after, strict=True) if a != b}
+    assert changed <= {new}
+
+
+@pytest.mark.parametrize("source", WRITERS)
+def test_a_blank_patient_and_one_in_both_splits_are_refused(source: str, tmp_path: Path) -> None:
+    train = [*PATIENTS, ""] if source == "csv" else [*PATIENTS, None]
+    written = WRITERS[source](tmp_path / "in", train)
+    other = WRITERS[source](tmp_path / "other", ["p3", "p6", "q4"])
+    written["test"] = (
+        other["train"] if source == "parquet" else str(Path(other["root"], other["train"]))
+    )
+    written["duplicates"] = "warn"
+    with pytest.raises(DataError, match="patient is missing or in both splits or has two"):
+        dataset_preparation.prepare(dataset_options(written), tmp_path / "out")
+    told = (tmp_path / "out/problems.csv").read_text()
+    assert "no patient: who is blank" in told
+    assert "patient 'p3' has images in both splits" in told
+    assert "q4" not in told
+
+
+def test_a_patient_whose_number_is_written_in_two_ways_is_refused(tmp_path: Path) -> None:
+    """A table with a gap has 12.0 where another has 12: two patients, each protected for half."""
+    options = write_parquet(tmp_path / "in", [f"p{number}" for number in range(9)])
+    table = pq.read_table(options["train"])
+    files = {"a": pa.array(range(9)), "b": pa.array(map(float, range(8, 17)))}
+    for name, numbers in files.items():
+        pq.write_table(table.append_column("number", numbers), tmp_path / f"{name}.parquet")
+    written = {**options, "unit_column": "number", "duplicates": "warn"}
+    written |= {"train": [str(tmp_path / f"{name}.parquet") for name in files]}
+    with pytest.raises(DataError, match="patient '8.0' is '8' in other rows; .*under one name"):
+        dataset_preparation.prepare(dataset_options(written), tmp_path / "out")
+    written["train"] = written["train"][1]
+    dataset_preparation.prepare(dataset_options(written), tmp_path / "alone")
+    assert read_info(tmp_path / "alone/dataset.json").train_rows > 0
+
+
+def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
+    """A ledger adds prices of one name alone: another pattern makes other patients of the rows."""
+    manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}
+    manifest |= {"unit_column": "who"}
+
+    def name(**options: Any) -> str | None:
+        return dataset_options(manifest | options).unit_name()
+
+    people = {"file": "people.csv", "by": "image", "columns": ["who"]}
+    study = {"column": "path", "pattern": "(p[0-9]+/s[0-9]+)"}
+    names = [
+        name(),
+        name(extract={"who": {"column": "path", "pattern": "(p[0-9]+)"}}),
+        name(extract={"who": study}),
+        name(joins=[people]),
+        name(joins=[people | {"file": "others.csv"}]),
+        name(joins=[people | {"by": {"image": "name"}}]),
+        name(joins=[people], extract={"image": study}),
+    ]
+    assert names[0] == "who"
+    assert names[1] == "who ((p[0-9]+) in path)"
+    assert names[3] == "who (people.csv by image = image)"
+    assert len(set(names)) == len(names)
+    others = [{"file": "sites.csv", "by": "image", "columns": ["site"]}]
+    assert name(joins=others, extract={"year": study}) == "who"
+    assert dataset_options(manifest | {"unit_column": None}).unit_name() is None
+
+
+@pytest.mark.parametrize("source", ["parquet", "webdataset"])
+def test_nan_is_no_patient_and_no_group(source: str, tmp_path: Path) -> None:
+    """Tables write it for what is missing: all such rows would be of one patient called nan."""
+    numbers = [*map(float, range(19)), math.nan]
+    written = {"source": source, "class_names": CLASSES, "group_columns": ["age"]}
+    if source == "parquet":
+        options = write_parquet(tmp_path / "in", [f"p{number}" for number in range(20)])
+        table = pq.read_table(options["train"])
+        table = table.append_column("age", pa.array(numbers)).append_column("id", pa.array(numbers))
+        pq.write_table(table, options["train"])
+        written |= {"train": options["train"]}
+    else:
+        shard = pack(tmp_path / "in.tar", samples(0, 20, age=numbers, id=numbers))
+        written |= {"train": str(shard), "label_column": "label"}
+    dataset_preparation.prepare(dataset_options(written), tmp_path / "out")
+    tables = [SplitTable(tmp_path / f"out/{name}.parquet") for name in ("train", "test")]
+    ages = [age for table in tables for age in table.groups()["group_age"]]
+    assert ages.count("") == 1
+    assert not {"nan", "NaN"} & set(ages)
+    with pytest.raises(DataError, match="no patient: id is blank"):
+        dataset_preparation.prepare(
+            dataset_options(written | {"unit_column": "id"}), tmp_path / "patients"
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"unit": "patient"}, "unit: patient without unit_column"),
+        ({"max_images_per_patient": 3}, "max_images_per_patient: 3 without unit_column"),
+        ({"unit_column": "nobody"}, "no column 'nobody'"),
+        ({"unit_column": "who", "max_images_per_patient": 0}, "max_images_per_patient"),
+        ({"unit_column": "who", "unit": "family"}, "unit"),
+    ],
+)
+@pytest.mark.parametrize("source", WRITERS)
+def test_wrong_options_are_named(
+    source: str, wrong: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    written = WRITERS[source](tmp_path, PATIENTS)
+    del written["unit_column"]
+    with pytest.raises(ConfigError, match=message):
+        dataset_options(written | wrong).check()
+
+
+def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: Any) -> Any:
+    datasets = {"lesions": write_csv(folder, PATIENTS) | options, **STUDY["datasets"]}
+    methods = {"sgd": {"head": "sgd", "batch_size": "full"}}
+    return load_study(
+        STUDY | {"datasets": datasets, "methods": methods, "delta": 1e-4, "privacy": privacy or {}}
+    )
+
+
+def test_a_dataset_s_unit_is_its_patients_where_it_names_them(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    assert [study.dataset_unit(name) for name in study.datasets] == ["patient", "image"]
+    assert study.dataset_patients("lesions") is None
+    image = study_of(tmp_path, privacy={"unit": "image"}, max_images_per_patient=12)
+    assert image.dataset_unit("lesions") == "image"
+    assert image.dataset_patients("lesions") == {"images": 12}
+    assert image.dataset_patients("digits") is None
+    told = study_of(tmp_path, privacy={"unit": "image"}, unit="patient")
+    assert told.dataset_unit("lesions") == "patient"
+    with pytest.raises(ConfigError, match=r"privacy.unit: patient, and datasets.digits does not"):
+        study_of(tmp_path, privacy={"unit": "patient"})
+
+
+def test_images_as_units_of_patients_are_warned_of_with_the_price(tmp_path: Path) -> None:
+    assert check_study(study_of(tmp_path)) == []
+    (bounded,) = check_study(study_of(tmp_path, unit="image", max_images_per_patient=5))
+    assert "datasets.lesions: unit: image, and patients may have several" in bounded
+    assert "to a patient of 5 images the epsilon is" in bounded
+    assert "in place of 0.5, " in bounded
+    assert "in place of 1 " in bounded
+    (open_ended,) = check_study(study_of(tmp_path, unit="image"))
+    assert "to a patient nothing is promised" in open_ended
+
+
+def test_delta_is_held_against_the_number_of_patients(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    n = study.datasets["lesions"].count_units()
+    assert n is not None
+    assert n < 12
+    with pytest.raises(ConfigError, match=rf"n = {n} training patients"):
+        check_study(study_of(tmp_path, delta=1.01 / n))
+    assert check_study(study_of(tmp_path, delta=0.99 / n)) == []
+
+
+def test_engines_that_take_rows_for_units_are_refused(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    values = study.model_dump(mode="json")
+    values["methods"]["sgd"] |= {"engine": "opacus"}
+    with pytest.raises(ConfigError, match=r"methods.sgd on datasets.lesions: its engine"):
+        check_study(load_study(values))
+
+
+@pytest.mark.parametrize("name", ["chexpert", "mimic_cxr"])
+def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
+    datasets = {name: {"catalog": name, "root": "/nowhere"}}
+    study = load_study(STUDY | {"datasets": datasets})
+    assert study.dataset_unit(name) == "patient"
+
+
+@pytest.mark.parametrize("source", WRITERS)
+def test_options_that_are_not_written_leave_tables_current(source: str, tmp_path: Path) -> None:
+    written = WRITERS[source](tmp_path, PATIENTS)
+    named = dataset_options(written).preparation_params()
+    assert named["unit_column"] == "who"
+    assert "max_images_per_patient" not in named
+    bounded = dataset_options(written | {"max_images_per_patient": 2}).preparation_params()
+    assert bounded["max_images_per_patient"] == 2
+    del written["unit_column"]
+    assert "unit_column" not in dataset_options(written).preparation_params()
+    # The unit of privacy changes no table.
+    of_images = dataset_options(written | {"unit_column": "who", "unit": "image"})
+    assert of_images.preparation_params() == named

@@ -1,0 +1,200 @@
+"""Studies drafted from folders of images."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from dpprobe.data.options import imbalance
+from dpprobe.draft.seen_dataset import Seen
+from dpprobe.study.options import ReleaseOptions
+from tests.unit.draft.conftest import Desk
+
+
+def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
+    desk.images("images/Skin Lesions/benign", "images/Skin Lesions/naevus")
+    printed = desk.init("images/Skin Lesions")
+    assert "24 images, 2 classes" in printed
+    assert "trained on:  " in printed
+    assert "imbalance:   1.0 to 1; accuracy is a fair metric" in printed
+    assert "Expected accuracy at epsilon 1" in printed
+    assert printed.endswith("snakemake --cores all --configfile skin_lesions.yaml\n")
+    study = desk.study("skin_lesions.yaml")
+    dataset = study.datasets["skin_lesions"]
+    assert dataset.count_classes() == 2
+    assert dataset.metric is None
+    assert dataset.release_fault() is None
+    assert set(study.methods) == {"auto", "nonprivate"}
+    assert study.epsilons == ("0.5", "1", "2", "4", "8")
+    assert (study.results_dir, study.data_dir) == ("results/skin_lesions", "data/skin_lesions")
+    assert study.backbones["scattering"].computed_dimension == 512
+
+
+def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
+    desk.images("x/train/a", "x/train/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
+    printed = desk.init("x")
+    assert "48 images, 2 classes" in printed
+    assert "not used, as it is neither train nor test: val" in printed
+    assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)
+    assert "test_fraction" not in (desk.folder / "x.yaml").read_text()
+
+
+def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: Desk) -> None:
+    desk.images("x/benign", count=347)
+    desk.images("x/malignant", count=31)
+    printed = desk.init("x")
+    assert "imbalance:   11.2 to 1; always naming benign is right in 91.8 %" in printed
+    assert "so look at AUC" in printed
+    assert "malignant         31  (the smallest)" in printed
+    assert desk.study("x.yaml").datasets["x"].metric == "auc"
+    text = (desk.folder / "x.yaml").read_text()
+    assert not any(number in text for number in ("347", "31", "378", "91.8", "11.2"))
+
+
+def test_the_remedy_for_a_rare_class_is_drafted_whatever_the_labels(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=40)
+    desk.images("y/a", count=40)
+    desk.images("y/b", count=4)
+    printed = {name: desk.init(name) for name in "xy"}
+    for name in printed:
+        text = (desk.folder / f"{name}.yaml").read_text()
+        start = text.index("  # balanced: ")
+        lines = text[start : text.index("  # The ceiling")].splitlines()
+        taken = "\n".join(f"  {line[4:]}" for line in lines)
+        (desk.folder / f"{name}.yaml").write_text(text.replace("\n".join(lines), taken))
+        assert desk.study(f"{name}.yaml").methods["balanced"].balanced  # type: ignore[attr-defined]
+        assert "the choice has no price" in " ".join(text.replace("#", "").split())
+    assert "`balanced: true`" in printed["y"]
+    assert "`balanced: true`" not in printed["x"]
+
+
+def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
+    desk.images("images/x/a", "images/x/b")
+    desk.init("images/x")
+    desk.init("images/x", "--output", "X-2.yaml")
+    desk.init("images/x", "--output", "24.yaml")
+    studies = [desk.study(name) for name in ("x.yaml", "X-2.yaml", "24.yaml")]
+    assert [study.study for study in studies] == ["x", "x_2", "24"]
+    assert [study.results_dir for study in studies] == ["results/x", "results/x_2", "results/24"]
+    assert {study.data_dir for study in studies} == {"data/x"}
+    assert {name for study in studies for name in study.datasets} == {"x"}
+
+
+def test_without_a_place_it_says_what_to_name(desk: Desk) -> None:
+    assert "name a folder of class folders or of tar shards, a CSV" in desk.init()
+
+
+def test_what_is_expected_is_said_to_be_accuracy(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=400)
+    desk.images("x/c", count=40)
+    assert "This is accuracy; the study's metric is macro accuracy" in desk.init("x")
+
+
+def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=40)
+    desk.images("x/c", count=12)
+    assert "so look at the macro accuracy" in desk.init("x")
+    assert desk.study("x.yaml").datasets["x"].metric == "macro_accuracy"
+
+
+def released(desk: Desk, file: str) -> ReleaseOptions:
+    """The release of a study, as it is once its comment is taken away, and planned."""
+    text = (desk.folder / file).read_text()
+    start = text.index("# releases:")
+    lines = text[start : text.index("\n\n", start)].splitlines()
+    taken = text.replace("\n".join(lines), "\n".join(line[2:] for line in lines))
+    (desk.folder / file).write_text(taken)
+    (release,) = desk.study(file).releases.values()
+    return release
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> None:
+    """One image more or less changes the metric of tables, which is no part of a bundle."""
+    written = {}
+    for count in (24, 25):
+        desk.images(*(f"{count}/x/{name}" for name in "abc"[: classes - 1]))
+        desk.images(f"{count}/x/d", count=count)
+        desk.init(f"{count}/x", "--output", f"{count}.yaml")
+        written[count] = released(desk, f"{count}.yaml")
+    assert [desk.study(f"{count}.yaml").datasets["x"].metric for count in written] == [
+        None, "auc" if classes == 2 else "macro_accuracy",
+    ]  # fmt: skip
+    assert written[24] == written[25]
+    evaluate = written[25].evaluate
+    assert evaluate is not None
+    assert evaluate.metric == "accuracy"
+    text = (desk.folder / "25.yaml").read_text()
+    assert ("`auc` tells more" in text) == (classes == 2)
+    assert "neither training nor a release" in " ".join(text.replace("#", "").split())
+
+
+def test_an_empty_class_counts_as_tables_count_it() -> None:
+    counts = {"a": 30, "b": 15, "c": 0}
+    seen = Seen(place="x", keys={}, counts=counts, images=45)
+    assert seen.imbalance == imbalance(tuple(counts.values())) == 2
+    assert not seen.unequal
+
+
+def test_names_that_yaml_reads_otherwise_are_quoted(desk: Desk) -> None:
+    desk.images("1e5/no", "1e5/yes")
+    desk.init("1e5")
+    values = yaml.safe_load((desk.folder / "1e5.yaml").read_text())
+    assert values["datasets"]["1e5"]["path"] == "1e5"
+    assert desk.study("1e5.yaml").study == "1e5"
+
+
+def test_a_rare_class_is_told_of(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=40)
+    desk.images("x/c", count=3)
+    assert "classes of fewer than 10 images: c. Names are published" in desk.init("x")
+
+
+def test_the_same_folder_gives_the_same_study(desk: Desk) -> None:
+    desk.images("x/a", "x/b")
+    printed = desk.init("x")
+    first = (desk.folder / "x.yaml").read_text()
+    assert desk.init("x", "--force") == printed
+    assert (desk.folder / "x.yaml").read_text() == first
+
+
+def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=30)
+    desk.init("x")
+    assert "\n# releases:\n" in (desk.folder / "x.yaml").read_text()
+    assert released(desk, "x.yaml").evaluate is not None
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([], "x: no such folder or file; correct the path"),
+        (["x/a/notes.txt", "x/b/notes.txt"], "x: holds no image"),
+        (["x/0.jpg", "x/1.jpg"], "x: 2 images and no class folder; put each into a folder"),
+        (
+            ["x/0.jpg", "x/a/1.jpg", "x/b/2.jpg"],
+            "x: 1 images beside the class folders",
+        ),
+        (["x/a/1.jpg"], "fewer than two class folders"),
+        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "x: one folder, in, which holds 2 more"),
+        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "name it: `python -m dpprobe init x/in`"),
+        (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "name it: `python -m dpprobe init x/list.csv`"),
+        (["x/a/1.jpg", "x/b/1.jpg", "x/b/2.txt"], "2.txt"),
+        (["x/train/a/1.jpg", "x/train/b/1.jpg"], "x has train/ but no test/"),
+    ],
+)
+def test_a_folder_of_another_layout_ends_it_with_a_line(
+    paths: list[str], message: str, desk: Desk
+) -> None:
+    for path in paths:
+        desk.file(path)
+    error = desk.init("x")
+    assert error.startswith("dpprobe: ")
+    assert message in error
+    assert error.count("\n") == 0
+    assert not list(desk.folder.glob("*.yaml"))
+
+
+def test_classes_that_may_stand_one_deeper_are_told_of(desk: Desk) -> None:
+    desk.images("x/2021/a", "x/2021/b", "x/2022/a", "x/2022/b")
+    assert "every class folder holds the folders a, b; if these are the classes" in desk.init("x")

@@ -1,0 +1,123 @@
+"""The command around the looks: backbones, and files that it must not touch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from dpprobe.backbones.feature_dimensions import Dimensions
+from dpprobe.draft.seen_dataset import study_name
+from tests.conftest import REPOSITORY
+from tests.unit.draft.conftest import Desk
+
+
+@pytest.fixture
+def folder(desk: Desk) -> Desk:
+    desk.images("x/a", "x/b")
+    return desk
+
+
+def test_a_file_is_replaced_by_force_alone(folder: Desk) -> None:
+    folder.file("x.yaml", "mine")
+    assert "x.yaml: there is such a file" in folder.init("x")
+    assert (folder.folder / "x.yaml").read_text() == "mine"
+    folder.init("x", "--force")
+    assert folder.study("x.yaml").study == "x"
+
+
+def test_nothing_is_written_among_the_images(folder: Desk) -> None:
+    assert "it would lie among the images" in folder.init("x", "--output", "x/study.yaml")
+    folder.monkeypatch.chdir(folder.folder / "x")
+    assert "you are in the folder of the images" in folder.init(".")
+    assert not list(folder.folder.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", ["Cells", "downloads", "releases", "tables"])
+def test_a_study_is_not_called_as_what_studies_write(tmp_path: Path, name: str) -> None:
+    """results/cells is where the default study has its cells, data/downloads what is fetched."""
+    (tmp_path / name).mkdir()
+    assert study_name(tmp_path / name) == f"{name.lower()}_images"
+
+
+def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:
+    folder.images("images/lesions/a")
+    assert "images/lesion: no such folder or file; is it images/lesions?" in folder.init(
+        "images/lesion"
+    )
+    assert "there is no nowhere either" in folder.init("nowhere/x")
+    folder.file("x.pdf")
+    assert "x.pdf: neither a folder nor a table" in folder.init("x.pdf")
+    assert "a folder has no columns" in folder.init("x", "--label", "y")
+
+
+@pytest.mark.parametrize("fault", [None, "checkpoint: it is not the weights of it"])
+def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
+    fault: str | None, folder: Desk
+) -> None:
+    """What looks at networks, a process of some seconds, has tests elsewhere."""
+
+    def told(backbones: Mapping[str, Any], _: Path) -> Dimensions:
+        assert backbones["network"].model == "mobilenetv2_100"
+        faults = {} if fault is None else {"network": fault}
+        return Dimensions(known={"network": 1280}, faults=faults)
+
+    folder.monkeypatch.setattr("dpprobe.draft.available_backbone.read_dimensions", told)
+    weights = {"weight": np.zeros(1, dtype=np.float32)}
+    save_file(weights, folder.folder / "mobilenetv2_100_imagenet.safetensors")
+    printed = folder.init("x", "--checkpoint", "mobilenetv2_100_imagenet.safetensors")
+    if fault is not None:
+        assert printed == f"dpprobe: --{fault}"
+        return
+    assert "mobilenetv2_100, 1,280 features an image" in printed
+    assert folder.study("x.yaml").backbones["mobilenetv2_100"].input_files() == (
+        "mobilenetv2_100_imagenet.safetensors",
+    )
+
+
+def test_a_checkpoint_of_no_use_ends_it_with_a_line(folder: Desk) -> None:
+    assert "--checkpoint w.pth: no such file" in folder.init("x", "--checkpoint", "w.pth")
+    folder.file("w.pth", "\x89PNG")
+    error = folder.init("x", "--checkpoint", "w.pth")
+    assert "its name does not begin with a model's of timm" in error
+    assert "--model resnet18: it is the network of --checkpoint" in folder.init(
+        "x", "--model", "resnet18"
+    )
+    (folder.folder / "resnet18.pth").write_bytes(b"\x89PNG")
+    assert "a PNG image, where weights are expected" in folder.init(
+        "x", "--checkpoint", "resnet18.pth"
+    )
+    assert not (folder.folder / "x.yaml").exists()
+
+
+def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
+    commit = "0" * 40
+    repository = folder.folder / "cache/models--timm--vit_base_patch16_224.augreg_in21k"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/main").write_text(commit)
+    (repository / "snapshots" / commit).mkdir(parents=True)
+    (repository / "snapshots" / commit / "model.safetensors").write_bytes(b"x")
+    assert "vit_b16, 768 features an image" in folder.init("x")
+    assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
+
+
+def test_snakemake_plans_what_was_written(folder: Desk) -> None:
+    """The run that the last line names, without running it."""
+    printed = folder.init("x")
+    command = printed.splitlines()[-1].partition("snakemake ")[2].split()
+    for name in ("Snakefile", "workflow", "scripts", "resources", "envs"):
+        (folder.folder / name).symlink_to(REPOSITORY / name)
+    snakemake = Path(sys.executable).with_name("snakemake")
+    if not snakemake.exists():
+        pytest.skip(f"no {snakemake}")
+    done = subprocess.run([snakemake, "-n", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "train_heads" in done.stdout + done.stderr
+    shutil.rmtree(folder.folder / ".snakemake", ignore_errors=True)

@@ -1,0 +1,842 @@
+"""Extraction: the features of a plain loop, in the table's order, or an error that names a row."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.feature_digest import take_probe
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data import dataset_preparation, table
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features import extraction_pipeline
+from dpprobe.features.extraction import extract_shard
+from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS, Clock, extract_rows, in_order
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_manifest import write_manifest
+from tests.support.gpu import needs_gpu
+
+PIXELS = {"family": "pixels"}
+
+
+def png(value: int, size: int = 4) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (size, size), value).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def write_dataset(
+    directory: Path, images: Sequence[bytes], *, accepted: Sequence[list[int]] | None = None
+) -> Path:
+    """A dataset whose train split has these images, and one for testing."""
+    train = table.make_batch(
+        ids=[f"id{row}" for row in range(len(images))],
+        labels=[row % 2 for row in range(len(images))],
+        images=images,
+        paths=[None] * len(images),
+        groups={"group_sex": ["fm"[row % 2] for row in range(len(images))]},
+        accepted=accepted,
+    )
+    test = table.make_batch(
+        ids=["t"],
+        labels=[0],
+        images=[png(0)],
+        paths=[None],
+        groups={"group_sex": [""]},
+        accepted=None if accepted is None else [[]],
+    )
+    table.write_dataset(
+        directory,
+        iter([("train", train), ("test", test)]),
+        options=dataset_options(
+            {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
+        ),
+        class_names=["even", "odd"],
+        groups=["group_sex"],
+        accepted=accepted is not None,
+        rows=len(images) + 1,
+    )
+    return directory
+
+
+def one_shard(
+    dataset: Path,
+    output: Path,
+    *,
+    shard: int,
+    shards: int,
+    backbone: dict[str, Any] = PIXELS,
+    **changed: Any,
+) -> Path:
+    arguments: dict[str, Any] = {
+        "split": "train",
+        "batch_size": 4,
+        "dtype": "float32",
+        "workers": 0,
+        "device": "cpu",
+    } | changed
+    path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
+    extract_shard(
+        table=dataset / f"{arguments['split']}.parquet",
+        info=dataset / "dataset.json",
+        backbone=backbone_options(backbone),
+        backbone_name="mine",
+        shard=shard,
+        shards=shards,
+        output=path,
+        **arguments,
+    )
+    return path
+
+
+def extract(
+    dataset: Path,
+    output: Path,
+    *,
+    shards: int = 1,
+    backbone: dict[str, Any] = PIXELS,
+    **changed: Any,
+) -> FeatureStore:
+    info = read_info(dataset / "dataset.json")
+    paths = [
+        one_shard(dataset, output, shard=shard, shards=shards, backbone=backbone, **changed)
+        for shard in range(shards)
+    ]
+    rows = info.splits[changed.get("split", "train")].rows
+    manifest = output / "manifest.json"
+    write_manifest(paths, manifest, rows=rows, dataset_fingerprint=info.fingerprint)
+    return FeatureStore(manifest)
+
+
+def test_a_shard_of_the_same_rows_is_copied_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="dpprobe")
+    dataset = write_dataset(tmp_path / "data", [png(5 * row) for row in range(11)])
+    twin = one_shard(dataset, tmp_path / "twin", shard=0, shards=1)
+
+    def copied(name: str, source: Path = dataset, **changed: Any) -> bool:
+        caplog.clear()
+        arguments: dict[str, Any] = {"shard": 0, "shards": 1, "twin": twin, **changed}
+        path = one_shard(source, tmp_path / name, **arguments)
+        return "copied" in caplog.text and path.read_bytes() == arguments["twin"].read_bytes()
+
+    assert copied("again")
+    assert not copied("nowhere", twin=tmp_path / "nowhere.h5")
+    assert not copied("halves", shards=2)
+    assert not copied("narrow", dtype="float16")
+    assert not copied("scaled", backbone={"family": "pixels", "mean": 0.5})
+    others = write_dataset(tmp_path / "others", [png(5 * row + 1) for row in range(11)])
+    assert not copied("others", others)
+    damaged = tmp_path / "damaged.h5"
+    content = bytearray(twin.read_bytes())
+    damaged.write_bytes(content[:-100])
+    assert not copied("mended", twin=damaged)
+
+
+@pytest.mark.parametrize(("shards", "batch_size"), [(1, 100), (1, 4), (3, 2), (11, 4)])
+def test_features_are_those_of_each_row(tmp_path: Path, shards: int, batch_size: int) -> None:
+    values = [5 * row for row in range(11)]
+    dataset = write_dataset(tmp_path / "data", [png(value) for value in values])
+    features = extract(dataset, tmp_path / "out", shards=shards, batch_size=batch_size)
+    expected = np.repeat(np.array(values, np.float32)[:, None] / np.float32(255), 16, axis=1)
+    np.testing.assert_array_equal(features.read(), expected)
+    assert features.labels.tolist() == [row % 2 for row in range(11)]
+    assert features.ids == [f"id{row}" for row in range(11)]
+    assert features.groups == {"group_sex": ["fm"[row % 2] for row in range(11)]}
+    assert features.class_names == ("even", "odd")
+    assert features.backbone == "mine"
+    assert features.preprocessing["color"] == "gray"
+    assert features.dataset_fingerprint == read_info(dataset / "dataset.json").fingerprint
+
+
+def test_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(6)])
+    one = extract(dataset, tmp_path / "a", backbone={"family": "scattering", "size": 8})
+    two = extract(dataset, tmp_path / "b", backbone={"family": "scattering", "size": 8})
+    assert one.fingerprint == two.fingerprint
+    assert [shard.sha256 for shard in one.shards] == [shard.sha256 for shard in two.shards]
+
+
+def test_digits_through_scattering(tmp_path: Path) -> None:
+    dataset = tmp_path / "data"
+    dataset_preparation.prepare(dataset_options({"source": "sklearn", "name": "digits"}), dataset)
+    backbone = {"family": "scattering", "size": 8}
+    features = extract(
+        dataset, tmp_path / "out", backbone=backbone, split="test", dtype="float16", batch_size=128
+    )
+    assert (features.rows, features.dimension) == (359, 324)
+    loaded = loading.load(backbone_options(backbone), runtime=Runtime(device="cpu"))
+    images = list(SplitTable(dataset / "test.parquet").images(350, 359))
+    batch = torch.stack([loaded.transform(decode(image, split="test")) for image in images])
+    expected = loaded.forward(batch).numpy()
+    np.testing.assert_allclose(features.read()[350:], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_undecodable_image_is_named_and_leaves_nothing(tmp_path: Path, workers: int) -> None:
+    images = [png(row) for row in range(9)]
+    images[6] = images[6][:50]
+    dataset = write_dataset(tmp_path / "data", images)
+    with pytest.raises(DataError, match=r"^train row 6 \(id id6\): cannot be decoded") as error:
+        extract(dataset, tmp_path / "out", workers=workers)
+    assert "\n" not in str(error.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_row_of_a_later_shard_is_named_by_its_place_in_the_split(tmp_path: Path) -> None:
+    images = [png(row) for row in range(9)]
+    images[8] = b"no image"
+    dataset = write_dataset(tmp_path / "data", images)
+    with pytest.raises(DataError, match=r"^train row 8 \(id id8\)"):
+        extract(dataset, tmp_path / "out", shards=3)
+
+
+def test_image_changed_since_it_was_prepared_is_refused(tmp_path: Path) -> None:
+    for name, value in {"a/1": 1, "a/2": 2, "b/1": 3, "b/2": 4}.items():
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(value))
+    options = {"source": "imagefolder", "path": str(tmp_path / "images"), "test_fraction": 0.5}
+    dataset_preparation.prepare(dataset_options(options), tmp_path / "data")
+    changed = SplitTable(tmp_path / "data" / "train.parquet").ids()[1]
+    (tmp_path / "images" / changed).write_bytes(png(99))
+    with pytest.raises(DataError, match=rf"train row 1 \(id {changed}\).*changed since"):
+        extract(tmp_path / "data", tmp_path / "out")
+
+
+@pytest.mark.parametrize("odd", [[2], [6], [4, 5, 6, 7]], ids=["first", "later", "whole batch"])
+def test_image_of_another_size_is_named(tmp_path: Path, odd: list[int]) -> None:
+    images = [png(row, size=5 if row in odd else 4) for row in range(8)]
+    dataset = write_dataset(tmp_path / "data", images)
+    where = rf"train row {odd[0]} \(id id{odd[0]}\)"
+    with pytest.raises(DataError, match=rf"{where}: an image of \[1, 5, 5\] after"):
+        extract(dataset, tmp_path / "out")
+    sized = extract(dataset, tmp_path / "sized", backbone={"family": "pixels", "size": 4})
+    assert sized.dimension == 16
+
+
+def test_pixels_without_a_range_are_named(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.fromarray(np.ones((4, 4), np.float32)).save(stream, format="TIFF")
+    dataset = write_dataset(tmp_path / "data", [png(0), stream.getvalue(), png(1)])
+    with pytest.raises(DataError, match=r"^train row 1 \(id id1\): pixels of mode F"):
+        extract(dataset, tmp_path / "out")
+
+
+def test_any_failure_of_a_transform_names_the_row(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("LAB", (4, 4)).save(stream, format="TIFF")
+    dataset = write_dataset(tmp_path / "data", [png(0), stream.getvalue(), png(1)])
+    with pytest.raises(DataError, match=r"^train row 1 \(id id1\): pixels of mode LAB"):
+        extract(dataset, tmp_path / "out")
+
+
+def test_an_exception_of_a_transform_names_the_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loading.load
+
+    def load(*args: Any, **kwargs: Any) -> Backbone:
+        loaded = real(*args, **kwargs)
+
+        def transform(image: Image.Image) -> torch.Tensor:
+            if image.getpixel((0, 0)) == 3:
+                raise ZeroDivisionError("of\nnothing")
+            return loaded.transform(image)
+
+        return Backbone(**(vars(loaded) | {"transform": transform}))
+
+    monkeypatch.setattr(loading, "load", load)
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(5)])
+    with pytest.raises(DataError, match=r"^train row 3 \(id id3\): .*\(of nothing\)") as error:
+        extract(dataset, tmp_path / "out")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
+def test_a_file_of_several_images_is_named(tmp_path: Path, kind: str) -> None:
+    frames = [Image.new("L", (4, 4), value) for value in (0, 90)]
+    images = []
+    for several in (frames[1:], []):
+        stream = io.BytesIO()
+        frames[0].save(stream, format=kind, save_all=True, append_images=several)
+        images.append(stream.getvalue())
+    dataset = write_dataset(tmp_path / "data", [images[1], images[0]])
+    with pytest.raises(DataError, match=r"^train row 1 \(id id1\): 2 images in one file"):
+        extract(dataset, tmp_path / "out")
+    assert extract(dataset, tmp_path / "one", split="test").rows == 1
+
+
+def test_the_previews_in_a_photograph_are_not_images_of_their_own(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    photograph = Image.new("L", (8, 8), 200)
+    photograph.save(stream, format="MPO", save_all=True, append_images=[Image.new("L", (8, 8))])
+    assert Image.open(stream).format == "MPO"
+    features = extract(write_dataset(tmp_path / "data", [stream.getvalue()] * 2), tmp_path / "out")
+    np.testing.assert_allclose(features.read(), 200 / 255, atol=0.01)
+
+
+def test_a_shard_says_which_model_made_it_but_not_where_its_weights_lay(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    model: dict[str, Any] = {"family": "timm", "model": "test_vit"}
+    checkpoint = tmp_path / "weights.pth"
+    torch.save(timm.create_model("test_vit").state_dict(), checkpoint)
+    features = extract(dataset, tmp_path / "a", backbone=model | {"checkpoint": str(checkpoint)})
+    assert (features.architecture, features.pretrained_tag) == ("test_vit", None)
+    assert str(tmp_path) not in (tmp_path / "a" / "manifest.json").read_text()
+
+
+Change = Callable[[Backbone], dict[str, Any]]
+
+
+@pytest.fixture
+def change_backbone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
+    """Makes every backbone that is loaded have other parts."""
+
+    def install(change: Change) -> None:
+        real = loading.load
+
+        def load(*args: Any, **kwargs: Any) -> Backbone:
+            loaded = real(*args, **kwargs)
+            return Backbone(**(vars(loaded) | change(loaded)))
+
+        monkeypatch.setattr(loading, "load", load)
+
+    return install
+
+
+def pool_threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("extract")]
+
+
+# the pipeline
+
+
+@pytest.mark.parametrize("changed", [
+    {"threads": 1}, {"threads": 5}, {"batch_size": 1}, {"batch_size": 1000}, {"batch_size": 17},
+    {"workers": 2, "batch_size": 17}, {"shards": 3},
+])  # fmt: skip
+def test_no_way_to_divide_the_work_changes_a_row(tmp_path: Path, changed: dict[str, Any]) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(100)])
+    one = extract(dataset, tmp_path / "a", batch_size=64, threads=2)
+    other = extract(dataset, tmp_path / "b", **({"batch_size": 64, "threads": 2} | changed))
+    assert other.fingerprint == one.fingerprint
+    assert one.read()[:, 0].tolist() == [np.float32(row) / np.float32(255) for row in range(100)]
+
+
+def noise(seed: int, size: int = 40) -> bytes:
+    values = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(values).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("layers", [[], [0, 1, 2]])
+def test_a_network_gives_the_same_bits_on_any_number_of_threads(
+    tmp_path: Path, layers: list[int]
+) -> None:
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(150)])
+    model = {"family": "timm", "model": "test_vit", "pretrained": False}
+    model |= {"layers": layers} if layers else {}
+    stores = [
+        extract(dataset, tmp_path / str(threads), backbone=model, threads=threads, batch_size=64)
+        for threads in (1, 4)
+    ]
+    assert list(stores[0].layers) == [str(layer) for layer in layers]
+    assert stores[0].fingerprint == stores[1].fingerprint
+    assert len(np.unique(stores[0].read(), axis=0)) == 150
+    halves = extract(dataset, tmp_path / "b", backbone=model, batch_size=7)
+    np.testing.assert_allclose(halves.read(), stores[0].read(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_network_gives_the_same_bits_however_rows_are_cut(tmp_path: Path) -> None:
+    """A row's features must not change with the rows beside it, nor with another row added."""
+    model = {"family": "timm", "model": "mobilenetv2_100", "pretrained": False}
+    model |= {"preprocessing": {"size": 64}}
+    pictures = [noise(row) for row in range(40)]
+    whole = write_dataset(tmp_path / "data", pictures)
+    one = extract(whole, tmp_path / "one", backbone=model, dtype="float32")
+    three = extract(whole, tmp_path / "three", backbone=model, dtype="float32", shards=3)
+    assert one.fingerprint == three.fingerprint
+    fewer = write_dataset(tmp_path / "fewer", [*pictures[:5], *pictures[8:]])
+    left = extract(fewer, tmp_path / "left", backbone=model, dtype="float32").read()
+    np.testing.assert_array_equal(left, np.delete(one.read(), [5, 6, 7], axis=0))
+
+
+def test_a_slow_model_keeps_the_reader_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change_backbone: Callable[[Change], None]
+) -> None:
+    rows, threads = 40 * PIECE_ROWS, 2
+    read, computed, lead = 0, 0, []
+    real = SplitTable.images
+
+    def images(self: SplitTable, start: int, stop: int) -> Iterator[Any]:
+        nonlocal read
+        for image in real(self, start, stop):
+            read += 1
+            lead.append(read - computed)
+            yield image
+
+    def slow(loaded: Backbone) -> dict[str, Any]:
+        def forward(batch: torch.Tensor) -> torch.Tensor:
+            nonlocal computed
+            time.sleep(0.01)
+            computed += len(batch)
+            return loaded.forward(batch)
+
+        return {"forward": forward}
+
+    change_backbone(slow)
+    monkeypatch.setattr(SplitTable, "images", images)
+    dataset = write_dataset(tmp_path / "data", [png(row % 256) for row in range(rows)])
+    extract(dataset, tmp_path / "out", batch_size=64, threads=threads)
+    assert read == rows
+    assert max(lead) <= (AHEAD * threads + 1) * PIECE_ROWS
+
+
+def test_a_bad_row_in_the_middle_ends_the_threads(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    computed = 0
+
+    def counting(loaded: Backbone) -> dict[str, Any]:
+        def forward(batch: torch.Tensor) -> torch.Tensor:
+            nonlocal computed
+            computed += len(batch)
+            return loaded.forward(batch)
+
+        return {"forward": forward}
+
+    change_backbone(counting)
+    images = [png(row % 256) for row in range(60 * PIECE_ROWS)]
+    images[300], images[310], images[700] = b"none", b"none", b"none"
+    dataset = write_dataset(tmp_path / "data", images)
+    with pytest.raises(DataError, match=r"^train row 300 \(id id300\): cannot be decoded"):
+        extract(dataset, tmp_path / "out", batch_size=64, threads=3)
+    assert pool_threads() == []
+    assert computed <= 300 + (AHEAD * 3 + 1) * PIECE_ROWS
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_forward_pass_that_fails_ends_the_threads(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    calls = 0
+
+    def failing(loaded: Backbone) -> dict[str, Any]:
+        def forward(batch: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            if calls > 5:
+                raise RuntimeError("out of memory")
+            return loaded.forward(batch)
+
+        return {"forward": forward}
+
+    change_backbone(failing)
+    dataset = write_dataset(tmp_path / "data", [png(row % 256) for row in range(40 * PIECE_ROWS)])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        extract(dataset, tmp_path / "out", threads=2, batch_size=64)
+    assert pool_threads() == []
+    assert calls <= 6 + AHEAD * 2 + 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_threads_of_torch_are_given_back() -> None:
+    before = torch.get_num_threads()
+    inside = list(in_order(lambda _: torch.get_num_threads(), range(9), threads=3, ahead=4))
+    assert inside == [1] * 9
+    in_thread: list[int] = []
+    thread = threading.Thread(target=lambda: in_thread.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert [torch.get_num_threads(), *in_thread] == [before, before]
+
+
+def test_results_come_in_order_however_long_each_takes() -> None:
+    def work(item: int) -> int:
+        time.sleep(0.01 * (item % 3))
+        return item
+
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for item in range(40):
+            taken += 1
+            yield item
+
+    with closing(in_order(work, items(), threads=4, ahead=6)) as results:
+        for number, result in enumerate(results):
+            assert result == number
+            assert taken - number <= 6
+            if number == 20:
+                break
+    assert taken <= 26
+    assert pool_threads() == []
+
+
+def test_the_clock_adds_up(tmp_path: Path) -> None:
+    rows, threads = 8 * PIECE_ROWS, 2
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(rows)])
+    options = backbone_options(PIXELS)
+    loaded = loading.load(options, runtime=Runtime(device="cpu"))
+
+    def transform(image: Image.Image) -> torch.Tensor:
+        time.sleep(0.001)
+        return loaded.transform(image)
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.03)
+        return loaded.forward(batch)
+
+    slow = Backbone(**(vars(loaded) | {"transform": transform, "forward": forward}))
+    clock = Clock()
+    parts = extract_rows(
+        SplitTable(dataset / "train.parquet"),
+        slow,
+        start=0,
+        stop=rows,
+        batch_size=64,
+        threads=threads,
+        clock=clock,
+    )
+    assert sum(len(part.rows) for part in parts) == clock.rows == rows
+    seconds = clock.seconds
+    assert seconds["decode"] >= 0.001 * rows
+    assert seconds["forward"] >= 0.03 * 8
+    assert 0 < seconds["read"] < clock.wall
+    busy = seconds["decode"] + seconds["forward"]
+    assert busy <= threads * clock.wall
+    assert math.isclose(busy + clock.waited, threads * clock.wall)
+    assert math.isclose(clock.share, seconds["forward"] / (threads * clock.wall))
+    assert str(clock).endswith(f"{clock.share:.2f} of the forward rate")
+
+
+def test_train_rows_have_a_transform_of_their_own(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    def seeded(loaded: Backbone) -> dict[str, Any]:
+        def train_transform(image: Image.Image, sha256: bytes) -> torch.Tensor:
+            return loaded.transform(image) + sha256[0]
+
+        return {"train_transform": train_transform}
+
+    change_backbone(seeded)
+    images = [png(0), png(255)]
+    dataset = write_dataset(tmp_path / "data", images)
+    expected = [value + hashlib.sha256(image).digest()[0] for value, image in enumerate(images)]
+    assert extract(dataset, tmp_path / "train").read()[:, 0].tolist() == expected
+    assert extract(dataset, tmp_path / "test", split="test").read()[:, 0].tolist() == [0]
+
+
+def test_layers_are_written_beside_the_features(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    def layered(loaded: Backbone) -> dict[str, Any]:
+        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            row = loaded.forward(batch)
+            return row, {"3": row[:, :2] * 2, "last": row * 3}
+
+        return {"layers": {"3": 2, "last": 16}, "forward_layers": forward_layers}
+
+    change_backbone(layered)
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(50)])
+    features = extract(dataset, tmp_path / "out", shards=2, threads=3)
+    assert features.layers == {"3": 2, "last": 16}
+    np.testing.assert_array_equal(features.read(layer="3"), features.read()[:, :2] * 2)
+    np.testing.assert_array_equal(features.read(layer="last"), features.read() * 3)
+
+
+def test_a_layer_that_is_not_finite_is_named(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    def broken(loaded: Backbone) -> dict[str, Any]:
+        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            row = loaded.forward(batch)
+            return row, {"0": torch.where(row == 1, math.nan, row)}
+
+        return {"layers": {"0": 16}, "forward_layers": forward_layers}
+
+    change_backbone(broken)
+    dataset = write_dataset(tmp_path / "data", [png(0), png(255)])
+    with pytest.raises(DataError, match=r"^train row 1 \(id id1\).*not finite"):
+        extract(dataset, tmp_path / "out")
+
+
+def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
+    accepted = [[row % 2] if row % 3 else [] for row in range(10)]
+    images = [png(row) for row in range(10)]
+    dataset = write_dataset(tmp_path / "data", images, accepted=accepted)
+    assert extract(dataset, tmp_path / "out", shards=3).accepted == accepted
+    plain = write_dataset(tmp_path / "plain", images)
+    assert extract(plain, tmp_path / "none").accepted is None
+
+
+def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    features = extract(dataset, tmp_path / "out", shards=2)
+    loaded = loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
+    assert [record.probe for record in features.shards] == [take_probe(loaded)] * 2
+
+
+def test_a_backbone_of_broken_weights_is_refused_at_once(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    change_backbone(lambda loaded: {"forward": lambda batch: loaded.forward(batch) * math.nan})
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    with pytest.raises(DataError, match="backbone mine: its features of a plain image are not"):
+        extract(dataset, tmp_path / "out")
+
+
+@needs_gpu
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("layers", [[], [0, 1]])
+def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, workers: int, layers: list[int]) -> None:
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(150)])
+    model = {"family": "timm", "model": "test_vit", "pretrained": False}
+    model |= {"layers": layers} if layers else {}
+    given: dict[str, Any] = {"backbone": model, "batch_size": 40, "threads": 3}
+    cpu = extract(dataset, tmp_path / "cpu", **given)
+    gpu = extract(
+        dataset, tmp_path / "gpu", device="cuda", precision="float32", workers=workers, **given
+    )
+    assert gpu.ids == cpu.ids
+    np.testing.assert_allclose(gpu.read(), cpu.read(), rtol=0.01, atol=0.01)
+    for layer in cpu.layers:
+        np.testing.assert_allclose(
+            gpu.read(layer=layer), cpu.read(layer=layer), rtol=0.01, atol=0.01
+        )
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 40, 48, 1000])
+def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(101)])
+    split = SplitTable(dataset / "train.parquet")
+    clock = Clock()
+    pieces = list(extraction_pipeline._encoded(split.images(3, 101), 98, batch_size, clock))
+    assert [image.row for piece in pieces for image in piece] == list(range(3, 101))
+    assert max(map(len, pieces)) <= min(PIECE_ROWS, batch_size)
+    edges = np.cumsum([len(piece) for piece in pieces])
+    assert {*range(batch_size, 98, batch_size), 98} <= set(edges)
+    decoder = extraction_pipeline.Decoder(
+        loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
+    )
+    decoded = [decoder.__getitems__(piece) for piece in pieces]
+    batches = list(
+        extraction_pipeline._batches(
+            decoded, batch_size, extraction_pipeline._Sizes("train"), clock
+        )
+    )
+    sizes = [sum(len(piece.rows) for piece in batch) for batch in batches]
+    assert sizes == [batch_size] * (98 // batch_size) + [98 % batch_size] * (98 % batch_size > 0)
+
+
+@pytest.mark.parametrize("bad", [set(), {5}, set(range(32)), set(range(60, 101)), set(range(101))])
+def test_batches_hold_what_is_left_of_their_pieces(tmp_path: Path, bad: set[int]) -> None:
+    images = [b"none" if row in bad else png(row) for row in range(101)]
+    split = SplitTable(write_dataset(tmp_path / "data", images) / "train.parquet")
+    loaded = loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
+    decoder = extraction_pipeline.TolerantDecoder(
+        loaded, lambda image: decode(image, split="train")
+    )
+    clock = Clock()
+    pieces = extraction_pipeline._encoded(split.images(0, 101), 101, 40, clock)
+    decoded = map(decoder.__getitems__, pieces)
+    batches = list(
+        extraction_pipeline._batches(decoded, 40, extraction_pipeline._Sizes("train"), clock)
+    )
+    assert all(sum(len(piece.rows) for piece in batch) <= 40 for batch in batches)
+    taken = [piece for batch in batches for piece in batch]
+    assert [row for piece in taken for row, _ in piece.rows] == sorted(set(range(101)) - bad)
+    assert [fault.row[0] for piece in taken for fault in piece.faults] == sorted(bad)
+    assert [row for piece in taken if piece.images is None for row in piece.rows] == []
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone
+from dpprobe.features.extraction import extract_shard
+from dpprobe.backbones.registry import backbone_options
+
+real = loading.load
+
+def load(*args, **kwargs):
+    loaded = real(*args, **kwargs)
+    def forward(batch):
+        time.sleep(0.05)
+        return loaded.forward(batch)
+    return Backbone(**(vars(loaded) | {"forward": forward}))
+
+loading.load = load
+dataset, output = map(Path, sys.argv[1:3])
+for shard in range(4):
+    print("shard", shard, flush=True)
+    extract_shard(
+        table=dataset / "train.parquet", info=dataset / "dataset.json",
+        backbone=backbone_options({"family": "pixels"}), backbone_name="mine",
+        split="train", shard=shard, shards=4, batch_size=4, dtype="float32", device="cpu",
+        output=output / f"shard-{shard:05d}-of-00004.h5",
+    )
+"""
+
+
+def test_what_a_kill_leaves_is_taken_up_again(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(200)])
+    whole = extract(dataset, tmp_path / "whole", shards=4)
+    output = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, dataset, output], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    while process.stdout.readline() != "shard 2\n":
+        assert process.poll() is None
+    while not list(output.glob(".*.partial")):  # the third shard is being written
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    finished = sorted(output.glob("shard-*"))
+    assert [path.name for path in finished] == [f"shard-0000{k}-of-00004.h5" for k in (0, 1)]
+    kept = {path: path.read_bytes() for path in finished}
+    for shard in (2, 3):
+        one_shard(dataset, output, shard=shard, shards=4)
+    assert {path: path.read_bytes() for path in finished} == kept
+    shards = sorted(output.glob("shard-*"))
+    write_manifest(
+        shards,
+        output / "manifest.json",
+        rows=200,
+        dataset_fingerprint=read_info(dataset / "dataset.json").fingerprint,
+    )
+    assert FeatureStore(output / "manifest.json").fingerprint == whole.fingerprint
+
+
+@pytest.fixture
+def force_features(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Makes one feature of the row whose pixels are all 30 whatever the test wants."""
+
+    def force(value: float) -> None:
+        real = loading.load
+
+        def load(*args: Any, **kwargs: Any) -> Backbone:
+            loaded = real(*args, **kwargs)
+
+            def forward(batch: torch.Tensor) -> torch.Tensor:
+                features = loaded.forward(batch).clone()
+                features[(batch * 255).round()[:, 0, 0, 0] == 30, 3] = value
+                return features
+
+            return Backbone(**(vars(loaded) | {"forward": forward}))
+
+        monkeypatch.setattr(loading, "load", load)
+
+    return force
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_features_that_are_not_finite_are_named(
+    tmp_path: Path, force_features: Callable[[float], None], value: float, dtype: str
+) -> None:
+    force_features(value)
+    dataset = write_dataset(tmp_path / "data", [png(10 * row) for row in range(8)])
+    with pytest.raises(DataError, match=r"^train row 3 \(id id3\).*not finite"):
+        extract(dataset, tmp_path / "out", dtype=dtype)
+
+
+def test_features_beyond_float16_are_named(
+    tmp_path: Path, force_features: Callable[[float], None]
+) -> None:
+    force_features(-70_000.0)
+    dataset = write_dataset(tmp_path / "data", [png(10 * row) for row in range(8)])
+    with pytest.raises(DataError, match=r"row 3 .*70000 does not fit float16; .*float32"):
+        extract(dataset, tmp_path / "half", dtype="float16")
+    assert extract(dataset, tmp_path / "full", dtype="float32").read()[3, 3] == -70_000
+
+
+def test_table_of_another_dataset_is_refused(tmp_path: Path) -> None:
+    one = write_dataset(tmp_path / "one", [png(0), png(1)])
+    two = write_dataset(tmp_path / "two", [png(0), png(2)])
+    (one / "train.parquet").write_bytes((two / "train.parquet").read_bytes())
+    with pytest.raises(DataError, match="not the train table that its dataset.json describes"):
+        extract(one, tmp_path / "out")
+
+
+def test_more_shards_than_rows_are_refused(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    with pytest.raises(ConfigError, match=r"features.shards: 3 shards for a split of 2 rows"):
+        extract(dataset, tmp_path / "out", shards=3)
+
+
+def test_log_tells_rate_and_where_the_time_went(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    with caplog.at_level(logging.INFO, logger="dpprobe"):
+        extract(dataset, tmp_path / "out")
+    text = "\n".join(caplog.messages)
+    assert "features mine train 1/1: 2 rows in" in text
+    assert "rows/s" in text
+    for part in ("read", "forward", "write"):
+        assert f"{part} 0." in text
+
+
+def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_data: Path) -> None:
+    checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
+              "test": str(shared_data / "cifar10" / "test.parquet"),
+              "limit": {"train": 64, "test": 1}, "missing_classes": "warn"}  # fmt: skip
+    dataset_preparation.prepare(dataset_options(source), tmp_path / "data")
+    features = extract(
+        tmp_path / "data",
+        tmp_path / "out",
+        shards=2,
+        batch_size=24,
+        backbone={
+            "family": "timm",
+            "model": "mobilenetv2_100",
+            "checkpoint": str(checkpoint),
+            "model_args": {"pad_type": "same"},
+            "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
+        },
+    ).read()
+
+    model: Any = timm.create_model(
+        "mobilenetv2_100", checkpoint_path=str(checkpoint), pad_type="same"
+    ).eval()
+    expected = []
+    for image in SplitTable(tmp_path / "data" / "train.parquet").images(0, 64):
+        picture = Image.open(io.BytesIO(image.data or b"")).convert("RGB")
+        picture = picture.resize((128, 128), Image.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.asarray(picture).transpose(2, 0, 1) / np.float32(255))
+        with torch.inference_mode():
+            maps = model.forward_features((pixels[None] - 0.5) / 0.5)
+            expected.append(model.forward_head(maps, pre_logits=True)[0])
+    assert features.shape == (64, 1280)
+    np.testing.assert_allclose(features, torch.stack(expected), rtol=1e-3, atol=1e-4)

@@ -1,0 +1,761 @@
+"""The feature store: whole or absent, and nothing but what the manifest lists is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.errors import ConfigError, StoreError
+from dpprobe.features import shard_writer
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_file import read_header
+from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_manifest import write_manifest
+from dpprobe.features.shard_verification import ContentHash, verify_shard
+from dpprobe.features.shard_writer import open_shard, write_shard
+
+ROWS, DIMENSION, SHARDS = 23, 5, 3
+DATASET = "d" * 64
+FEATURES = np.random.default_rng(0).standard_normal((ROWS, DIMENSION)).astype(np.float32)
+LABELS = np.arange(ROWS, dtype=np.int64) % 2
+IDS = [f"bild-{row}-ü" for row in range(ROWS)]
+GROUPS = {"group_sex": ["f", "", "mä"] * 7 + ["f", "m"]}
+
+
+def make_header(shard: int = 0, **changed: Any) -> ShardHeader:
+    values: dict[str, Any] = {
+        "split": "train",
+        "rows": ROWS,
+        "shard": shard,
+        "shards": SHARDS,
+        "class_names": ("cat", "dog"),
+        "multi_label": False,
+        "dtype": "float32",
+        "dataset_fingerprint": DATASET,
+        "backbone": "pixels",
+        "backbone_options": {"family": "pixels", "size": None},
+        "backbone_fingerprint": "b" * 64,
+        "weights_sha256": None,
+        "preprocessing": {"mean": [0.5]},
+        "versions": {"torch": "2"},
+    }
+    return ShardHeader(**(values | changed))
+
+
+def write(
+    directory: Path,
+    header: ShardHeader,
+    *,
+    features: Any = FEATURES,
+    labels: Any = LABELS,
+    ids: list[str] = IDS,
+    accepted: list[list[int]] | None = None,
+    layers: dict[str, Any] | None = None,
+    probe: dict[str, Any] | None = None,
+) -> Path:
+    rows = slice(header.start, header.stop)
+    path = directory / f"shard-{header.shard:05d}-of-{header.shards:05d}.h5"
+    write_shard(
+        path,
+        header,
+        features=features[rows],
+        labels=labels[rows],
+        ids=ids[rows],
+        groups={name: values[rows] for name, values in GROUPS.items()},
+        accepted=None if accepted is None else accepted[rows],
+        layers={name: values[rows] for name, values in (layers or {}).items()},
+        probe=probe,
+    )
+    return path
+
+
+def write_store(directory: Path, **changed: Any) -> Path:
+    shards = [write(directory, make_header(shard, **changed)) for shard in range(SHARDS)]
+    manifest = directory / "manifest.json"
+    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET)
+    return manifest
+
+
+@given(rows=st.integers(1, 10_000), data=st.data())
+def test_ranges_tile_the_rows(rows: int, data: st.DataObject) -> None:
+    shards = data.draw(st.integers(1, min(rows, 200)))
+    ranges = [row_range(rows, shard, shards) for shard in range(shards)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == rows
+    assert all(one[1] == two[0] for one, two in itertools.pairwise(ranges))
+    sizes = {stop - start for start, stop in ranges}
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= 1
+
+
+def test_more_shards_than_rows_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"features.shards: 4 shards for a split of 3 rows"):
+        row_range(3, 0, 4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_round_trip(tmp_path: Path, dtype: str) -> None:
+    features = FeatureStore(write_store(tmp_path, dtype=dtype))
+    expected = FEATURES.astype(dtype).astype(np.float32)
+    assert (features.rows, features.dimension, features.num_classes) == (ROWS, DIMENSION, 2)
+    assert (features.split, features.class_names) == ("train", ("cat", "dog"))
+    assert features.preprocessing == {"mean": [0.5]}
+    assert features.weights_sha256 is None
+    read = features.read()
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, expected)
+    np.testing.assert_array_equal(features.labels, LABELS)
+    assert features.labels.dtype == np.int64
+    assert features.ids == IDS
+    assert features.groups == GROUPS
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "manifest.json", *(f"shard-0000{shard}-of-00003.h5" for shard in range(SHARDS))
+    ]  # fmt: skip
+
+
+def test_multi_label_round_trip(tmp_path: Path) -> None:
+    labels = np.stack([LABELS, 1 - LABELS], axis=1).astype(np.int8)
+    header = make_header(multi_label=True, shards=1)
+    path = write(tmp_path, header, labels=labels)
+    write_manifest([path], tmp_path / "m.json", rows=ROWS, dataset_fingerprint=DATASET)
+    read = FeatureStore(tmp_path / "m.json").labels
+    assert read.dtype == np.int8
+    np.testing.assert_array_equal(read, labels)
+
+
+@given(block=st.integers(1, 40))
+def test_rows_may_arrive_in_blocks_of_any_size(
+    block: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("blocks")
+    header = make_header(shards=1)
+    with open_shard(directory / "s.h5", header, labels=LABELS, ids=IDS) as writer:
+        for start in range(0, ROWS, block):
+            writer.append(FEATURES[start : start + block])
+    with h5py.File(directory / "s.h5") as file:
+        np.testing.assert_array_equal(file["features"][...], FEATURES)
+
+
+def test_a_shard_waits_for_room_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def full_twice(folder: Path, needed: int) -> None:
+        asked.append((folder, needed))
+        if len(asked) <= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shard_writer, "require_room", full_twice)
+    monkeypatch.setattr("dpprobe.artifacts.PAUSE", 0)
+    header = make_header(shards=1)
+    write_shard(tmp_path / "s.h5", header, features=FEATURES, labels=LABELS, ids=IDS)
+    assert asked == [(tmp_path, FEATURES.nbytes)] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["s.h5"]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 1024])
+@pytest.mark.parametrize("block", [1, 5, 100])
+def test_blocks_are_the_rows_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, block: int
+) -> None:
+    monkeypatch.setattr(shard_writer, "CHUNK_ROWS", chunk)
+    features = FeatureStore(write_store(tmp_path))
+    parts = list(features.blocks(block))
+    assert [start for start, _ in parts] == list(
+        np.cumsum([0, *(len(part) for _, part in parts[:-1])])
+    )
+    assert max(len(part) for _, part in parts) <= max(block, chunk)
+    np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), FEATURES)
+
+
+def test_every_array_is_checksummed(tmp_path: Path) -> None:
+    write_store(tmp_path)
+    with h5py.File(tmp_path / "shard-00000-of-00003.h5") as file:
+        for name in ("features", "labels", "ids", "groups/group_sex"):
+            assert file[name].fletcher32, name
+        assert json.loads(file.attrs["preprocessing"]) == {"mean": [0.5]}
+
+
+def test_wrong_number_of_rows_leaves_no_file(tmp_path: Path) -> None:
+    for rows in (ROWS - 1, ROWS + 1):
+        given_rows = np.zeros((rows, DIMENSION), np.float32)
+        with pytest.raises(StoreError, match="rows were given"):
+            write_shard(
+                tmp_path / "s.h5",
+                make_header(shards=1),
+                features=given_rows,
+                labels=LABELS,
+                ids=IDS,
+            )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_of_another_length_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="do not have the rows it names"):
+        write_shard(
+            tmp_path / "s.h5",
+            make_header(shards=1),
+            features=FEATURES,
+            labels=LABELS[:-1],
+            ids=IDS,
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_error_while_extracting_leaves_no_file(tmp_path: Path) -> None:
+    def extract() -> None:
+        with open_shard(tmp_path / "s.h5", make_header(), labels=LABELS, ids=IDS) as writer:
+            writer.append(FEATURES[:3])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract()
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_writer import open_shard
+header = ShardHeader(
+    split="train", rows=4000, shard=0, shards=1, class_names=("a", "b"), multi_label=False,
+    dtype="float32", dataset_fingerprint="d", backbone="x", backbone_options={},
+    backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+)
+labels, ids = np.zeros(4000, np.int64), [str(row) for row in range(4000)]
+with open_shard(Path(sys.argv[1]), header, labels=labels, ids=ids) as writer:
+    writer.append(np.ones((2500, 64), np.float32))
+    print("written", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_kill_in_mid_write_leaves_no_shard(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"written\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    left = [file.name for file in tmp_path.iterdir()]
+    assert all(name.endswith(".partial") for name in left), left
+    write(tmp_path, make_header(shards=1)).rename(path)
+    verify_shard(path, make_header(shards=1))
+
+
+# damage
+
+
+def flip_byte(path: Path) -> None:
+    """Flips one bit in the middle of the stored features."""
+    with h5py.File(path) as file:
+        offset = file["features"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset + 7] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 100)
+
+
+def append_bytes(path: Path) -> None:
+    with path.open("ab") as stream:
+        stream.write(b"\0" * 16)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def edit_features(path: Path) -> None:
+    """Changes a value through HDF5, so that its checksum fits, and the hash beside it."""
+    with h5py.File(path, "r+") as file:
+        file["features"][0, 0] += 1
+        file.attrs["features_sha256"] = hashlib.sha256(file["features"][...].data).hexdigest()
+
+
+def edit_labels(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["labels"][0] = 1 - file["labels"][0]
+
+
+def edit_ids(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        ids = file["ids"][...]
+        ids[0], ids[1] = ids[1], ids[0]
+        file["ids"][...] = ids
+
+
+def edit_groups(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["groups/group_sex"][0] = b"x"
+
+
+def edit_preprocessing(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs["preprocessing"] = '{"mean":[0.6]}'
+
+
+def replace_by_other_weights(path: Path) -> None:
+    write(path.parent, make_header(1, backbone_fingerprint="c" * 64))
+
+
+def replace_by_neighbour(path: Path) -> None:
+    shutil.copy(path.with_name("shard-00000-of-00003.h5"), path)
+
+
+def replace_by_other_features(path: Path) -> None:
+    write(path.parent, make_header(1), features=FEATURES + 1)
+
+
+DAMAGES: list[Callable[[Path], None]] = [
+    Path.unlink,
+    flip_byte,
+    truncate,
+    append_bytes,
+    empty,
+    edit_features,
+    edit_labels,
+    edit_ids,
+    edit_groups,
+    edit_preprocessing,
+    replace_by_other_weights,
+    replace_by_neighbour,
+    replace_by_other_features,
+]
+
+
+def read_all(manifest: Path) -> None:
+    features = FeatureStore(manifest)
+    features.read()
+    assert len(features.labels) == len(features.ids) == ROWS
+
+
+def stream_all(manifest: Path) -> None:
+    features = FeatureStore(manifest)
+    for _ in features.blocks(4):
+        pass
+    assert features.groups
+
+
+@pytest.mark.parametrize("read", [read_all, stream_all])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damaged_shard_is_refused_by_name(
+    tmp_path: Path, damage: Callable[[Path], None], read: Callable[[Path], None]
+) -> None:
+    manifest = write_store(tmp_path)
+    read(manifest)
+    damage(tmp_path / "shard-00001-of-00003.h5")
+    with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: .* (run again|and run)") as e:
+        read(manifest)
+    assert "\n" not in str(e.value)
+
+
+def test_swapped_shards_are_refused(tmp_path: Path) -> None:
+    manifest = write_store(tmp_path)
+    one, two = tmp_path / "shard-00001-of-00003.h5", tmp_path / "shard-00002-of-00003.h5"
+    aside = one.rename(tmp_path / "aside")
+    two.rename(one)
+    aside.rename(two)
+    with pytest.raises(StoreError, match=r"shard-00001-of-00003.h5: .*holds rows 15\.\.23"):
+        read_all(manifest)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda text: text.replace('"rows": 23', '"rows": 22'), "changed after it was written"),
+        (lambda text: text.replace('"start": 7', '"start": 8'), "changed after it was written"),
+        (lambda text: text[:-20], "cannot be read"),
+        (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
+        (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
+    ],
+)
+def test_damaged_manifest_is_refused(
+    tmp_path: Path, edit: Callable[[str], str], message: str
+) -> None:
+    manifest = write_store(tmp_path)
+    text = manifest.read_text()
+    manifest.write_text(edit(text))
+    assert manifest.read_text() != text
+    with pytest.raises(StoreError, match=f"manifest.json: .*{message}"):
+        FeatureStore(manifest)
+
+
+def test_missing_manifest_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"manifest.json: the manifest is missing"):
+        FeatureStore(tmp_path / "manifest.json")
+
+
+# the manifest
+
+
+def manifest_of(directory: Path, shards: list[Path], **changed: Any) -> None:
+    arguments: dict[str, Any] = {"rows": ROWS, "dataset_fingerprint": DATASET} | changed
+    write_manifest(shards, directory / "manifest.json", **arguments)
+
+
+def test_manifest_takes_shards_in_any_order(tmp_path: Path) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in (2, 0, 1)]
+    manifest_of(tmp_path, shards)
+    np.testing.assert_array_equal(FeatureStore(tmp_path / "manifest.json").read(), FEATURES)
+
+
+def test_manifest_refuses_missing_and_doubled_rows(tmp_path: Path) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in range(SHARDS)]
+    for some in (shards[:2], shards[1:], [shards[0], shards[0], shards[2]], []):
+        with pytest.raises(StoreError):
+            manifest_of(tmp_path, some)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"backbone_fingerprint": "x"}, "backbone_fingerprint is x where bbb"),
+        ({"weights_sha256": "x"}, "weights_sha256 is x where None"),
+        ({"dtype": "float16"}, "dtype is float16 where float32"),
+        ({"split": "test"}, "split is test where train"),
+        ({"rows": ROWS + 3}, "rows is 26 where 23"),
+        ({"class_names": ("a", "b")}, "class_names"),
+        ({"dataset_fingerprint": "old"}, "dataset_fingerprint is old"),
+        ({"preprocessing": {}}, "preprocessing"),
+    ],
+)
+def test_manifest_refuses_shards_that_disagree(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
+    header = make_header(2, **changed)
+    stop = header.stop - header.start
+    path = tmp_path / "shard-00002-of-00003.h5"
+    write_shard(path, header, features=FEATURES[:stop], labels=LABELS[:stop], ids=IDS[:stop])
+    with pytest.raises(StoreError, match=f"shard-00002-of-00003.h5: {message}"):
+        manifest_of(tmp_path, [*shards, path])
+
+
+def test_manifest_refuses_other_dimensions(tmp_path: Path) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
+    shards.append(write(tmp_path, make_header(2), features=FEATURES[:, :3]))
+    with pytest.raises(StoreError, match="shard-00002.*features of length 3"):
+        manifest_of(tmp_path, shards)
+
+
+def test_manifest_refuses_shards_of_an_older_dataset(tmp_path: Path) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in range(SHARDS)]
+    with pytest.raises(StoreError, match="shard-00000.*dataset_fingerprint"):
+        manifest_of(tmp_path, shards, dataset_fingerprint="new")
+    with pytest.raises(StoreError, match="shard-00000.*rows is 23 where 24"):
+        manifest_of(tmp_path, shards, rows=24)
+
+
+def test_manifest_reads_what_it_lists(tmp_path: Path) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in range(SHARDS)]
+    flip_byte(shards[1])
+    with pytest.raises(StoreError, match="shard-00001-of-00003.h5"):
+        manifest_of(tmp_path, shards)
+
+
+def test_fingerprint_is_of_what_the_features_are(tmp_path: Path) -> None:
+    base = FeatureStore(write_store(tmp_path / "a")).fingerprint
+    assert FeatureStore(write_store(tmp_path / "b")).fingerprint == base
+    renamed = write_store(
+        tmp_path / "c", backbone="other_name", backbone_options={"checkpoint": "elsewhere"}
+    )
+    assert FeatureStore(renamed).fingerprint == base
+    assert FeatureStore(write_store(tmp_path / "d", dtype="float16")).fingerprint != base
+    assert FeatureStore(write_store(tmp_path / "e", backbone_fingerprint="x")).fingerprint != base
+
+
+def cut_into(directory: Path, shards: int, **content: Any) -> FeatureStore:
+    paths = [write(directory, make_header(k, shards=shards), **content) for k in range(shards)]
+    manifest_of(directory, paths)
+    return FeatureStore(directory / "manifest.json")
+
+
+def test_fingerprint_does_not_know_how_rows_are_cut(tmp_path: Path) -> None:
+    base = cut_into(tmp_path / "1", 1).fingerprint
+    for shards in (2, 3, ROWS):
+        assert cut_into(tmp_path / str(shards), shards).fingerprint == base
+    features = FEATURES.copy()
+    features[11, 2] = -features[11, 2]
+    assert cut_into(tmp_path / "flipped", 2, features=features).fingerprint != base
+    turned = FEATURES[::-1].copy()
+    assert cut_into(tmp_path / "turned", 2, features=turned).fingerprint != base
+    assert cut_into(tmp_path / "labels", 2, labels=1 - LABELS).fingerprint != base
+    assert cut_into(tmp_path / "ids", 2, ids=["other", *IDS[1:]]).fingerprint != base
+
+
+@given(cuts=st.lists(st.integers(0, ROWS), max_size=5), row=st.integers(0, ROWS - 1))
+def test_content_hash_depends_on_rows_alone(cuts: list[int], row: int) -> None:
+    def digests(edges: list[int], ids: list[str]) -> dict[str, str]:
+        content = ContentHash()
+        for start, stop in itertools.pairwise(edges):
+            part = {name: values[start:stop] for name, values in GROUPS.items()}
+            content.features.update(FEATURES[start:stop].data)
+            content.add_rows("shard", LABELS[start:stop], ids[start:stop], part)
+        return content.digests()
+
+    whole = digests([0, ROWS], IDS)
+    assert digests([0, *sorted(cuts), ROWS], IDS) == whole
+    changed = [*IDS[:row], IDS[row] + "\n", *IDS[row + 1 :]]
+    assert digests([0, ROWS], changed)["rows_sha256"] != whole["rows_sha256"]
+
+
+def test_manifest_refuses_shards_of_other_groups(tmp_path: Path) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
+    header = make_header(2)
+    path = tmp_path / "shard-00002-of-00003.h5"
+    rows = slice(header.start, header.stop)
+    write_shard(path, header, features=FEATURES[rows], labels=LABELS[rows], ids=IDS[rows])
+    with pytest.raises(StoreError, match="shard-00002-of-00003.h5: groups"):
+        manifest_of(tmp_path, [*shards, path])
+
+
+def test_architecture_and_tag_reach_the_reader(tmp_path: Path) -> None:
+    tagged = write_store(tmp_path / "a", architecture="resnet50", pretrained_tag="a1_in1k")
+    features = FeatureStore(tagged)
+    assert (features.architecture, features.pretrained_tag) == ("resnet50", "a1_in1k")
+    bare = FeatureStore(write_store(tmp_path / "b"))
+    assert (bare.architecture, bare.pretrained_tag) == (None, None)
+    assert bare.fingerprint != features.fingerprint
+
+
+def test_header_survives_the_file(tmp_path: Path) -> None:
+    header = make_header(1, weights_sha256="w" * 64, multi_label=False, pretrained_tag="in1k")
+    path = write(tmp_path, header)
+    assert dataclasses.asdict(read_header(path)) == dataclasses.asdict(header)
+
+
+# layers, accepted labels, probes
+
+LAYERS = {"10": FEATURES[:, :2] + 1, "2": -FEATURES}
+ACCEPTED = [[] if row % 4 == 0 else [row % 2, 7][: row % 3] for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_layers_and_accepted_labels_round_trip(tmp_path: Path, dtype: str, shards: int) -> None:
+    paths = [
+        write(
+            tmp_path,
+            make_header(shard, shards=shards, dtype=dtype),
+            layers=LAYERS,
+            accepted=ACCEPTED,
+        )
+        for shard in range(shards)
+    ]
+    manifest_of(tmp_path, paths)
+    features = FeatureStore(tmp_path / "manifest.json")
+    assert list(features.layers.items()) == [("10", 2), ("2", 5)]
+    assert features.accepted == ACCEPTED
+    for name, values in LAYERS.items():
+        expected = values.astype(dtype).astype(np.float32)
+        np.testing.assert_array_equal(features.read(layer=name), expected)
+        parts = [part for _, part in features.blocks(4, layer=name)]
+        np.testing.assert_array_equal(np.concatenate(parts), expected)
+    np.testing.assert_array_equal(features.read(), FEATURES.astype(dtype).astype(np.float32))
+    with pytest.raises(StoreError, match=r"no features of layer 3, only of 10, 2; add it"):
+        features.read(layer="3")
+    with h5py.File(paths[0]) as file:
+        assert file["layers/10"].dtype == dtype
+        for name in ("layers/10", "layers/2", "accepted"):
+            assert file[name].fletcher32
+
+
+def test_a_store_without_them_says_so(tmp_path: Path) -> None:
+    features = FeatureStore(write_store(tmp_path))
+    assert (features.layers, features.accepted) == ({}, None)
+    with pytest.raises(StoreError, match="no features of layer 2, only of none"):
+        next(features.blocks(4, layer="2"))
+
+
+def test_layers_and_accepted_labels_are_content_where_there_are_any(tmp_path: Path) -> None:
+    plain = cut_into(tmp_path / "plain", 2).fingerprint
+    # As it was before stores could hold either: finished results stay valid.
+    assert plain == "04d3857b925f1961788f05abe7aa8a75b71cc4ccad6f25a49aac6873d062e8b1"
+    fingerprints = {plain}
+    other = {name: values + 1 for name, values in LAYERS.items()}
+    variants: list[dict[str, Any]] = [
+        {"layers": LAYERS},
+        {"layers": other},
+        {"layers": {"2": LAYERS["2"]}},
+        {"accepted": ACCEPTED},
+        {"accepted": [[] for _ in IDS]},
+        {"layers": LAYERS, "accepted": ACCEPTED},
+    ]
+    for number, variant in enumerate(variants):
+        one = cut_into(tmp_path / f"{number}-1", 1, **variant).fingerprint
+        assert cut_into(tmp_path / f"{number}-3", 3, **variant).fingerprint == one
+        fingerprints.add(one)
+    assert len(fingerprints) == len(variants) + 1
+
+
+def edit_layer(path: Path) -> None:
+    """Changes a value through HDF5, so that its checksum fits, and the hash beside it."""
+    with h5py.File(path, "r+") as file:
+        file["layers/2"][0, 0] += 1
+        digests = json.loads(file.attrs["layers_sha256"])
+        digests["2"] = hashlib.sha256(file["layers/2"][...].data).hexdigest()
+        file.attrs["layers_sha256"] = json.dumps(digests)
+
+
+def edit_layer_alone(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["layers/2"][0, 0] += 1
+
+
+def flip_byte_of_a_layer(path: Path) -> None:
+    with h5py.File(path) as file:
+        offset = file["layers/2"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset + 7] ^= 1
+    path.write_bytes(content)
+
+
+def remove_layer(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["layers/2"]
+
+
+def edit_accepted(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["accepted"][1] = b"[0]"
+
+
+def remove_accepted(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["accepted"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [edit_layer, edit_layer_alone, flip_byte_of_a_layer, remove_layer, edit_accepted,
+     remove_accepted],
+    ids=lambda damage: damage.__name__,
+)  # fmt: skip
+def test_damaged_layers_and_accepted_labels_are_refused(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    paths = [
+        write(tmp_path, make_header(shard), layers=LAYERS, accepted=ACCEPTED)
+        for shard in range(SHARDS)
+    ]
+    manifest_of(tmp_path, paths)
+
+    def read(layer: str) -> None:
+        features = FeatureStore(tmp_path / "manifest.json")
+        assert features.accepted == ACCEPTED
+        features.read(layer=layer)
+
+    read("2")
+    damage(paths[1])
+    with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: ") as error:
+        read("2")
+    assert "\n" not in str(error.value)
+    if damage is not edit_layer:  # whose own hash was edited too: the manifest knows
+        with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: "):
+            verify_shard(paths[1], make_header(1))
+
+
+def test_blocks_of_different_layers_are_refused(tmp_path: Path) -> None:
+    def two_blocks() -> None:
+        with open_shard(tmp_path / "s.h5", make_header(shards=1), labels=LABELS, ids=IDS) as writer:
+            writer.append(FEATURES[:3], layers={"2": FEATURES[:3]})
+            writer.append(FEATURES[3:])
+
+    with pytest.raises(StoreError, match=r"layers \(none\) after 2"):
+        two_blocks()
+    short = {"2": FEATURES[:-1]}
+    with pytest.raises(StoreError, match="22 rows were given where 23"):
+        write(tmp_path, make_header(shards=1), layers=short)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"layers": {"2": FEATURES}}, "layers is"),
+        ({"layers": {**LAYERS, "10": FEATURES}}, "layers is"),
+        ({"layers": None}, "layers is"),
+        ({"layers": LAYERS, "accepted": ACCEPTED}, "accepted is True where None"),
+    ],
+)
+def test_manifest_refuses_shards_of_other_columns(
+    tmp_path: Path, second: dict[str, Any], message: str
+) -> None:
+    shards = [
+        write(tmp_path, make_header(0, shards=2), layers=LAYERS),
+        write(tmp_path, make_header(1, shards=2), **second),
+    ]
+    with pytest.raises(StoreError, match=f"shard-00001-of-00002.h5: {message}"):
+        manifest_of(tmp_path, shards)
+
+
+def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
+    sample = [scale * (index - 3.5) for index in range(8)]
+    return {"sha256": digest * 64, "norm": 6.5 * scale, "sample": sample}
+
+
+def test_a_machine_that_computes_something_else_is_refused(tmp_path: Path) -> None:
+    shards = [
+        write(tmp_path, make_header(0), probe=probe_of(1)),
+        write(tmp_path, make_header(1), probe=probe_of(1)),
+        write(tmp_path, make_header(2), probe=probe_of(1.1, digest="b")),
+    ]
+    with pytest.raises(StoreError, match=r"shard-00002-of-00003\.h5: .*norm 7.15 where 6.5 is"):
+        manifest_of(tmp_path, shards)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_machine_that_rounds_otherwise_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = cut_into(tmp_path / "base", 2).fingerprint
+    shards = [
+        write(tmp_path, make_header(0, shards=2), probe=probe_of(1)),
+        write(tmp_path, make_header(1, shards=2), probe=probe_of(1.001, digest="b")),
+    ]
+    with caplog.at_level("INFO", logger="dpprobe"):
+        manifest_of(tmp_path, shards)
+    assert "shard-00001-of-00002.h5: its machine rounds otherwise" in caplog.text
+    features = FeatureStore(tmp_path / "manifest.json")
+    assert [record.probe for record in features.shards] == [
+        probe_of(1),
+        probe_of(1.001, digest="b"),
+    ]
+    assert features.fingerprint == base
+
+
+def test_copies_stand_in_the_manifest_and_change_no_fingerprint(tmp_path: Path) -> None:
+    manifest = write_store(tmp_path)
+    plain = FeatureStore(manifest)
+    assert plain.copies is None
+    copies = {"image": {"rows": 3, "most": 2}}
+    shards = sorted(tmp_path.glob("*.h5"))
+    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET, copies=copies)
+    counted = FeatureStore(manifest)
+    assert counted.copies == copies
+    assert counted.fingerprint == plain.fingerprint, "cells would be trained again"

@@ -1,0 +1,85 @@
+"""The job that writes a manifest: what it adds for split tables of an earlier dpprobe."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dpprobe.data import dataset_preparation
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_writer import write_shard
+from tests.conftest import REPOSITORY
+from tests.unit.data.test_image_files import encoded, noise
+
+SCRIPT = REPOSITORY / "scripts/write_manifest.py"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Split tables of six pictures a class and split, one of which stands twice."""
+    for split in ("train", "test"):
+        for number in range(12):
+            seed = number - (number == 5) + 100 * (split == "test")
+            path = tmp_path / "images" / split / "ab"[number % 2]
+            path.mkdir(parents=True, exist_ok=True)
+            content = encoded(noise(size=(4, 4), seed=seed), "PNG")
+            (path / f"{number}.png").write_bytes(content)
+    folder = tmp_path / "data/toy"
+    options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
+    dataset_preparation.prepare(options, folder)
+    return folder
+
+
+def shard_of(data: Path, folder: Path, split: str) -> Path:
+    info, table = read_info(data / "dataset.json"), SplitTable(data / f"{split}.parquet")
+    header = ShardHeader(
+        split=split, rows=table.rows, shard=0, shards=1, class_names=info.class_names,
+        multi_label=False, dtype="float32", dataset_fingerprint=info.fingerprint,
+        backbone="pixels", backbone_options={"family": "pixels"}, backbone_fingerprint="b",
+        weights_sha256=None, preprocessing={}, precision="float32",
+    )  # fmt: skip
+    path = folder / split / "shard-00000-of-00001.h5"
+    features = np.random.default_rng(0).normal(size=(table.rows, 3))
+    write_shard(path, header, features=features, labels=table.labels(), ids=table.ids())
+    return path
+
+
+def store_of(data: Path, folder: Path, split: str) -> FeatureStore:
+    """Runs the job as Snakemake does."""
+    shard = folder / split / "shard-00000-of-00001.h5"
+    manifest = folder / split / "manifest.json"
+    job = SimpleNamespace(
+        input=SimpleNamespace(
+            shards=[str(shard)], info=str(data / "dataset.json"),
+            table=str(data / f"{split}.parquet"),
+        ),
+        output=[str(manifest)], log=[str(folder / "job.log")],
+        wildcards=SimpleNamespace(split=split),
+    )  # fmt: skip
+    runpy.run_path(str(SCRIPT), init_globals={"snakemake": job}, run_name="__main__")
+    return FeatureStore(manifest)
+
+
+def test_copies_reach_features_of_tables_that_have_no_counts(data: Path, tmp_path: Path) -> None:
+    shards = {split: shard_of(data, tmp_path / "features", split) for split in ("train", "test")}
+    before = {split: path.read_bytes() for split, path in shards.items()}
+    stores = {split: store_of(data, tmp_path / "features", split) for split in shards}
+    counted = {"image": {"rows": 1, "most": 2}}
+    assert stores["train"].copies == {"image": counted["image"] | {"by": "bytes and pixels"}}
+    assert stores["test"].copies is None
+    described = json.loads((data / "dataset.json").read_text())
+    del described["train_copies"]  # as an earlier dpprobe described it
+    (data / "dataset.json").write_text(json.dumps(described))
+    again = {split: store_of(data, tmp_path / "features", split) for split in shards}
+    assert again["train"].copies == {"image": counted["image"] | {"by": "bytes"}}
+    assert again["test"].copies is None
+    assert {split: path.read_bytes() for split, path in shards.items()} == before
+    assert again["train"].fingerprint == stores["train"].fingerprint, "heads would be trained anew"

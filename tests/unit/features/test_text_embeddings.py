@@ -1,0 +1,205 @@
+"""Text embeddings: equal to open_clip's zero-shot classifier, written as a head's first weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data import prompts, table
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features import text_embeddings
+from dpprobe.heads.initial_weights import weights_from_file
+from dpprobe.heads.registry import method_options
+from tests.support import tiny_clip
+
+CPU = Runtime(device="cpu")
+CLASSES = ("airplane", "cat", "dog")
+THEIRS: dict[str, Any] = {
+    "photo": ("a photo of a {}.",),
+    "ensemble7": open_clip.SIMPLE_IMAGENET_TEMPLATES,
+    "imagenet80": open_clip.OPENAI_IMAGENET_TEMPLATES,
+}
+
+
+@pytest.fixture(autouse=True)
+def _tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    tiny_clip.register(folder, monkeypatch)
+
+
+@pytest.fixture
+def info(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    described = table.DatasetInfo(
+        class_names=CLASSES, multi_label=False, groups=(), fingerprint="f", splits={}, source={}
+    )
+    monkeypatch.setattr(text_embeddings, "read_info", lambda _path: described)
+    return tmp_path / "dataset.json"
+
+
+def options(model: str = "tiny-quickgelu", **values: Any) -> BackboneOptions:
+    return backbone_options({"family": "open_clip", "model": model, "pretrained": False} | values)
+
+
+def library(model: str) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return open_clip.create_model(model).eval()
+
+
+def embed(model: str, chosen: str) -> text_embeddings.TextEmbeddings:
+    sentences = prompts.sentences(prompts.templates(chosen), CLASSES)
+    return text_embeddings.embed_text(options(model), sentences=sentences, runtime=CPU)
+
+
+def write(path: Path, info: Path, **values: Any) -> None:
+    arguments: dict[str, Any] = {
+        "options": options(), "chosen": "simple", "prompt_names": {}, "runtime": CPU,
+    }  # fmt: skip
+    text_embeddings.write_text_embeddings(path, info=info, **(arguments | values))
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-quickgelu", "tiny-timm"])
+@pytest.mark.parametrize("chosen", sorted(THEIRS))
+def test_embeddings_are_open_clips_zero_shot_classifier(model: str, chosen: str) -> None:
+    embeddings = embed(model, chosen)
+    expected = open_clip.build_zero_shot_classifier(
+        library(model), open_clip.get_tokenizer(model), CLASSES, THEIRS[chosen]
+    )
+    assert embeddings.weights.shape == (3, 24)
+    assert embeddings.weights.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(embeddings.weights, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(embeddings.weights, expected.T.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_scale_and_bias_are_the_models() -> None:
+    clip, siglip = embed("tiny", "photo"), embed("tiny-timm", "photo")
+    assert clip.logit_scale == pytest.approx(1 / 0.07, rel=1e-4)
+    assert clip.logit_bias is None
+    assert siglip.logit_bias == -10.0
+
+
+def test_zero_shot_scores_are_the_library_s_logits() -> None:
+    """Text rows, image features and the scale together give what the whole model gives."""
+    model = library("tiny-quickgelu")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+    backbone = loading.load(options(), runtime=CPU)
+    features = backbone.forward(backbone.transform(image)[None])
+    embeddings = embed("tiny-quickgelu", "photo")
+    scores = embeddings.logit_scale * torch.nn.functional.normalize(features) @ embeddings.weights.T
+    _, _, preprocess = open_clip.create_model_and_transforms("tiny-quickgelu")
+    tokens = open_clip.get_tokenizer("tiny-quickgelu")([f"a photo of a {c}." for c in CLASSES])
+    with torch.inference_mode():
+        expected, _ = model.get_logits(preprocess(image)[None], tokens)
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_activation_decides_text_too() -> None:
+    usual, quick = embed("tiny", "photo"), embed("tiny-quickgelu", "photo")
+    assert usual.fingerprint != quick.fingerprint
+    assert usual.weights_sha256 == quick.weights_sha256
+    assert np.abs(usual.weights - quick.weights).max() > 1e-4
+
+
+def test_what_is_of_images_alone_does_not_decide_text() -> None:
+    sentences = [["a"], ["b"]]
+    plain = text_embeddings.embed_text(options(), sentences=sentences, runtime=CPU)
+    others: list[dict[str, Any]] = [{"layers": "all"}, {"preprocessing": {"flip": True}}]
+    for other in others:
+        embeddings = text_embeddings.embed_text(options(**other), sentences=sentences, runtime=CPU)
+        assert embeddings.fingerprint == plain.fingerprint
+        np.testing.assert_array_equal(embeddings.weights, plain.weights)
+
+
+def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
+    path = tmp_path / "text.safetensors"
+    write(path, info, prompt_names={"airplane": "jumbo jet"})
+    weights, metadata = text_embeddings.read_text_embeddings(path)
+    np.testing.assert_array_equal(weights, load_file(path)["weights"])
+    assert metadata["class_names"] == list(CLASSES)
+    assert metadata["words"] == ["jumbo jet", "cat", "dog"]
+    assert metadata["set"] == "simple"
+    assert metadata["templates"] == ["This is a picture of {a} {c}"]
+    assert metadata["logit_scale"] == pytest.approx(1 / 0.07, rel=1e-4)
+    assert metadata["logit_bias"] is None
+    again = tmp_path / "again.safetensors"
+    write(again, info, prompt_names={"airplane": "jumbo jet"})
+    assert again.read_bytes() == path.read_bytes()
+    write(again, info, chosen=("{c}",))
+    other = text_embeddings.read_text_embeddings(again)[1]
+    assert other["set"] == "own"
+    assert other["fingerprint"] != metadata["fingerprint"]
+    assert other["backbone_fingerprint"] == metadata["backbone_fingerprint"]
+
+
+def test_a_head_starts_from_the_artifact(tmp_path: Path, info: Path) -> None:
+    path = tmp_path / "text.safetensors"
+    write(path, info)
+    weights, _ = text_embeddings.read_text_embeddings(path)
+    dimension = loading.load(options(), runtime=CPU).dimension
+    assert dimension is not None
+    first = weights_from_file(str(path), len(CLASSES), dimension)
+    np.testing.assert_array_equal(first[:, :-1], weights.astype(np.float64))
+    assert not first[:, -1].any()
+    with pytest.raises(ConfigError, match=r"weights \[3, 24\]; \[3, 25\] is needed"):
+        weights_from_file(str(path), len(CLASSES), 25)
+    method = method_options(
+        {"head": "momentum", "learning_rate": 1, "init": "file", "init_file": str(path)}
+    )
+    assert method.input_files() == (str(path),)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path, info: Path) -> None:
+    path = tmp_path / "text.safetensors"
+    write(path, info)
+    whole = path.read_bytes()
+    for damaged in (whole[:-7], b"", b"{}"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"text.safetensors: no text embeddings"):
+            text_embeddings.read_text_embeddings(path)
+
+
+def test_nothing_is_left_of_a_failure(tmp_path: Path, info: Path) -> None:
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"options": backbone_options({"family": "pixels"})}, "pixels reads no text"),
+        ({"chosen": ("no class",)}, "has no {c}"),
+        ({"prompt_names": {"bird": "x"}}, "no class 'bird'"),
+        ({"options": options("tiny-tokenizer")}, "tokenizer of tiny-tokenizer cannot be loaded"),
+        ({"chosen": ("{c} " + "very " * 80 + "long",)}, "tokens and tiny-quickgelu reads 77"),
+    )
+    for wrong, message in cases:
+        with pytest.raises(ConfigError, match=message) as error:
+            write(tmp_path / "text.safetensors", info, **wrong)
+        assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("*text*"))
+
+
+def test_equal_words_are_told(tmp_path: Path, info: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = {"cat": "pet", "dog": "pet"}
+    with caplog.at_level("WARNING", logger="dpprobe"):
+        write(tmp_path / "text.safetensors", info, prompt_names=names)
+    assert "'pet' stands for 2 classes" in caplog.text
+
+
+def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
+    path = tmp_path / "start.safetensors"
+    metadata = {"format": text_embeddings.FORMAT, "class_names": ["cat", "dog"]}
+    weights = {"weights": np.eye(2, dtype=np.float32)}
+    save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
+    text_embeddings.check_classes(path, ["cat", "dog"])
+    with pytest.raises(DataError, match="in another order"):
+        text_embeddings.check_classes(path, ["dog", "cat"])
+    save_file(weights, path)  # not ours: nothing is known of its classes
+    text_embeddings.check_classes(path, ["dog", "cat"])

@@ -1,0 +1,110 @@
+"""A study's methods and networks are held against the number of features before extraction."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.backbones.feature_dimensions import Dimensions
+from dpprobe.errors import ConfigError
+from dpprobe.study.dimension_checks import check_dimensions
+from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
+from tests.support.small_study import STUDY
+
+COLOUR: dict[str, Any] = {"family": "scattering", "color": "rgb"}
+
+
+def study_of(tmp_path: Path, backbones: dict[str, Any], methods: dict[str, Any]) -> Study:
+    results = {"results_dir": str(tmp_path / "results")}
+    return load_study({**STUDY, **results, "backbones": backbones, "methods": methods})
+
+
+def test_a_method_that_cannot_take_so_many_features_is_named(tmp_path: Path) -> None:
+    methods = {"dpfc": {"head": "feature_covariance"}, "plain": {"head": "momentum"}}
+    backbones = {"colour": COLOUR, "grey": {"family": "scattering"}}
+    with pytest.raises(ConfigError) as error:
+        check_dimensions(study_of(tmp_path, backbones, methods))
+    assert str(error.value).startswith(
+        "config: methods.dpfc on backbones.colour: head feature_covariance: 15552 features, and "
+        "their second moment is allowed up to 8192"
+    )
+    assert "\n" not in str(error.value)
+    assert "write head: momentum or prototypes" in str(error.value)
+    assert str(error.value).endswith("; project: 512 in the backbone makes fewer of them")
+    backbones["colour"] = COLOUR | {"project": 512}
+    assert check_dimensions(study_of(tmp_path, backbones, methods)) == []
+    backbones["colour"] = COLOUR
+    del methods["dpfc"]
+    assert check_dimensions(study_of(tmp_path, backbones, methods)) == []
+
+
+def test_faults_of_backbones_and_methods_are_told_together(tmp_path: Path) -> None:
+    backbones = {"colour": COLOUR, "wrong": {"family": "scattering", "dimension": 81}}
+    methods = {"one": {"head": "newton"}, "two": {"head": "least_squares"}}
+    with pytest.raises(ConfigError) as error:
+        check_dimensions(study_of(tmp_path, backbones, methods))
+    starts = [line.split(" ")[1] for line in str(error.value).splitlines()]
+    assert starts == ["backbones.wrong:", "methods.one", "methods.two"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "shown"),
+    [({}, 12), ({"search": {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}}}, 12), ({}, 0)],
+)
+def test_blocks_that_a_network_does_not_have_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], shown: int
+) -> None:
+    """What looks at networks, a process of some seconds, has tests elsewhere."""
+    tune = {"head": "fine_tune", "tune": {"blocks": 13}, "steps": 2} | changed
+    methods: dict[str, Any] = {
+        "tune": tune,
+        "priced": {"head": "tuned", "base": tune, "search": {"learning_rate": [0.1, 1.0]}},
+        "whole": {"head": "fine_tune", "tune": "all", "steps": 2},
+    }
+    if changed:
+        del methods["priced"]
+    network = {"family": "timm", "model": "test_vit", "pretrained": False}
+    told = Dimensions(known={"vit": 64}, blocks={"vit": shown})
+    monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)
+    with pytest.raises(ConfigError) as error:
+        check_dimensions(study_of(tmp_path, {"vit": network}, methods))
+    remedy = (
+        "blocks: 13: test_vit has 12 blocks; write a number from 1 to 12"
+        if shown
+        else "test_vit does not show its blocks; write tune: all, bias or norm, or take a ViT, "
+        "ResNet, ConvNeXt, MobileNet or NFNet"
+    )
+    names = [name for name in methods if name != "whole"]
+    assert str(error.value).splitlines() == [
+        f"config: methods.{name} on backbones.vit: tune: {remedy}" for name in names
+    ]
+    tune["tune"] = "all" if not shown else {"blocks": 12}
+    check_dimensions(study_of(tmp_path, {"vit": network}, methods))
+
+
+def test_a_study_without_networks_starts_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", pytest.fail)
+    study = study_of(tmp_path, {"colour": COLOUR}, {"plain": {"head": "momentum"}})
+    assert check_dimensions(study) == []
+    assert not (tmp_path / "results").exists()
+
+
+def test_checking_imports_nothing_heavy(repository: Path) -> None:
+    code = (
+        "import sys, yaml; from dpprobe.study.dimension_checks import check_dimensions;"
+        "from dpprobe.study.study_file import load_study;"
+        "check_dimensions(load_study(yaml.safe_load(open('config.yaml'))));"
+        "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
+        "if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

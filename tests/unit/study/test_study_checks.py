@@ -1,0 +1,401 @@
+"""A study is checked against the machine before any job: files, sizes, delta."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpprobe.errors import ConfigError
+from dpprobe.study.folders import folder_faults
+from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
+from tests.support.small_study import STUDY, changed
+
+
+def test_public_files_are_named_for_each_dataset_and_backbone() -> None:
+    method = {"head": "sgd", "init": "file", "init_file": "{dataset}/{backbone}.safetensors"}
+    options = load_study(changed("methods.sgd", method)).methods["sgd"]
+    located = options.located(dataset="digits", backbone="pixels")
+    assert located.input_files() == ("digits/pixels.safetensors",)
+    wrong = load_study(changed("methods.sgd", method | {"init_file": "{other}.safetensors"}))
+    with pytest.raises(ConfigError, match="only {dataset} and {backbone} may stand in braces"):
+        check_study(wrong)
+
+
+def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
+    counted = load_study(STUDY).datasets["digits"].count_rows()
+    assert counted is not None
+    rows = counted[0]
+    assert check_study(load_study(STUDY)) == []
+    with pytest.raises(ConfigError, match="above 1/n"):
+        check_study(load_study(changed("delta", 1.01 / rows)))
+    assert "1/n" in check_study(load_study(changed("delta", 1 / rows)))[0]
+    loose = changed("datasets.digits.delta", 0.1)
+    with pytest.raises(ConfigError, match="datasets.digits"):
+        check_study(load_study(loose))
+
+
+OPTION = "allow_delta_above_one_over_n"
+ABOVE = [
+    "datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows): a mechanism that "
+    "publishes one row at random would be allowed by such a delta. Nothing of it may be released."
+]
+
+
+def test_a_delta_above_one_over_n_is_warned_of_once_a_dataset_where_it_is_allowed() -> None:
+    loose = changed("delta", 0.1)
+    with pytest.raises(ConfigError, match=f"smaller delta, or {OPTION}: true where nothing is to"):
+        check_study(load_study(loose))
+    assert check_study(load_study(loose | {OPTION: True})) == ABOVE
+    whole = {"source": "sklearn", "name": "digits", "delta": 0.1}
+    assert check_study(load_study(changed("datasets.digits", whole | {OPTION: True}))) == ABOVE
+    # what a dataset says counts there alone
+    several = {"digits": whole, "other": whole | {OPTION: True, "split_seed": 3}}
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(changed("datasets", several)))
+    assert str(caught.value).count("\n") == 0
+    assert "config: datasets.digits: delta 0.1 is above" in str(caught.value)
+    refused = changed("datasets.digits", whole | {OPTION: False}) | {OPTION: True}
+    with pytest.raises(ConfigError, match="above 1/n"):
+        check_study(load_study(refused))
+
+
+def test_the_option_says_nothing_of_a_delta_that_is_not_above_one_over_n() -> None:
+    assert check_study(load_study(changed(OPTION, True))) == []
+    at = changed("delta", 1 / 1438)
+    assert check_study(load_study(at | {OPTION: True})) == check_study(load_study(at))
+    with pytest.raises(ConfigError, match="delta"):
+        load_study(changed("delta", 1.0) | {OPTION: True})
+
+
+def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
+    release = {
+        "dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0,
+    }  # fmt: skip
+    study = changed("datasets.digits.split_by", "id") | {
+        "methods": {"exact": {"head": "sgd", "engine": "exact"}},
+        "delta": 0.1, OPTION: True, "releases": {"first": release},
+    }  # fmt: skip
+    rows = load_study(study).datasets["digits"].count_rows()
+    assert rows is not None
+    above = f"delta 0.1 is above 1/n = {1 / rows[0]:.3g} (n = {rows[0]} training rows)"
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    assert str(caught.value) == f"config: releases.first: {above}; write a smaller delta"
+    study["releases"] = {"first": release | {"delta": 1e-5}}
+    assert len(check_study(load_study(study))) == 1
+    study["releases"] = {"first": release | {"delta": 1e-5, "epsilon": 7.5}}
+    (unmeasured,) = set(check_study(load_study(study))) - set(
+        check_study(load_study(study | {"releases": {}}))
+    )
+    assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so that no")
+    study["releases"] = {"first": release | {"delta": 1e-5}}
+    study["privacy"] = {"max_epsilon": 3.0}
+    with pytest.raises(ConfigError, match=r"max_epsilon of digits is at its delta: delta 0\.1 is"):
+        check_study(load_study(study))
+
+
+@pytest.mark.parametrize("metric", ["auc", "macro_accuracy"])
+def test_a_release_never_takes_the_metric_of_its_dataset(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`init` writes it by the labels; and a mean over classes would silently be accuracy."""
+    monkeypatch.setattr("dpprobe.data.sklearn_datasets.Options.count_classes", lambda _: 2)
+    release = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
+    study = changed("datasets.digits", {
+        "source": "sklearn", "name": "digits", "split_by": "id", "metric": metric,
+    }) | {"methods": {"exact": {"head": "sgd", "engine": "exact"}}}  # fmt: skip
+    for evaluate in (None, {"epsilon": 1, "metric": "accuracy"}, {"epsilon": 1, "metric": "auc"}):
+        study["releases"] = {"first": release | {"evaluate": evaluate}}
+        check_study(load_study(study))
+    study["releases"] = {"first": release | {"evaluate": {"epsilon": 1}}}
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    assert str(caught.value) == (
+        f"config: releases.first: evaluate: tables show {metric} of digits, and the release would "
+        "measure accuracy; write `metric: accuracy` or `metric: auc` in `evaluate`: what stands "
+        "there is published"
+    )
+    study["datasets"]["digits"]["metric"] = "accuracy"
+    check_study(load_study(study))
+
+
+def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
+    study = load_study(changed("methods.sgd.batch_size", 100_000))
+    with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):
+        check_study(study)
+
+
+def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
+    dataset = load_study(STUDY).datasets["digits"]
+    counted = dataset.count_rows()
+    assert counted is not None
+    train, test = counted
+    assert dataset.count_rows() == (train, test) == (1438, 359)
+    assert check_study(load_study(STUDY | {"features": {"shards": test}})) == []
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(STUDY | {"features": {"shards": test + 1}}))
+    assert str(caught.value) == (
+        "config: features.shards: 360 is above the 359 test rows of digits; write at most 359"
+    )
+
+
+def test_an_empty_part_is_told_with_the_fraction_that_gives_it_rows() -> None:
+    few = {"test_fraction": 0.0001, "split_by": "id"}
+    dataset = load_study(STUDY).datasets["digits"].model_dump(mode="json")
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(changed("datasets.digits", dataset | few)))
+    start = "config: datasets.digits: its test part is empty: test_fraction 0.0001 leaves it none; "
+    assert str(caught.value).startswith(f"{start}write 0.01, which makes 1,7")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "cure"),
+    [
+        ({"head": "sgd"}, "takes one; write loss: sigmoid in the method"),
+        ({"head": "feature_covariance"}, "takes one; write loss: sigmoid in the method"),
+        ({"head": "tuned", "base": {"head": "sgd"}}, "write loss: sigmoid in the method's base"),
+    ],
+)
+def test_a_head_of_one_label_is_told_what_lets_it_take_several(
+    monkeypatch: pytest.MonkeyPatch, method: dict[str, Any], cure: str
+) -> None:
+    study = load_study(changed("methods.sgd", method))
+    monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
+    with pytest.raises(ConfigError) as caught:
+        check_study(study)
+    start = "config: methods.sgd on datasets.digits: the rows have several labels, and head "
+    assert str(caught.value).startswith(start)
+    assert str(caught.value).endswith(cure)
+    assert len(str(caught.value).splitlines()) == 1
+    fixed = {"head": "sgd", "loss": "sigmoid"}
+    mended = {**method, "base": fixed} if "base" in method else {**method, "loss": "sigmoid"}
+    check_study(load_study(changed("methods.sgd", mended)))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"head": "sgd", "class_weights": [1, 0.5, 0.5]},
+        {
+            "head": "tuned",
+            "base": {"head": "momentum", "class_weights": [1, 0.5, 0.5]},
+            "search": {"learning_rate": [0.1, 1]},
+        },
+    ],
+)
+@pytest.mark.parametrize("part", [None, {"fractions": {"3": 0.5}}])
+def test_numbers_for_other_classes_are_refused_before_any_job(
+    method: dict[str, Any], part: dict[str, Any] | None
+) -> None:
+    """Also where n is not known, as of a part by fractions."""
+    values = changed("methods.sgd", method)
+    values["datasets"]["digits"]["subsample"] = part
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(values))
+    assert str(caught.value) == (
+        "config: methods.sgd on datasets.digits: class_weights has 3 numbers, and there are 10 "
+        "classes; write one for each, in their order"
+    )
+
+
+def test_balance_of_classes_is_refused_for_rows_of_several_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = {"head": "sgd", "loss": "sigmoid", "class_weights": [1.0] * 10}
+    auto = {"head": "auto", "balanced": True}
+    study = load_study(changed("methods", {"sgd": weights, "auto": auto}))
+    monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
+    with pytest.raises(ConfigError) as caught:
+        check_study(study)
+    assert "sgd on datasets.digits: class_weights are for rows of" in str(caught.value)
+    assert "auto on datasets.digits: balanced is for rows of one label" in str(caught.value)
+
+
+def test_missing_files_are_all_named(tmp_path: Path) -> None:
+    study = copy.deepcopy(STUDY)
+    study["datasets"]["gone"] = {
+        "source": "parquet",
+        "train": str(tmp_path / "no.parquet"),
+        "test": str(tmp_path / "no.parquet"),
+    }
+    study["backbones"]["net"] = {
+        "family": "timm",
+        "model": "mobilenetv2_100",
+        "checkpoint": str(tmp_path / "no.safetensors"),
+    }
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    message = str(caught.value)
+    assert "datasets.gone" in message
+    assert "no.parquet" in message
+    assert "backbones.net" in message
+    assert "no.safetensors" in message
+
+
+def test_checking_a_study_imports_nothing_heavy(repository: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, yaml; from dpprobe.study.study_checks import check_study;"
+        "from dpprobe.study.study_file import load_study;"
+        "check_study(load_study(yaml.safe_load(open('config.yaml'))));"
+        "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
+        "if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_public_datasets_must_fill_their_shards_too() -> None:
+    seen = {"source": "sklearn", "test_fraction": 0.01}
+    study = STUDY | {"public_datasets": {"seen": seen}, "features": {"shards": 30}}
+    with pytest.raises(ConfigError, match="30 is above the 20 test rows of seen"):
+        check_study(load_study(study))
+
+
+def test_a_text_encoder_that_cannot_run_is_warned_of() -> None:
+    siglip = {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"}
+    clip = {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}
+    study = load_study(STUDY | {"backbones": {"siglip": siglip, "clip": clip}})
+    assert [backbone.reads_text for backbone in study.backbones.values()] == [False, True]
+    (warning,) = check_study(study)
+    assert warning.startswith("backbones.siglip: ViT-B-16-SigLIP reads text through the package")
+
+
+def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
+    study = load_study(changed("datasets.digits.expect", {"train": 1, "test": 2, "classes": 3}))
+    with pytest.raises(ConfigError) as caught:
+        check_study(study)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    rows = study.datasets["digits"].count_rows()
+    assert rows is not None
+    assert lines[0].startswith(
+        f"config: datasets.digits: expect.train: 1, where there are {rows[0]} train rows; complete"
+    )
+    assert "where there are 10 classes" in lines[2]
+    right = {"train": rows[0], "test": rows[1], "classes": 10}
+    assert check_study(load_study(changed("datasets.digits.expect", right))) == []
+    public = {"other": {"source": "sklearn", "name": "digits", "expect": {"classes": 3}}}
+    with pytest.raises(ConfigError, match=r"public_datasets\.other: expect\.classes: 3"):
+        check_study(load_study(STUDY | {"public_datasets": public}))
+
+
+def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path) -> None:
+    """Of a download only the tables tell; what they were made of must be the same."""
+    files = [{"url": "http://h/x.zip", "sha256": "0" * 64}]
+    layout = {"source": "imagefolder", "path": "x"}
+    scans: dict[str, Any] = {"source": "url", "files": files, "layout": layout}
+    sizes = {"train": 9_000, "test": 90}
+
+    def load(**values: Any) -> Study:
+        return load_study(
+            STUDY | {"data_dir": str(tmp_path), "datasets": {"scans": scans | values}}
+        )
+
+    path = tmp_path / "scans/dataset.json"
+    path.parent.mkdir()
+    info = {
+        "source": load().datasets["scans"].preparation_params(),
+        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}},
+        "class_names": ["a", "b"],
+    }
+    path.write_text(json.dumps(info))
+    with pytest.raises(ConfigError) as caught:
+        check_study(load(expect=sizes))
+    assert str(caught.value) == (
+        "config: datasets.scans: expect.test: 90, where there are 80 test rows; correct `expect`, "
+        f"or delete {path}, so that the tables are made again"
+    )
+    # Of other options the tables are made again.
+    other = load(expect=sizes, layout=layout | {"split_seed": 1})
+    assert all("expect" not in line for line in check_study(other))
+    path.unlink()
+    check_study(load(expect=sizes))
+
+
+@pytest.mark.parametrize("key", ["datasets", "public_datasets"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_source_in_the_place_of_its_split_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, linked: bool
+) -> None:
+    """Snakemake deletes what it is about to make: the user's only copy."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data/mine"
+    folder.mkdir(parents=True)
+    images = [{"bytes": b"", "path": None}] * 2
+    pq.write_table(pa.table({"image": images, "label": [0, 1]}), folder / "train.parquet")
+    source = folder / "train.parquet"
+    if linked:
+        source = tmp_path / "elsewhere.parquet"
+        source.symlink_to(folder / "train.parquet")
+    dataset = {
+        "source": "parquet", "train": str(source), "test": str(source), "class_names": ["a", "b"],
+        "duplicates": "warn",
+    }  # fmt: skip
+    others = STUDY.get(key, {})
+    study = load_study(STUDY | {key: {**others, "mine": dataset}})
+    with pytest.raises(ConfigError, match=rf"{key}.mine: .*over this file; move it elsewhere"):
+        check_study(study)
+    assert (folder / "train.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        ({"results_dir": "same", "data_dir": "same"}, "results_dir: .*/same: also the data_dir"),
+        ({"results_dir": "images/out"}, "results_dir: .* looks for images, and would be taken"),
+        ({"data_dir": "images"}, "data_dir: .*/images: what goes there lies in .*/images"),
+        ({"data_dir": "images/a"}, "data_dir: .* dataset scans looks for images"),
+        ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
+        ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),
+        ({"data_dir": "out", "results_dir": "out/results"}, None),
+        (
+            {"results_dir": "results/cells"},
+            "results_dir: .*: cells is a name that the default study writes",
+        ),
+        ({"results_dir": "results/mine/releases"}, "another, such as results/releases_study"),
+        ({"results_dir": "results/mine"}, None),
+        ({"results_dir": "elsewhere/cells"}, None),
+        ({"data_dir": "out/data", "results_dir": "out"}, None),
+    ],
+)
+def test_folders_that_would_be_written_into_each_other_or_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: dict[str, str], message: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/1.png", "b/2.png"):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+    scans = {"source": "imagefolder", "path": str(tmp_path / "images")}
+    places = {name: str(tmp_path / folder) for name, folder in folders.items()}
+    study = load_study(STUDY | {"datasets": {"scans": scans}} | places)
+    faults = folder_faults(study)
+    if message is None:
+        assert not faults
+        return
+    assert re.search(message, faults[0])
+    with pytest.raises(ConfigError, match="config: (results|data)_dir: "):
+        check_study(study)
+
+
+def test_tables_may_lie_beside_the_images_they_are_made_from(tmp_path: Path) -> None:
+    scans = {"source": "imagefolder", "path": str(tmp_path / "data/images")}
+    study = STUDY | {"datasets": {"scans": scans}, "data_dir": str(tmp_path / "data")}
+    assert not folder_faults(load_study(study))
+    named = study | {"datasets": {"images": scans}}
+    assert "data_dir: " in folder_faults(load_study(named))[0], "data/images is in the way"
