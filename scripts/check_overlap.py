@@ -10,7 +10,7 @@ if __name__ == "__main__":
         from dpprobe.data.table import SPLITS, SplitTable, read_info
         from dpprobe.devices import limit_threads
         from dpprobe.features.feature_store import FeatureStore
-        from dpprobe.features.near_duplicates import DatasetSplit
+        from dpprobe.features.near_duplicate_search import DatasetSplit
         from dpprobe.features.overlap_record import write_near_duplicates
 
         limit_threads(snakemake.threads)

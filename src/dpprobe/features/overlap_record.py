@@ -12,7 +12,7 @@ from dpprobe.data.table import SPLITS
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.near_duplicates import DatasetSplit, find_near_duplicates
+from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_duplicates
 
 logger = logging.getLogger("dpprobe")
 

@@ -14,10 +14,10 @@ from dpprobe.data.table import SPLITS, SplitTable, make_batch, read_info, write_
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.near_duplicate_removal import remove_near_duplicates
-from dpprobe.features.near_duplicates import DatasetSplit
+from dpprobe.features.near_duplicate_search import DatasetSplit
 from dpprobe.features.overlap_record import write_near_duplicates
 from tests.unit.features.test_extraction import extract
-from tests.unit.features.test_near_duplicates import png
+from tests.unit.features.test_near_duplicate_search import png
 
 OPTIONS: dict[str, Any] = {"source": "sklearn", "duplicates": "warn", "expect": {"train": 20}}
 PIXELS = np.random.default_rng(3).integers(0, 256, (60, 4, 4), dtype=np.uint8)

@@ -13,9 +13,9 @@ from PIL import Image
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
-from dpprobe.features import near_duplicates
+from dpprobe.features import near_duplicate_search
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.near_duplicates import DatasetSplit, find_near_duplicates
+from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_duplicates
 from dpprobe.features.overlap_record import read_near_duplicates, write_near_duplicates
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
@@ -120,8 +120,8 @@ def pair(tmp_path: Path) -> Pair:
 def test_it_finds_what_brute_force_finds(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(near_duplicates, "PRIVATE_ROWS", rows)
-    monkeypatch.setattr(near_duplicates, "PUBLIC_ROWS", rows + 1)
+    monkeypatch.setattr(near_duplicate_search, "PRIVATE_ROWS", rows)
+    monkeypatch.setattr(near_duplicate_search, "PUBLIC_ROWS", rows + 1)
     record, matches = find_near_duplicates(*pair, threshold=0.999, device="cpu")
     for split, (exact, near) in {"train": (1, 2), "test": (1, 1)}.items():
         private = pair[0][("train", "test").index(split)]
@@ -132,7 +132,7 @@ def test_it_finds_what_brute_force_finds(
         wanted = np.quantile(cosines, 0.9)
         assert part["cosine_quantiles"]["0.9"] == pytest.approx(wanted, abs=1e-5)
         listed = [row for row in matches.to_pylist() if row["split"] == split]
-        assert len(listed) == min(near_duplicates.LISTED, len(cosines))
+        assert len(listed) == min(near_duplicate_search.LISTED, len(cosines))
         for row in listed:
             assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
     listed = matches.to_pylist()
@@ -146,7 +146,7 @@ def test_a_lower_threshold_finds_what_lies_above_it(pair: Pair) -> None:
     cosines = brute_force(pair[0][0], pair[1])
     middle = float(np.median(cosines))
     record, matches = find_near_duplicates(*pair, threshold=middle, device="cpu")
-    assert record["train"]["near"] == np.sum(cosines > middle) > near_duplicates.LISTED
+    assert record["train"]["near"] == np.sum(cosines > middle) > near_duplicate_search.LISTED
     listed = [row for row in matches.to_pylist() if row["split"] == "train"]
     assert len(listed) == record["train"]["near"]
 
@@ -156,13 +156,15 @@ def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     private, public = pair
     ours = private[0].features.read().astype(np.float64)
     theirs = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
-    cosines = np.array([[near_duplicates._cosine(a, b) for b in theirs] for a in ours]).max(axis=1)
+    cosines = np.array([[near_duplicate_search._cosine(a, b) for b in theirs] for a in ours]).max(
+        axis=1
+    )
     for row in (5, 17):
         below = float(np.nextafter(cosines[row], 0))
         for threshold, near in ((below, True), (float(cosines[row]), False)):
             for rows in (1, 2, 5, 7, 4096):
-                monkeypatch.setattr(near_duplicates, "PRIVATE_ROWS", rows)
-                monkeypatch.setattr(near_duplicates, "PUBLIC_ROWS", 3 * rows)
+                monkeypatch.setattr(near_duplicate_search, "PRIVATE_ROWS", rows)
+                monkeypatch.setattr(near_duplicate_search, "PUBLIC_ROWS", 3 * rows)
                 _, matches = find_near_duplicates(*pair, threshold=threshold, device="cpu")
                 named = {
                     m["row"] for m in matches.to_pylist() if m["near"] and m["split"] == "train"
