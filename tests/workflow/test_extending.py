@@ -1,4 +1,4 @@
-"""A head in one file and one registry line, by the letter of docs/extending.md."""
+"""A head, a table and a figure in one file and one registry line each, by docs/extending.md."""
 
 from __future__ import annotations
 
@@ -17,22 +17,46 @@ import yaml
 
 from .conftest import PREPARED, TIMEOUT, Template, Workspace
 
+FIGURE = "results/figures/digits/accuracy_points"
+
+
+def read_code(page: str, heading: str) -> list[str]:
+    """Reads the Python code below a heading of the page, up to the next one of its level."""
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+
+
+def insert(path: Path, start: str, line: str) -> None:
+    """Inserts a line of the page below the line of a registry that opens it."""
+    text = path.read_text()
+    assert text.count(start) == 1
+    path.write_text(text.replace(start, start + line))
+
 
 @pytest.fixture(scope="module")
 def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the page's file and line in it."""
+    """A copy of the project with the page's files and lines in it."""
     folder = tmp_path_factory.mktemp("extended")
     for name in ("src", "workflow", "scripts", "envs", "resources"):
         shutil.copytree(repository / name, folder / name)
     shutil.copyfile(repository / "Snakefile", folder / "Snakefile")
     page = (repository / "docs/extending.md").read_text()
-    module, line = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    (folder / "src/dpprobe/heads/nearest_mean.py").write_text(module)
-    registry = folder / "src/dpprobe/heads/registry.py"
-    start = "HEADS: dict[str, str] = {\n"
-    text = registry.read_text()
-    assert text.count(start) == 1
-    registry.write_text(text.replace(start, start + line))
+    package = folder / "src/dpprobe"
+    module, line = read_code(page, "Add a head")
+    (package / "heads/nearest_mean.py").write_text(module)
+    insert(package / "heads/registry.py", "HEADS: dict[str, str] = {\n", line)
+    registry = package / "reporting/registry.py"
+    for heading, place in (
+        ("Add a table", "reporting/best_of_methods.py"),
+        ("Add a figure", "reporting/figures/cell_points.py"),
+    ):
+        module, line = read_code(page, heading)
+        assert f"`src/dpprobe/{place}`" in page
+        (package / place).write_text(module)
+        insert(registry, "EXHIBITS: tuple[Exhibit, ...] = (\n", line)
+        room, name = Path(place).parent, Path(place).stem
+        imported = f"from dpprobe.{'.'.join(room.parts)} import {name}\n"
+        insert(registry, "from dpprobe.exhibits.exhibit import Exhibit\n", imported)
     return folder
 
 
@@ -59,7 +83,7 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     small["epsilons"] = [1, 8, "inf"]
     (extended / "study.yaml").write_text(yaml.safe_dump(small))
     run(
-        extended, "-m", "snakemake", "--profile", "none", "--cores", "2", "tables",
+        extended, "-m", "snakemake", "--profile", "none", "--cores", "2", "tables", f"{FIGURE}.svg",
         "--configfile", "study.yaml",
     )  # fmt: skip
     table = pq.read_table(extended / "results/summary/digits.parquet").to_pandas()
@@ -71,6 +95,16 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     (mechanism,) = statement["mechanisms"]
     assert mechanism["name"] == "class sums and counts"
     assert statement["epsilon_realised"] <= 1
+    shown = (extended / "results/tables/digits_best_of_methods.md").read_text()
+    assert "| nearest_mean |" in shown
+    assert "| ceiling | inf |" in shown
+    assert "digits" in (extended / f"{FIGURE}.svg").read_text()
+    (extended / f"{FIGURE}.svg").unlink()
+    planned = run(
+        extended, "-m", "snakemake", "--profile", "none", "-n", "results/report.html",
+        "--configfile", "study.yaml",
+    )  # fmt: skip
+    assert "results of all cells of digits" in planned  # the report shows it
 
 
 def test_the_page_s_head_keeps_the_promises_it_makes(extended: Path) -> None:

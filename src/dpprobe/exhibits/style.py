@@ -14,6 +14,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dpprobe.artifacts import atomic_path
 
@@ -112,6 +113,54 @@ def title_axes(axes: Axes, title: str, subtitle: str) -> None:
     axes.annotate(
         subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points",
         fontsize=8, color=SUBTLE,
+    )  # fmt: skip
+
+
+def in_percent(
+    mean: float, low: float | None, high: float | None
+) -> tuple[float, float | None, float | None]:
+    """Returns a mean and the ends of its interval, if it has one, in percent."""
+    if low is None or high is None:
+        return 100 * mean, None, None
+    return 100 * mean, 100 * low, 100 * high
+
+
+def draw_banded(
+    axes: Axes,
+    x: Sequence[float],
+    values: Sequence[tuple[float, float | None, float | None]],
+    look: tuple[str, tuple[Any, str]],
+    *,
+    alpha: float = 0.15,
+) -> None:
+    """Draws a curve of means with the band of their intervals, where there are any.
+
+    Args:
+      values: the mean and the ends of the interval at each place.
+      look: colour, and dashes with marker.
+      alpha: of the band.
+    """
+    colour, (dashes, marker) = look
+    axes.plot(
+        x, [mean for mean, _, _ in values], color=colour, linestyle=dashes, marker=marker,
+        markeredgecolor="white", markeredgewidth=0.5,
+    )  # fmt: skip
+    banded = [
+        (place, low, high)
+        for place, (_, low, high) in zip(x, values, strict=True)
+        if low is not None and high is not None
+    ]
+    axes.fill_between(
+        [place for place, _, _ in banded], [low for _, low, _ in banded],
+        [high for _, _, high in banded], color=colour, alpha=alpha, linewidth=0,
+    )  # fmt: skip
+
+
+def make_ceiling_handle(*, linewidth: float = 1.0) -> Line2D:
+    """Makes the legend's line of the non-private ceiling."""
+    return Line2D(
+        [], [], color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=linewidth,
+        label="non-private ceiling",
     )  # fmt: skip
 
 

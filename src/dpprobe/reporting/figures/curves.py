@@ -184,24 +184,19 @@ def _draw_line(
     alpha: float,
 ) -> None:
     """Draws one curve at finite epsilons, with a band of its intervals."""
-    dashes, marker = line_style
     finite = [epsilon for epsilon in line if math.isfinite(epsilon)]
-    x = [scale.position(epsilon) for epsilon in finite]
-    axes.plot(
-        x, [line[epsilon].mean for epsilon in finite],
-        color=colour, linestyle=dashes, marker=marker, markeredgecolor="white", markeredgewidth=0.5,
-    )  # fmt: skip
+    style.draw_banded(
+        axes,
+        [scale.position(epsilon) for epsilon in finite],
+        [(line[epsilon].mean, line[epsilon].low, line[epsilon].high) for epsilon in finite],
+        (colour, line_style),
+        alpha=alpha,
+    )
     banded = [epsilon for epsilon in finite if line[epsilon].low is not None]
     if len(banded) == 1:  # a band needs two
         alone = line[banded[0]]
         ends = [alone.low or 0.0, alone.high or 0.0]
         axes.plot([scale.position(banded[0])] * 2, ends, color=colour, alpha=0.5, linewidth=1.0)
-    axes.fill_between(
-        [scale.position(epsilon) for epsilon in banded],
-        [line[epsilon].low or 0.0 for epsilon in banded],
-        [line[epsilon].high or 0.0 for epsilon in banded],
-        color=colour, alpha=alpha, linewidth=0,
-    )  # fmt: skip
 
 
 def _draw_infinite(
@@ -253,7 +248,7 @@ def _draw_legend(
             for name, (dashes, marker) in styles.items()
         ]  # fmt: skip
     if ceiling:
-        handles.append(_ceiling_handle())
+        handles.append(style.make_ceiling_handle())
     if marks:
         handles += [_heading(""), _heading("Published")]
         handles += [
@@ -277,13 +272,6 @@ def _label(method: str, unpriced: Collection[str]) -> str:
 
 def _heading(text: str) -> Line2D:
     return Line2D([], [], linestyle="none", label=text)
-
-
-def _ceiling_handle() -> Line2D:
-    return Line2D(
-        [], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1,
-        label="non-private ceiling",
-    )  # fmt: skip
 
 
 def _captions(grid: Grid, dataset: str) -> tuple[str, str]:
@@ -361,7 +349,7 @@ def _draw_panels(
             for method, (colour, (dashes, marker)) in series.items()
         ]  # fmt: skip
         if any(entry.ceiling for entry in grid.entries.values()):
-            handles.append(_ceiling_handle())
+            handles.append(style.make_ceiling_handle())
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         title, caption = _captions(grid, dataset)
         style.title_figure(figure, title, caption, panels=len(backbones))

@@ -215,7 +215,7 @@ def _draw(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
             for name, (colour, (dashes, marker)) in looks.items()
         ]
         if any(line.ceiling is not None for line in lines):
-            handles.append(_ceiling_handle())
+            handles.append(style.make_ceiling_handle(linewidth=0.8))
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         counts = sorted({len(cell.values) for line in lines for cell in line.cells.values()})
         caption = f"mean of {style.counted_seeds(counts)}; bands: 95 % interval"
@@ -229,43 +229,13 @@ def _draw_line(
     line: _Line,
     looks: Mapping[str, tuple[str, tuple[object, str]]],
 ) -> None:
-    values = [(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
-    _draw_banded(
+    values = [style.in_percent(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
+    style.draw_banded(
         axes, [scale.position(epsilon) for epsilon in line.cells], values, looks[line.name]
     )
     if line.ceiling is not None:
         colour = looks[line.name][0]
         axes.axhline(line.ceiling, color=colour, linestyle=style.CEILING_STYLE, linewidth=0.8)
-
-
-def _draw_banded(
-    axes: Axes,
-    x: Sequence[float],
-    values: Sequence[tuple[float, float | None, float | None]],
-    look: tuple[str, tuple[object, str]],
-) -> None:
-    """Draws a curve of means with the band of its intervals, where there are any."""
-    colour, (dashes, marker) = look
-    axes.plot(
-        x, [100 * mean for mean, _, _ in values], color=colour, linestyle=dashes, marker=marker,
-        markeredgecolor="white", markeredgewidth=0.5,
-    )  # fmt: skip
-    banded = [
-        (place, low, high)
-        for place, (_, low, high) in zip(x, values, strict=True)
-        if low is not None and high is not None
-    ]
-    axes.fill_between(
-        [place for place, _, _ in banded], [100 * low for _, low, _ in banded],
-        [100 * high for _, _, high in banded], color=colour, alpha=0.15, linewidth=0,
-    )  # fmt: skip
-
-
-def _ceiling_handle() -> Line2D:
-    return Line2D(
-        [], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=0.8,
-        label="non-private ceiling",
-    )  # fmt: skip
 
 
 def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
@@ -408,7 +378,11 @@ def _draw_labels(
     looks: Mapping[str, tuple[str, tuple[object, str]]],
 ) -> None:
     x = [scale.position(epsilon) for epsilon in line.cells]
-    headline = [(c.mean, c.low, c.high) for c in line.cells.values()]
-    real = [(c.real.mean, c.real.low, c.real.high) for c in line.cells.values() if c.real]
+    headline = [style.in_percent(c.mean, c.low, c.high) for c in line.cells.values()]
+    real = [
+        style.in_percent(cell.real.mean, cell.real.low, cell.real.high)
+        for cell in line.cells.values()
+        if cell.real
+    ]
     for values, look in zip((headline, real), looks.values(), strict=True):
-        _draw_banded(axes, x, values, look)
+        style.draw_banded(axes, x, values, look)

@@ -117,15 +117,12 @@ def _draw(axes: Axes, panel: Panel, looks: Mapping[float, tuple[str, tuple[Any, 
         if panel.named:
             draw_bars(axes, points, offset, colour, marker)
             continue
-        axes.plot(
-            [x for x, _ in points], [100 * cell.mean for _, cell in points], color=colour,
-            linestyle=dashes, marker=marker, markeredgecolor="white", markeredgewidth=0.5,
-        )  # fmt: skip
-        banded = [(x, cell) for x, cell in points if cell.low is not None]
-        axes.fill_between(
-            [x for x, _ in banded], [100 * (cell.low or 0.0) for _, cell in banded],
-            [100 * (cell.high or 0.0) for _, cell in banded], color=colour, alpha=0.15, linewidth=0,
-        )  # fmt: skip
+        style.draw_banded(
+            axes,
+            [x for x, _ in points],
+            [style.in_percent(cell.mean, cell.low, cell.high) for _, cell in points],
+            (colour, (dashes, marker)),
+        )
     if not panel.named:
         axes.set_xscale("log")
     places = sorted(panel.ticks)
