@@ -12,6 +12,7 @@ from dpprobe.reporting.paper_tables.common import (
     TITLES,
     TRANSFER,
     Run,
+    best_of_each,
     deltas_text,
     epsilon_cell,
     make_table,
@@ -22,9 +23,7 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
-from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.ablations import unique
 
 ACCURACIES, EPOCHS = "abstract and figure 1", "figure 1b"
 
@@ -42,9 +41,7 @@ def passes(run: Run, published: Published) -> Table:
     ]  # fmt: skip
     ours = []
     private = [cell for cell in run.cells if cell.private and cell.epochs is not None]
-    for key in unique((cell.dataset, cell.backbone, cell.epsilon) for cell in private):
-        best = best_result(c for c in private if (c.dataset, c.backbone, c.epsilon) == key)
-        assert best is not None
+    for best in best_of_each(private):
         ours.append(
             make_row(
                 run.title(best.dataset), best.backbone, run.source, epsilon_cell(best.epsilon),
@@ -86,18 +83,11 @@ def real_labels(run: Run, published: Published) -> Table:
     """Makes the table of figure 4: the same heads against ImageNet's and against ReaL's labels."""
     del published  # the paper's curve stands in a picture
     known = [cell for cell in run.cells if cell.real is not None]
-    keys = unique((cell.dataset, cell.backbone, cell.epsilon) for cell in known)
-    rows = []
-    for dataset, backbone, epsilon in sorted(keys, key=lambda key: (*key[:2], key[2])):
-        same = [
-            cell
-            for cell in known
-            if (cell.dataset, cell.backbone, cell.epsilon) == (dataset, backbone, epsilon)
-            and (cell.private or math.isinf(epsilon))
-        ]
-        best = best_result(same)
-        if best is not None and best.real is not None:
-            rows.append(_real_row(run, best, best.real))
+    shown = best_of_each([cell for cell in known if cell.private or math.isinf(cell.epsilon)])
+    rows = [
+        _real_row(run, best, best.real)
+        for best in sorted(shown, key=lambda cell: (cell.dataset, cell.backbone, cell.epsilon))
+    ]
     notes = [
         "The best method of the study at each ε, chosen by its test result against the dataset's "
         "labels; ∞ is without privacy. ReaL's labels name all that is to be seen on an image, and "
