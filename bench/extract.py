@@ -1,4 +1,4 @@
-"""Extraction against the model's own forward pass and a plain timm loop; float16 against float32.
+"""Extraction against the model's own forward pass and a plain timm loop.
 
 A case is a model, its resolution and a set of images:
 
@@ -21,7 +21,6 @@ import argparse
 import importlib.util
 import io
 import logging
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -43,18 +42,9 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
+from dpprobe.data.table import SplitTable
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS, in_order
-from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.registry import method_options
-from dpprobe.heads.scoring import score_rows
-from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.randomness import cell_seed
-from dpprobe.results import metrics
 from report import processor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,14 +52,7 @@ RESULTS = ROOT / "bench" / "results" / "extract.md"
 SHARED = ROOT.parent / "shared" / "data"
 CHECKPOINT = SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
 WANTED = {"cpu": 0.9, "cuda": 0.85}
-DELTA = 1e-5
 EXTRACT, FORWARD, PIECES, LOOP = "extraction", "forward", "forward in pieces", "timm loop"
-# Of the effect of float16: name -> (options, epsilon).
-HEADS: dict[str, tuple[dict[str, Any], float]] = {
-    "feature_covariance": ({"head": "feature_covariance"}, 1.0),
-    "sgd": ({"head": "sgd"}, 1.0),
-    "nonprivate": ({"head": "nonprivate"}, float("inf")),
-}
 
 
 class Case(NamedTuple):
@@ -110,8 +93,6 @@ def main() -> None:
             for case in cases:
                 case.measure(number, options.rounds)
         lines = speeds(cases, options)
-        if options.accuracy:
-            lines += rounding(Path(folder), options)
     text = "\n".join(lines)
     print(text)
     if not (options.quick or options.model):
@@ -130,7 +111,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=224, help="with --model")
     parser.add_argument("--images", choices=("cifar", "photos"), default="photos")
     parser.add_argument("--rows", type=int, default=512, help="with --model")
-    parser.add_argument("--accuracy", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--quick", action="store_true", help="few rows, one round: printed only")
     options = parser.parse_args()
     options.rounds = 1 if options.quick else options.rounds
@@ -235,7 +215,6 @@ def extract(
     blocks: BackboneOptions,
     split: str,
     *,
-    dtype: str = "float16",
     options: argparse.Namespace,
 ) -> Path:
     """One shard and its path."""
@@ -250,7 +229,7 @@ def extract(
         shards=1,
         output=output,
         batch_size=options.batch_size,
-        dtype=dtype,
+        dtype="float16",
         workers=options.workers,
         threads=options.threads,
         device=options.device,
@@ -346,78 +325,6 @@ def photographs(count: int) -> Iterator[bytes]:
         image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
         image.save(stream, format="JPEG", quality=90)
         yield stream.getvalue()
-
-
-# the effect of float16
-
-
-def rounding(folder: Path, options: argparse.Namespace) -> list[str]:
-    """The same heads on the same features, kept as float32 and as float16."""
-    rows, held, count = (400, 200, 2) if options.quick else (10_000, 2000, 5)
-    lines = ["", "## float16 on disk against float32", ""]
-    if not CHECKPOINT.is_file():
-        return [*lines, f"Not measured: no weights at {CHECKPOINT.relative_to(ROOT.parent)}.", ""]
-    directory = folder / "accuracy"
-    prepare_cifar(directory, rows, held)
-    info = read_info(directory / "dataset.json")
-    blocks = case_backbone(Case("mobilenetv2_100", 128, "cifar", rows))
-    splits = []
-    for split in ("train", "test"):
-        path = extract(directory, folder, blocks, split, dtype="float32", options=options)
-        manifest = path.parent / "manifest.json"
-        count_rows = info.splits[split].rows
-        write_manifest([path], manifest, rows=count_rows, dataset_fingerprint=info.fingerprint)
-        splits.append(FeatureStore(manifest))
-    lines += [
-        f"MobileNetV2 at 128 pixels on CIFAR-10, {rows:,} training and {held:,} test rows, delta "
-        f"{DELTA:g}, {count} seeds, the same for both: test accuracy in percent, mean (standard "
-        "deviation over seeds).",
-        "",
-        "| head | epsilon | float32 | float16 | difference |",
-        "|---|---|---|---|---|",
-    ]
-    for name, (values, epsilon) in HEADS.items():
-        exact, rounded = (
-            accuracies(values, epsilon, splits, dtype, count, folder)
-            for dtype in ("float32", "float16")
-        )
-        apart = statistics.mean(rounded) - statistics.mean(exact)
-        lines.append(f"| {name} | {epsilon:g} | {shown(exact)} | {shown(rounded)} | {apart:+.2f} |")
-    return [*lines, ""]
-
-
-def shown(values: list[float]) -> str:
-    return f"{statistics.mean(values):.2f} ({statistics.stdev(values):.2f})"
-
-
-def accuracies(
-    values: dict[str, Any],
-    epsilon: float,
-    splits: list[FeatureStore],
-    dtype: str,
-    count: int,
-    folder: Path,
-) -> list[float]:
-    """In percent, one a seed."""
-    train, test = (torch.from_numpy(one.read(dtype).astype(np.float32)) for one in splits)
-    labels = [np.asarray(one.labels) for one in splits]
-    method = method_options(values)
-    training = TrainingSet(train, torch.from_numpy(labels[0]), splits[0].num_classes)
-    plan = calibrate(
-        method.mechanisms(training.rows),
-        n=training.rows,
-        epsilon=epsilon,
-        delta=DELTA,
-        accountant="pld",
-        cache=folder,
-        selection=method.selection(training.rows),
-    )
-    seeds = [cell_seed("bench", index) for index in range(count)]
-    scores = score_rows(fit_heads(method, training, plan, seeds), test.numpy())
-    return [
-        100 * metrics.evaluate(seed_scores, labels[1], link=method.link)["accuracy"]
-        for seed_scores in scores
-    ]
 
 
 # tables

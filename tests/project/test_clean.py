@@ -18,7 +18,7 @@ from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL
 from dpprobe.analyses.representation_law.law_record import LAYERS
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.data import downloads, table
+from dpprobe.data import download_receipt, table
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT
 from dpprobe.privacy import calibration
 from dpprobe.release.ledger import LEDGER_FILE
@@ -251,4 +251,4 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
     assert set(clean.MARKS.values()) == {
         CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip
-    assert (table.FORMAT, downloads.FORMAT) == ("dpprobe-dataset", "dpprobe-download")
+    assert (table.FORMAT, download_receipt.FORMAT) == ("dpprobe-dataset", "dpprobe-download")

@@ -17,7 +17,7 @@ import pytest
 
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import read_record, write_table
-from dpprobe.data.downloads import read_receipt
+from dpprobe.data.download_receipt import read_receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore

@@ -52,12 +52,7 @@ class Unsized:
     """Sends the whole file without saying how long it is."""
 
 
-@dataclass(frozen=True)
-class Splice:
-    """Answers a range with bytes of the file as it is now, whatever If-Range says."""
-
-
-Fault = Cut | Answer | Silent | Slow | Unsized | Splice
+Fault = Cut | Answer | Silent | Slow | Unsized
 
 
 def page(status: int = 200) -> Answer:
@@ -71,8 +66,6 @@ class Resource:
 
     content: bytes
     faults: Iterator[Fault]
-    etag: str | None
-    modified: str | None
     ranges: bool
     kind: str
 
@@ -115,13 +108,11 @@ class Server:
         content: bytes,
         *,
         faults: Iterable[Fault] = (),
-        etag: str | None = '"1"',
-        modified: str | None = None,
         ranges: bool = True,
         kind: str = "application/octet-stream",
     ) -> str:
         """Serves a file from now on; returns its address."""
-        self.resources[path] = Resource(content, iter(faults), etag, modified, ranges, kind)
+        self.resources[path] = Resource(content, iter(faults), ranges, kind)
         return self.url(path)
 
     def url(self, path: str, *, host: str = "127.0.0.1") -> str:
@@ -175,16 +166,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply_file(resource, fault)
 
     def _file_headers(self, resource: Resource) -> dict[str, str]:
-        headers = {"Content-Type": resource.kind}
-        if resource.etag is not None:
-            headers["ETag"] = resource.etag
-        if resource.modified is not None:
-            headers["Last-Modified"] = resource.modified
-        return headers
+        return {"Content-Type": resource.kind}
 
     def _reply_file(self, resource: Resource, fault: Fault | None) -> None:
         content, headers, status = resource.content, self._file_headers(resource), 200
-        start = self._range_start(resource, ignore_validator=isinstance(fault, Splice))
+        start = self._range_start(resource)
         if start is not None and start >= len(content):
             self._reply(416, b"", {"Content-Range": f"bytes */{len(content)}"})
             return
@@ -202,13 +188,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(content)
 
-    def _range_start(self, resource: Resource, *, ignore_validator: bool) -> int | None:
+    def _range_start(self, resource: Resource) -> int | None:
         written = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if written is None or not resource.ranges:
             return None
-        condition = self.headers.get("If-Range")
-        fresh = condition is None or condition in (resource.etag, resource.modified)
-        return int(written[1]) if fresh or ignore_validator else None
+        return int(written[1])
 
     def _reply(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self._head(status, {"Content-Length": str(len(body)), **headers})

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dpprobe import artifacts
 from dpprobe.data import problems
+from dpprobe.data.download_receipt import write_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
 
@@ -26,9 +27,6 @@ def download(options: DatasetOptions, directory: Path) -> None:
       ConfigError: when something must be done first, such as accepting a licence.
       DownloadError: when the server does not give the right content.
     """
-    # Heavy: requests, which planning does without.
-    from dpprobe.data.downloads import write_receipt
-
     module = importlib.import_module(SOURCES[options.source])
     with artifacts.explain_full_disk(directory, "files were fetched"):
         directory.mkdir(parents=True, exist_ok=True)

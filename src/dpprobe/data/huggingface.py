@@ -9,7 +9,6 @@ anywhere.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from pydantic import Field, field_validator
 
 from dpprobe.data import parquet
 from dpprobe.data.addresses import check_address
+from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.options import check_several_labels
 from dpprobe.errors import ConfigError, DownloadError
 from dpprobe.options import Options as Block
@@ -29,7 +29,6 @@ from dpprobe.options import Options as Block
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-    from dpprobe.data.downloads import Fetched
 
 logger = logging.getLogger("dpprobe")
 
@@ -185,7 +184,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     ]
     labels = options.accepted_labels
     if labels is not None:
-        fetched.append(downloads.fetch(labels.url, directory / _ACCEPTED, sha256=labels.sha256))
+        checksum = downloads.Checksum("sha256", labels.sha256)
+        fetched.append(downloads.fetch(labels.url, directory / _ACCEPTED, checksum=checksum))
     return fetched
 
 
@@ -233,31 +233,17 @@ def _fetch(
         address=api.endpoint,
         token=token,
     )
-    path = directory / _FILES / name
     etag = stated.etag or ""
-    is_sha256 = re.fullmatch("[0-9a-f]{64}", etag) is not None
-    part = downloads.fetch(
+    # Git's checksum of files outside the large-file store.
+    kind: Literal["sha256", "git"] = "sha256" if re.fullmatch("[0-9a-f]{64}", etag) else "git"
+    return downloads.fetch(
         url,
-        path,
-        sha256=etag if is_sha256 else None,
-        bytes=stated.size,
+        directory / _FILES / name,
+        checksum=downloads.Checksum(kind, etag),
         headers={"Authorization": f"Bearer {token}"} if token else None,
         name=f"{_FILES}/{name}",
         revision=options.revision,
     )
-    if not is_sha256 and _git_blob(path) != etag:
-        path.unlink()
-        raise DownloadError(
-            f"{url}: what came is not what the Hub states (its git checksum is {etag!r}); removed, "
-            "run again"
-        )
-    return part
-
-
-def _git_blob(path: Path) -> str:
-    """Computes git's checksum, which the Hub states for files outside its large-file store."""
-    data = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _ask(
@@ -363,9 +349,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
       ConfigError: when a column is missing, or classes are not named.
       DataError: when a file is not there, or its rows cannot be a dataset.
     """
-    from dpprobe.data import downloads  # heavy: requests
-
-    receipt = downloads.check_receipt(downloaded, params=options.download_params())
+    receipt = check_receipt(downloaded, params=options.download_params())
     names = [
         part.name.removeprefix(f"{_FILES}/")
         for part in receipt.files

@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import archives, train_test_split
+from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
@@ -23,7 +24,6 @@ from dpprobe.options import resolve_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dpprobe.data.downloads import Fetched
 
 ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
 # torchvision has these inside a method, where they cannot be read; a test compares.
@@ -198,7 +198,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
         url = remote.url
         if options.mirror is not None:
             url = f"{options.mirror.rstrip('/')}/{remote.file}"
-        file = downloads.fetch(url, directory / remote.file, md5=remote.md5)
+        checksum = downloads.Checksum("md5", remote.md5)
+        file = downloads.fetch(url, directory / remote.file, checksum=checksum)
         fetched.append(file)
         _unpack(options, directory, file)
     return fetched
@@ -252,12 +253,10 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
       DataError: when torchvision finds a file missing or damaged, or a row is not what it should
         be.
     """
-    from dpprobe.data import downloads  # heavy: requests
-
     if downloaded is None:
         options.check()
     else:
-        receipt = downloads.check_receipt(downloaded, params=options.download_params())
+        receipt = check_receipt(downloaded, params=options.download_params())
         for file in receipt.files:
             _unpack(options, downloaded, file)
     roots = _roots(options, downloaded)

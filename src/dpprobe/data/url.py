@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -19,6 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from dpprobe import artifacts
 from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
+from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
 from dpprobe.data.patient_units import Unit
@@ -27,9 +28,6 @@ from dpprobe.data.tar_shards import SUFFIX
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
-
-if TYPE_CHECKING:
-    from dpprobe.data.downloads import Fetched
 
 # The local sources.
 LAYOUTS = ("csv", "imagefolder", "parquet", "webdataset")
@@ -291,7 +289,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     fetched = []
     for file in options.files:
         path = directory / file.file_name
-        received = downloads.fetch(file.url, path, sha256=file.sha256)
+        checksum = downloads.Checksum("sha256", file.sha256)
+        received = downloads.fetch(file.url, path, checksum=checksum)
         fetched.append(received)
         _unpack(options, file, directory, received.sha256)
     return fetched
@@ -310,9 +309,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
       ConfigError: when the files are not laid out as `layout` says.
       DataError: when a file is missing, or a row is not what it should be.
     """
-    from dpprobe.data import downloads  # heavy: requests
-
-    receipt = downloads.check_receipt(downloaded, params=options.download_params())
+    receipt = check_receipt(downloaded, params=options.download_params())
     for file in options.files:
         _unpack(options, file, downloaded, receipt.sha256(file.file_name))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,7 +79,8 @@ def test_rows_and_patients_are_split_as_stated(source: str, split_by: str, fract
             if units is not None:
                 named = {"train": units}
             sides = assign_sides(
-                options, {"train": rows}, ids=lambda i=ids: i, strata=lambda c=classes: c,
+                options, {"train": rows}, ids=partial(list, ids),
+                strata=partial(list, classes),
                 units=named,
             )  # fmt: skip
             assert sides == {"train": reference(options, ids, classes, units)}

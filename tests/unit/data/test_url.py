@@ -19,6 +19,7 @@ from PIL import Image
 
 from dpprobe import artifacts
 from dpprobe.data import dataset_preparation, downloads, table, url
+from dpprobe.data.download_receipt import check_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError
@@ -114,7 +115,7 @@ def test_a_zip_of_an_image_folder(server: Server, tmp_path: Path) -> None:
         "bytes": None,
         "path": str(tmp_path / "downloads" / "chest" / "xrays" / "test" / "normal" / "0.png"),
     }
-    receipt = downloads.check_receipt(tmp_path / "downloads", params=options.download_params())
+    receipt = check_receipt(tmp_path / "downloads", params=options.download_params())
     assert [file.name for file in receipt.files] == ["chest.zip"]
 
 

@@ -1,0 +1,120 @@
+"""The receipt of a download folder: which files were fetched, from where, for which options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe import artifacts
+from dpprobe.errors import DataError
+
+FORMAT = "dpprobe-download"
+FORMAT_VERSION = 1
+RECEIPT = "receipt.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """One file that was fetched.
+
+    Attributes:
+      name: its path relative to the download folder.
+      bytes: its size.
+      sha256: of its content, hex.
+      url: where it came from, without user, password and query.
+      revision: the version that was asked for, where the source has versions.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+    url: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """The content of a download folder: `receipt.json`."""
+
+    files: tuple[Fetched, ...]
+    params: Mapping[str, Any] | None
+    revision: str | None
+
+    def sha256(self, name: str) -> str:
+        """Returns the recorded SHA-256 of a file.
+
+        Raises:
+          DataError: for a file that was not downloaded.
+        """
+        for file in self.files:
+            if file.name == name:
+                return file.sha256
+        raise DataError(f"{name}: not in {RECEIPT}; delete {RECEIPT} and run again")
+
+
+def write_receipt(
+    directory: Path, fetched: Iterable[Fetched], *, params: Mapping[str, Any] | None
+) -> None:
+    """Writes `receipt.json`, which makes the download complete."""
+    files = tuple(fetched)
+    revisions = {file.revision for file in files}
+    artifacts.write_json(
+        directory / RECEIPT,
+        {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "params": params,
+            "revision": revisions.pop() if len(revisions) == 1 else None,
+            "files": [asdict(file) for file in files],
+        },
+    )
+
+
+def read_receipt(directory: Path) -> Receipt:
+    """Reads `receipt.json`.
+
+    Raises:
+      DataError: when it is missing or is no receipt.
+    """
+    path = directory / RECEIPT
+    remedy = f"delete {path} and run again"
+    try:
+        values = artifacts.read_json(path)
+        artifacts.check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
+        if values["format"] != FORMAT or values["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format {values['format']} {values['format_version']}")
+        files = tuple(Fetched(**file) for file in values["files"])
+        return Receipt(files=files, params=values["params"], revision=values["revision"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not a download's receipt ({error}); {remedy}") from error
+
+
+def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
+    """Reads `receipt.json` and checks that each file is there with its size.
+
+    Args:
+      directory: the download folder.
+      params: `DatasetOptions.download_params()` of the study.
+
+    Raises:
+      DataError: when a file is not there, or something else was downloaded.
+    """
+    receipt = read_receipt(directory)
+    if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):
+        raise DataError(
+            f"{directory}: was downloaded for other options than the study has now (such as a "
+            f"checksum or a revision); delete {directory / RECEIPT} and run again: what has stayed "
+            "the same is kept"
+        )
+    for file in receipt.files:
+        path = directory / file.name
+        size = path.stat().st_size if path.is_file() else None
+        if size != file.bytes:
+            state = "missing" if size is None else f"{size} bytes"
+            raise DataError(
+                f"{path}: {state}, where {file.bytes} bytes were downloaded; "
+                f"delete {directory / RECEIPT} and run again"
+            )
+    return receipt
