@@ -135,7 +135,7 @@ class Measured:
         self.dataset = dataset(case, folder)
         self.blocks = case_backbone(case)
         runtime = Runtime(device=options.device, precision=options.precision)
-        self.backbone = loading.load(self.blocks, runtime=runtime)
+        self.backbone = loading.load_backbone(self.blocks, runtime=runtime)
         self.plain = plain_model(case).to(options.device)
         rows = min(options.batch_size, case.rows)
         self.batch = self.random(rows).to(options.device)
@@ -155,7 +155,7 @@ class Measured:
             print(f"{number + 1} {self.case}: {name} {engine.times[-1]:.2f} s", flush=True)
 
     def extract(self) -> None:
-        with patch.object(loading, "load", lambda *_, **__: self.backbone):
+        with patch.object(loading, "load_backbone", lambda *_, **__: self.backbone):
             extract(self.dataset, self.folder, self.blocks, "train", options=self.options)
 
     def random(self, rows: int) -> torch.Tensor:
@@ -245,7 +245,7 @@ class TimmImages(Dataset[torch.Tensor]):
         from timm.data.transforms_factory import create_transform
 
         split = SplitTable(table)
-        self._images = list(split.images(0, split.rows))
+        self._images = list(split.read_images(0, split.rows))
         keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
         resolved = {key: backbone.preprocessing[key] for key in keys}
         self._transform: Any = create_transform(**resolved, is_training=False)
@@ -292,7 +292,7 @@ def dataset(case: Case, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photograph)
     values = {"source": "imagefolder", "path": str(photos), "verify": "hash"}
-    dataset_preparation.prepare(dataset_options(values), directory)
+    dataset_preparation.prepare_dataset(dataset_options(values), directory)
     return directory
 
 
@@ -307,7 +307,7 @@ def prepare_cifar(directory: Path, train: int, test: int) -> None:
         "missing_classes": "warn",
         "verify": "hash",
     }
-    dataset_preparation.prepare(dataset_options(values), directory)
+    dataset_preparation.prepare_dataset(dataset_options(values), directory)
 
 
 def photographs(count: int) -> Iterator[bytes]:

@@ -230,7 +230,7 @@ def made(case: Case) -> Step:
     if case.backbone == "mobilenetv2" and CHECKPOINT.is_file():
         values["checkpoint"] = str(CHECKPOINT)
     options = backbone_options({"family": "timm", **values})
-    backbone = loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+    backbone = loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 
     def network(tune: Any) -> TunedNetwork:
         return build_network(
@@ -289,7 +289,7 @@ def _ours(
 
     def step() -> None:
         total = torch.zeros(clipping.size, device=inputs.device)
-        clipping.add(total, inputs, labels, None)
+        clipping.add_rows(total, inputs, labels, None)
         _updated(parameters, total, len(inputs))
 
     return step
@@ -322,7 +322,7 @@ def _last_layer(
         given = images.contiguous(memory_format=torch.channels_last) if on_cpu else images
         with torch.inference_mode(), _autocast(images, case.precision):
             features = body(given)
-        sums.add(total, features.float().clone(), labels, None)
+        sums.add_rows(total, features.float().clone(), labels, None)
         _updated(parameters, total, len(images))
 
     return step

@@ -284,7 +284,9 @@ def fit(values: dict[str, Any], data: TrainingSet, seeds: int) -> Callable[[], o
     """A fit by the public API; its plan's noise is of a usual size, priced by nobody."""
     options = method_options(values)
     plan = Plan(
-        mechanisms=tuple(item.scaled(NOISE_MULTIPLIER) for item in options.mechanisms(data.rows)),
+        mechanisms=tuple(
+            item.scale_noise(NOISE_MULTIPLIER) for item in options.list_mechanisms(data.rows)
+        ),
         n=data.rows,
         epsilon=1.0,
         delta=1e-5,

@@ -206,7 +206,7 @@ def heads(n: int, dimension: int, classes: int, epsilon: float) -> list[MethodOp
         unit="image",
     )
     auto: Any = method_options({"head": "auto"})
-    return [auto.resolved(facts)]
+    return [auto.resolve_choice(facts)]
 
 
 def accuracy(
@@ -221,7 +221,7 @@ def accuracy(
     """Trains one head and returns its test accuracy."""
     n = len(draw.rows)
     plan = calibrate(
-        method.mechanisms(n), n=n, epsilon=epsilon, delta=DELTA, accountant="pld", cache=cache
+        method.list_mechanisms(n), n=n, epsilon=epsilon, delta=DELTA, accountant="pld", cache=cache
     )
     data = TrainingSet(draw.rows, draw.labels, classes)
     fitted = fit_heads(method, data, plan, [cell_seed(["learning curve", n, str(epsilon)], seed)])

@@ -33,7 +33,7 @@ def rates(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
     work: dict[str, Work] = {
         "square, torch": lambda: torch.mm(left, right, out=out),
         "normals, torch": lambda: normals.normal_(),
-        "normals, dpprobe": lambda: noise.draw(_NOISE_STEPS, 1.0),
+        "normals, dpprobe": lambda: noise.draw_steps(_NOISE_STEPS, 1.0),
         "gather": lambda: torch.index_select(features, 0, next(rows), out=batch),
         "op": lambda: single.add_(1.0),
     }

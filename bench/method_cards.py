@@ -134,20 +134,21 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
             for token in study.epsilons if method.private else (INFINITE,):
                 method = decided(beside(named, public), study, data.rows, token)
                 plan = calibrate(
-                    method.mechanisms(data.rows),
+                    method.list_mechanisms(data.rows),
                     n=data.rows,
                     epsilon=epsilon_value(token),
                     delta=study.delta,
                     accountant=study.accountant,
                     cache=Path(folder),
-                    selection=method.selection(data.rows),
+                    selection=method.priced_selection(data.rows),
                 )
                 identity = {"method": name, "epsilon": token, "seed": study.seed}
                 seeds = [cell_seed(identity, index) for index in range(study.seeds)]
                 scores = score_rows(fit_heads(method, data, plan, seeds), rows)
                 results[name, token] = Seeds(
                     tuple(
-                        100 * metrics.evaluate(seed_scores, labels, link=method.link)["accuracy"]
+                        100
+                        * metrics.evaluate_scores(seed_scores, labels, link=method.link)["accuracy"]
                         for seed_scores in scores
                     )
                 )
@@ -172,7 +173,7 @@ def beside(method: MethodOptions, public: Path) -> MethodOptions:
 
 def decided(method: MethodOptions, study: Study, n: int, token: str) -> MethodOptions:
     """A method as it trains on n rows of the digits: of `auto` with what it chooses for them."""
-    return method.resolved(
+    return method.resolve_choice(
         DataFacts(
             n=n,
             dimension=DIMENSION,
@@ -206,7 +207,7 @@ def extract(study: Study, dataset: Any, split: str, folder: Path) -> Path:
 
     ((backbone_name, backbone),) = study.backbones.items()
     if not (folder / "dataset.json").exists():
-        dataset_preparation.prepare(dataset, folder)
+        dataset_preparation.prepare_dataset(dataset, folder)
     info = read_info(folder / "dataset.json")
     shard, manifest = folder / split / "shard-00000-of-00001.h5", folder / split / "manifest.json"
     extract_shard(
@@ -412,7 +413,7 @@ def releases_table(study: Study, head: str) -> str:
 
 def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str) -> str:
     """Describes what a method releases of n rows, and its noise at epsilon 1."""
-    mechanisms = method.mechanisms(n)
+    mechanisms = method.list_mechanisms(n)
     if not mechanisms:
         return "Nothing is released with noise: the head is not private."
     with tempfile.TemporaryDirectory() as cache:
@@ -423,7 +424,7 @@ def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str
             delta=delta,
             accountant=accountant,
             cache=Path(cache),
-            selection=method.selection(n),
+            selection=method.priced_selection(n),
         )
     costs = [item.count * (item.sample_rate / item.noise_multiplier) ** 2 for item in mechanisms]
     rows = [

@@ -68,18 +68,18 @@ def measured(rounds: int) -> dict[str, Engine]:
 def works() -> dict[str, Work]:
     """Work of `NUMBERS` draws each."""
     result: dict[str, Work] = {}
-    keystream, words = Keystream.seeded(1, "bench"), np.empty(BLOCK, dtype=np.uint64)
+    keystream, words = Keystream.from_seed(1, "bench"), np.empty(BLOCK, dtype=np.uint64)
 
     def fill() -> None:
         for _ in range(NUMBERS // BLOCK):
-            keystream.fill(words)
+            keystream.fill_words(words)
 
     result[KEYSTREAM] = fill
     integers, floats = np.zeros(NUMBERS, dtype=np.int64), np.zeros(NUMBERS)
     for name, deviation in DEVIATIONS.items():
-        sampler = RoundedGaussian(Keystream.seeded(1, name))
+        sampler = RoundedGaussian(Keystream.from_seed(1, name))
         result[into(name, "int64")] = partial(sampler.add_to, integers, deviation)
-    sampler = RoundedGaussian(Keystream.seeded(2, USUAL))
+    sampler = RoundedGaussian(Keystream.from_seed(2, USUAL))
     result[into(USUAL, "float64")] = lambda: sampler.add_to(floats, DEVIATIONS[USUAL])
     generator = np.random.Generator(np.random.SFC64(0))
     result[NUMPY] = lambda: generator.standard_normal(out=floats)
@@ -88,7 +88,7 @@ def works() -> dict[str, Work]:
         dtype=np.float32, out=single
     )
     noise = GaussianNoise([1], NUMBERS // STEPS, torch.device("cpu"))
-    result["dpprobe's `GaussianNoise`, float32 (SFC64)"] = lambda: noise.draw(STEPS, 1.0)
+    result["dpprobe's `GaussianNoise`, float32 (SFC64)"] = lambda: noise.draw_steps(STEPS, 1.0)
     normals = torch.empty(NUMBERS)
     result["torch's normal, float32"] = lambda: normals.normal_()
     return result
@@ -157,9 +157,9 @@ def law(draws: int) -> Iterator[str]:
 
 
 def chunks(deviation: float, draws: int, seed: int) -> Iterator[np.ndarray]:
-    sampler = RoundedGaussian(Keystream.seeded(seed, "law"))
+    sampler = RoundedGaussian(Keystream.from_seed(seed, "law"))
     for start in range(0, draws, 4 * NUMBERS):
-        yield sampler.draw(min(4 * NUMBERS, draws - start), deviation)
+        yield sampler.draw_numbers(min(4 * NUMBERS, draws - start), deviation)
 
 
 def chi_square(deviation: float, draws: int) -> tuple[float, int]:

@@ -237,7 +237,7 @@ def _gains(outcomes: Sequence[Outcome], head: str, change: str, epsilon: float) 
 def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Path) -> None:
     """Draws accuracy against epsilon, a panel a pair; dashed is what no privacy would give."""
     names = [*heads, AUTO]
-    *others, last = style.looks(len(names))
+    *others, last = style.choose_looks(len(names))
     others = [look if look[0] != BLACK else last for look in others]
     looks = dict(zip(heads, others, strict=True)) | {AUTO: (BLACK, ("-", "o"))}
     with mpl.rc_context(style.SETTINGS):
@@ -251,7 +251,7 @@ def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Pa
                 means = {one: outcome.mean(name, one) for one in epsilons}
                 shown = {one: mean for one, mean in means.items() if mean is not None}
                 (line,) = axes.plot(
-                    [scale.position(one) for one in shown], list(shown.values()), color=colour,
+                    [scale.place_of(one) for one in shown], list(shown.values()), color=colour,
                     linestyle=dashes, marker=marker, linewidth=2.6 if name == AUTO else 1.2,
                     alpha=0.55 if name == AUTO else 1.0, zorder=1 if name == AUTO else 2,
                 )  # fmt: skip
@@ -263,7 +263,7 @@ def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Pa
             draw_epsilon_axis(axes, scale, width=0.5)
             pair = outcome.pair
             style.title_axes(
-                axes, style.shortened(pair.title, 32),
+                axes, style.shorten_middle(pair.title, 32),
                 f"n {pair.n:,}, d {pair.dimension:,}, K {pair.classes}",
             )  # fmt: skip
         style.label_outer_panels(panels, "test accuracy (%)")

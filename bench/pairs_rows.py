@@ -97,7 +97,7 @@ def rows(files: Files, name: str, images: Callable[[], Labelled], options: Backb
 
 def through(images: Labelled, options: BackboneOptions) -> Rows:
     """Returns `labels`, `features` and each layer by its number, of images through a backbone."""
-    backbone = loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+    backbone = loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
     parts: dict[str, list[torch.Tensor]] = {}
     for batch in _batches(images):
         pixels = torch.stack([backbone.transform(image) for image, _ in batch])

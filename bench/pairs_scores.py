@@ -84,20 +84,20 @@ def planned(pair: Pair, name: str, values: dict[str, Any], epsilon: float, files
         n=pair.n, dimension=pair.dimension, classes=pair.classes, multi_label=False,
         epsilon=epsilon, delta=DELTA, unit="image",
     )  # fmt: skip
-    options = method_options(values).resolved(facts).trained
+    options = method_options(values).resolve_choice(facts).trained_options
     plan = calibrate(
-        options.mechanisms(pair.n),
+        options.list_mechanisms(pair.n),
         n=pair.n,
         epsilon=epsilon,
         delta=DELTA,
         accountant="pld",
         cache=files.cache / "plans",
     )
-    key = artifacts.fingerprint(
+    key = artifacts.hash_value(
         {
             "pair": pair.name,
             "features": pair.fingerprint(files),
-            "options": options.identity(),
+            "options": options.identity_options(),
             "epsilon": str(epsilon),
             "mechanisms": [asdict(mechanism) for mechanism in plan.mechanisms],
             "code": code_hash(HEADS[options.head]),
@@ -159,7 +159,7 @@ class Scores:
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {
             "pair": fit.pair.name, "head": fit.name, "epsilon": str(fit.epsilon),
-            "seconds": round(seconds / len(scores), 3), "options": fit.options.identity(),
+            "seconds": round(seconds / len(scores), 3), "options": fit.options.identity_options(),
         }  # fmt: skip
         lines = [json.dumps(asdict(score) | about) + "\n" for score in scores]
         with (self.folder / f"{fit.pair.name}.jsonl").open("a") as file:
@@ -211,7 +211,7 @@ def run(fits: Sequence[Fit], files: Files, scores: Scores, seeds: Sequence[int],
 def code_hash(module: str) -> str:
     """Hashes a head's module and all of the room that it imports, without comments and docs."""
     sources = {name: _path(name).read_text() for name in sorted(_reached(module))}
-    return artifacts.fingerprint({name: statements(text) for name, text in sources.items()})
+    return artifacts.hash_value({name: statements(text) for name, text in sources.items()})
 
 
 def _reached(module: str) -> set[str]:

@@ -46,7 +46,7 @@ def main() -> None:
 
 def measure(name: str, images: int, rounds: int) -> float:
     """Returns the median processor time of a batch, after one that is not counted."""
-    backbone = loading.load(backbone_options(options(name)), runtime=Runtime(device="cpu"))
+    backbone = loading.load_backbone(backbone_options(options(name)), runtime=Runtime(device="cpu"))
     resolved = backbone.preprocessing
     side = [SIDE, SIDE] if name == "scatternet" else resolved.get("size", [])
     shape = (images, *(resolved.get("input_size") or [3, *side]))

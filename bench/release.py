@@ -83,7 +83,7 @@ def main() -> None:
 
 def planned(method: MethodOptions, n: int, cache: Path) -> Plan:
     return calibrate(
-        method.mechanisms(n), n=n, epsilon=EPSILON, delta=DELTA, accountant="pld", cache=cache
+        method.list_mechanisms(n), n=n, epsilon=EPSILON, delta=DELTA, accountant="pld", cache=cache
     )
 
 

@@ -67,7 +67,7 @@ def write_page(arguments: argparse.Namespace) -> None:
         kept = kept.with_parts(record.record_study(load_study(values), folder, file=name))
     if arguments.folders and arguments.rates.exists():
         kept = kept.with_parts(record.Record(rates=record.read_rates(arguments.rates)))
-    page = reproduction_page(published.read(), facts.read(), kept)
+    page = reproduction_page(published.read_published(), facts.read(), kept)
     if arguments.folders:
         kept.write(arguments.record)
     write_text(arguments.output, page)

@@ -164,14 +164,14 @@ def write_tables(folder: Path, rows: int) -> None:
 def read_whole_columns(folder: Path, rows: int) -> None:
     """Labels and names of all rows, as a reader of a whole split has them."""
     split = SplitTable(folder / "data" / "train.parquet")
-    kept = split.labels(), split.ids()
+    kept = split.read_labels(), split.read_ids()
     assert len(kept[1]) > rows - 256
 
 
 def read_own_columns(folder: Path, rows: int) -> None:  # noqa: ARG001
     """Labels and names of a shard of 5,000 rows, as an extraction job has them."""
     split = SplitTable(folder / "data" / "train.parquet")
-    kept = split.labels(20_000, 25_000), split.ids(20_000, 25_000)
+    kept = split.read_labels(20_000, 25_000), split.read_ids(20_000, 25_000)
     assert len(kept[1]) == 5000
 
 
@@ -192,7 +192,7 @@ def index_tars(folder: Path, rows: int) -> None:
     from dpprobe.data import webdataset_rows
 
     values = {"source": "webdataset", "train": str(folder), "class_names": CLASSES}
-    kept: Any = webdataset_rows.read(dataset_options(values))  # type: ignore[arg-type]
+    kept: Any = webdataset_rows.read_shards(dataset_options(values))  # type: ignore[arg-type]
     assert len(kept["train"]) == rows
 
 
@@ -218,8 +218,8 @@ def write_shards(folder: Path, rows: int) -> None:
             folder / "features" / f"shard-{shard:05d}-of-{shards:05d}.h5",
             header(split.rows, shard, shards, info),
             features=features[: stop - start].astype("float16"),
-            labels=split.labels(start, stop),
-            ids=split.ids(start, stop),
+            labels=split.read_labels(start, stop),
+            ids=split.read_ids(start, stop),
         )
 
 
@@ -252,7 +252,7 @@ def read_names(folder: Path, rows: int) -> None:
 def stream(folder: Path, rows: int) -> None:
     """One pass over the features of a store, in blocks, as heads above `memory_mb` take them."""
     store = FeatureStore(folder / "features" / "manifest.json")
-    assert sum(len(block) for _, block in store.blocks(4096)) > rows - 256
+    assert sum(len(block) for _, block in store.read_blocks(4096)) > rows - 256
 
 
 PARTS: dict[str, Callable[[Path, int], None]] = {

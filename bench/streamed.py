@@ -62,13 +62,13 @@ def _reader(products: int) -> Callable[[npt.NDArray[np.float32], npt.NDArray[np.
             row, ahead, d = arguments
             code = Code(builder)
             totals = [cgutils.alloca_once_value(builder, ZERO) for _ in range(_TOTALS)]
-            weight = code.splat(builder.sitofp(d, ir.FloatType()))
+            weight = code.splat_value(builder.sitofp(d, ir.FloatType()))
             size = ir.Constant(ir.IntType(64), 4 * LANES)
             vectors = builder.sdiv(d, ir.Constant(ir.IntType(64), LANES))
             with cgutils.for_range(builder, vectors, intp=ir.IntType(64)) as loop:
                 byte = builder.mul(loop.index, size)
-                code.prefetch(builder.add(ahead, byte))
-                vector = code.vector(builder.add(row, byte))
+                code.prefetch_line(builder.add(ahead, byte))
+                vector = code.read_vector(builder.add(row, byte))
                 for k in range(products):
                     total = totals[k % _TOTALS]
                     product = builder.fmul(builder.load(total), weight, flags=FLAGS)

@@ -40,11 +40,11 @@ WANTED_SECONDS = 120.0
 WRITER = """
 import json, sys
 from pathlib import Path
-from dpprobe.tracking.ingest import ingest
+from dpprobe.tracking.ingest import update_dataset
 a = json.loads(sys.argv[1])
 root, dataset = Path(a["root"]), a["dataset"]
 figure = root / "figure.png"
-ingest(uri=f"sqlite:///{root}/mlflow.db", study="bench", dataset=dataset,
+update_dataset(uri=f"sqlite:///{root}/mlflow.db", study="bench", dataset=dataset,
        metrics_files=sorted(root.glob(f"cells/{dataset}/*/*/*/metrics.json")),
        dataset_info=root / "dataset.json", figures=[figure], embeddings={}, tables=[figure],
        artifact_root=root / "mlartifacts", receipt=root / f"{dataset}.json", lock=root / "lock",

@@ -16,7 +16,7 @@ if __name__ == "__main__":
         params = snakemake.params
         study = run_study(snakemake.config)
         audit_job(
-            Job.of(study, snakemake.wildcards, params, memory_mb=study.features.memory_mb),
+            Job.of_rule(study, snakemake.wildcards, params, memory_mb=study.features.memory_mb),
             AuditOptions.model_validate(params.options),
             train=Path(snakemake.input.train),
             plans=Path(snakemake.input.plans),

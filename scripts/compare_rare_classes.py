@@ -23,7 +23,7 @@ if __name__ == "__main__":
                 manifests=dict(zip(infos, manifests, strict=True)),
                 names=[
                     CellName(**cell._asdict())
-                    for cell in study.cells(*infos)
+                    for cell in study.list_cells(*infos)
                     if cell.backbone == snakemake.wildcards.backbone
                 ],
             ),

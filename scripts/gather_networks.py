@@ -15,14 +15,14 @@ if __name__ == "__main__":
         given, wildcards = snakemake.input, snakemake.wildcards
         results = Path(study.results_dir)
         gather_networks(
-            Job.of(
+            Job.of_rule(
                 study,
                 wildcards,
                 snakemake.params,
                 memory_mb=study.features.memory_mb,
                 metric=snakemake.params.metric,
             ),
-            files=NetworkFiles.of(study.backbones[wildcards.backbone], given),
+            files=NetworkFiles.of_input(study.backbones[wildcards.backbone], given),
             plans=Path(given.plans),
             cells=results / "cells",
             networks=results / "networks",

@@ -15,14 +15,14 @@ if __name__ == "__main__":
         place = {"dataset": wildcards.dataset, "backbone": wildcards.backbone}
         results = Path(study.results_dir)
         measure_laws(
-            TunedFiles.of(results, params.networks, **place),
+            TunedFiles.find_all(results, params.networks, **place),
             {split: Path(snakemake.input[split]) for split in ("train", "test")},
             # <layers>/<dataset>/<backbone>/law.json
             Path(snakemake.output.record).parents[2],
             dataset=wildcards.dataset,
             backbone_name=wildcards.backbone,
             backbone=study.backbones[wildcards.backbone],
-            methods={name: study.methods[name].located(**place) for name in params.methods},
+            methods={name: study.methods[name].fill_paths(**place) for name in params.methods},
             options=RepresentationLawOptions.model_validate(params.options),
             seed=params.seed,
             device=study.device,

@@ -10,7 +10,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         study = run_study(snakemake.config)
         receipt, whole = snakemake.input.receipt, snakemake.input.whole
-        dataset_preparation.prepare(
+        dataset_preparation.prepare_dataset(
             study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output.info).parent,
             downloaded=Path(receipt).parent if receipt else None,

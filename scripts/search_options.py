@@ -17,17 +17,17 @@ if __name__ == "__main__":
         study = run_study(snakemake.config)
         given, wildcards = snakemake.input, snakemake.wildcards
         search_job(
-            Job.of(
+            Job.of_rule(
                 study,
                 wildcards,
                 snakemake.params,
                 memory_mb=study.features.memory_mb,
                 metric=snakemake.params.metric,
             ),
-            files=NetworkFiles.of(study.backbones[wildcards.backbone], given),
+            files=NetworkFiles.of_input(study.backbones[wildcards.backbone], given),
             plans=Path(given.plans),
             cells=Path(study.results_dir, "cells"),
             output=Path(snakemake.output[0]),
-            limits=Limits.of(study, threads=snakemake.threads),
+            limits=Limits.of_study(study, threads=snakemake.threads),
             tables=Path(study.data_dir),
         )

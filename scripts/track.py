@@ -8,14 +8,14 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.results.cell_record import record_paths
-        from dpprobe.tracking.ingest import ingest
+        from dpprobe.tracking.ingest import update_dataset
         from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent
         dataset = snakemake.wildcards.dataset
-        cells = run_study(snakemake.config).cells(dataset)
-        ingest(
+        cells = run_study(snakemake.config).list_cells(dataset)
+        update_dataset(
             uri=params.uri or f"sqlite:///{results / 'mlflow.db'}",
             study=params.study,
             dataset=dataset,

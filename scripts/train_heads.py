@@ -15,7 +15,7 @@ if __name__ == "__main__":
         params = snakemake.params
         study = run_study(snakemake.config)
         train_job(
-            Job.of(
+            Job.of_rule(
                 study,
                 snakemake.wildcards,
                 params,

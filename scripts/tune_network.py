@@ -15,7 +15,7 @@ if __name__ == "__main__":
         study = run_study(snakemake.config)
         given, wildcards = snakemake.input, snakemake.wildcards
         results = Path(study.results_dir)
-        job = Job.of(
+        job = Job.of_rule(
             study,
             wildcards,
             snakemake.params,
@@ -24,7 +24,7 @@ if __name__ == "__main__":
         )
         arguments = {
             "index": int(wildcards.index),
-            "files": NetworkFiles.of(study.backbones[wildcards.backbone], given),
+            "files": NetworkFiles.of_input(study.backbones[wildcards.backbone], given),
             "plans": Path(given.plans),
             "cells": results / "cells",
             "networks": results / "networks",
@@ -35,5 +35,5 @@ if __name__ == "__main__":
             # imports the libraries of networks, which takes seconds
             from dpprobe.training.network_job import Limits, tune_network
 
-            limits = Limits.of(study, threads=snakemake.threads)
+            limits = Limits.of_study(study, threads=snakemake.threads)
             tune_network(job, **arguments, limits=limits)

@@ -12,7 +12,7 @@ if __name__ == "__main__":
         train, copies = snakemake.wildcards.split == "train", None
         if train:
             # tables of an earlier dpprobe have no counts, and need not be made again for them
-            copies = info.copies or SplitTable(Path(snakemake.input.table)).copies()
+            copies = info.copies or SplitTable(Path(snakemake.input.table)).count_copies()
         write_manifest(
             [Path(path) for path in snakemake.input.shards],
             Path(snakemake.output[0]),

@@ -11,7 +11,7 @@ if __name__ == "__main__":
         from dpprobe.reporting.report.shown_tables import study_tables
         from dpprobe.reporting.report.sources import Origin, Sources
         from dpprobe.reporting.report.write import write_report
-        from dpprobe.resources import resource
+        from dpprobe.resources import resource_path
         from dpprobe.results.cell_record import STATEMENT_FILE, record_paths
         from dpprobe.study.snapshot import run_study
         from dpprobe.versions import clone_commit
@@ -20,7 +20,7 @@ if __name__ == "__main__":
             return [Path(path) for path in snakemake.input[name]]
 
         study, results = run_study(snakemake.config), Path(snakemake.output[0]).parent
-        cells = record_paths(results, study.cells())
+        cells = record_paths(results, study.list_cells())
         params = snakemake.params
         # Where the papers' tables are inputs, the records that they were made from are there too.
         run = None
@@ -60,7 +60,7 @@ if __name__ == "__main__":
                 imbalance=paths("imbalance"),
                 names=study.part_names(),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
-                captions=sorted(resource("captions").glob("*.rst")),
+                captions=sorted(resource_path("captions").glob("*.rst")),
             ),
             Origin(
                 study=study.model_dump(mode="json"),
@@ -68,5 +68,5 @@ if __name__ == "__main__":
                 call=params.call,
                 commit=clone_commit(),
             ),
-            template=resource("report"),
+            template=resource_path("report"),
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.reporting.paper_tables.common import TITLES
-from dpprobe.results.cell_results import difference
+from dpprobe.results.cell_results import compare_means
 from dpprobe.study import catalog
 from reproduction.facts import Entry, Facts, Ours, Weights, place
 from reproduction.record import Result
@@ -126,7 +126,7 @@ def _value(
 ) -> tuple[float, tuple[float, float] | None]:
     """Returns ours in the unit of the published number, and the ends of its interval."""
     if number.metric == CHANGE and base is not None:
-        gap, half = difference(base.values, result.values)
+        gap, half = compare_means(base.values, result.values)
         return 100 * gap, None if half is None else (100 * (gap - half), 100 * (gap + half))
     scale = 1 if number.metric == "auc" else 100
     if result.low is None or result.high is None:

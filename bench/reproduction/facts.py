@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.exhibits.published import Key, Number, Published, Text
-from dpprobe.option_errors import validated
+from dpprobe.option_errors import validate_options
 from dpprobe.options import Options
 
 FILE = "reproduction.yaml"
@@ -213,7 +213,7 @@ class Facts(Options):
 
 
 def _unknown(entry: Entry, published: Published) -> list[str]:
-    numbers = published.select(paper=entry.paper, table=entry.table)
+    numbers = published.select_numbers(paper=entry.paper, table=entry.table)
     where = f"{entry.paper}, {entry.table}"
     rows, columns = {n.row for n in numbers}, {n.column for n in numbers}
     return [
@@ -233,7 +233,7 @@ def parse(values: Mapping[str, Any]) -> Facts:
     Raises:
       ConfigError: with a line for each thing that is wrong.
     """
-    return validated(Facts, values, FILE)
+    return validate_options(Facts, values, FILE)
 
 
 @functools.cache

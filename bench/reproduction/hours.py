@@ -77,7 +77,7 @@ def _images_a_second(
                 "measure it, or leave the costs out"
             )
         return measured[rate.measured].images_a_second
-    numbers = published.select(**rate.published.model_dump())
+    numbers = published.select_numbers(**rate.published.model_dump())
     if len(numbers) != 1 or numbers[0].metric != "throughput":
         raise ConfigError(f"{FILE}: rates.{name}: not the place of a published throughput")
     return numbers[0].value

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.published import Number, PrintedTable, Published
-from dpprobe.exhibits.tables import TableCell, make_row, markdown, mean_cell
+from dpprobe.exhibits.tables import TableCell, make_row, mean_cell, write_markdown
 from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
 from dpprobe.study import catalog
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 from dpprobe.study.run_command import run_command
 from reproduction.compare import CHANGE, Comparison, compare_all, title
 from reproduction.facts import Entry, Facts, Weights
@@ -82,7 +82,7 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
         "## What was run here",
         _runs(facts, record),
     ]
-    for paper in unique(table.paper for table in published.tables):
+    for paper in keep_unique(table.paper for table in published.tables):
         parts.append(f"## {_upper(published.citations[paper].short)}")
         for printed in published.tables:
             if printed.paper == paper:
@@ -124,14 +124,14 @@ def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
     """Makes the table of how many numbers of each paper were run."""
     states = (LIKE, STAND_IN, NOT_RUN)
     rows = []
-    for paper in unique(comparison.number.paper for comparison in comparisons):
+    for paper in keep_unique(comparison.number.paper for comparison in comparisons):
         of = [state(c) for c in comparisons if c.number.paper == paper]
         counts = (str(of.count(name)) for name in states)
         rows.append(make_row(_upper(published.citations[paper].short), str(len(of)), *counts))
     total = [state(comparison) for comparison in comparisons]
     rows.append(make_row("All", str(len(total)), *(str(total.count(name)) for name in states)))
     columns = ("<Paper", "Numbers", *map(_upper, states))
-    return markdown(make_table("counts", "", columns, rows, []))
+    return write_markdown(make_table("counts", "", columns, rows, []))
 
 
 def _runs(facts: Facts, record: Record) -> str:
@@ -141,9 +141,10 @@ def _runs(facts: Facts, record: Record) -> str:
             name,
             f"`{study['file']}`" if study["file"] else "not under config/",
             ", ".join(
-                _data_title(name, facts) for name in unique(c["dataset"] for c in study["cells"])
+                _data_title(name, facts)
+                for name in keep_unique(c["dataset"] for c in study["cells"])
             ),
-            ", ".join(unique(cell["backbone"] for cell in study["cells"])),
+            ", ".join(keep_unique(cell["backbone"] for cell in study["cells"])),
             str(len(study["cells"])),
             facts.notes.get(name, ""),
         )
@@ -157,7 +158,7 @@ def _runs(facts: Facts, record: Record) -> str:
         for kept in facts.kept
     ]  # fmt: skip
     columns = ("<Study", "<File", "<Data", "<Backbone", "Cells", "<Not as published")
-    return markdown(make_table("runs", "", columns, rows, []))
+    return write_markdown(make_table("runs", "", columns, rows, []))
 
 
 def _data_title(name: str, facts: Facts) -> str:
@@ -176,7 +177,7 @@ def _section(
     place = (printed.paper, printed.table)
     of = [c for c in comparisons if (c.number.paper, c.number.table) == place]
     rows = []
-    for row in unique(comparison.number.row for comparison in of):
+    for row in keep_unique(comparison.number.row for comparison in of):
         for note in notes:
             group = [c for c in note.comparisons if c in of and c.number.row == row]
             rows += [_run_row(c, printed, facts, note) for c in group if c.result is not None]
@@ -187,18 +188,18 @@ def _section(
     number = f"Table {printed.table}" if printed.table.isdecimal() else _upper(printed.table)
     return [
         f"### {number}: {printed.title}",
-        markdown(make_table("section", "", columns, rows, [])),
+        write_markdown(make_table("section", "", columns, rows, [])),
     ]
 
 
 def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
     """Writes the epsilons and the deltas of some numbers; nothing where the paper states none."""
-    epsilons = unique(
+    epsilons = keep_unique(
         epsilon_cell(n.epsilon).text + (" (inferred)" if "epsilon" in n.inferred else "")
         for n in numbers
         if n.epsilon is not None
     )
-    deltas = unique(f"{n.delta:g}" for n in numbers if n.delta is not None)
+    deltas = keep_unique(f"{n.delta:g}" for n in numbers if n.delta is not None)
     return ", ".join(epsilons), ", ".join(deltas)
 
 
@@ -298,7 +299,7 @@ def _weights_text(weights: Weights) -> str:
 def _data(note: _Note) -> list[str]:
     """Writes the access to each dataset of a note."""
     by_access: dict[str, list[str]] = {}
-    for name in unique(c.number.dataset for c in note.comparisons if c.number.dataset):
+    for name in keep_unique(c.number.dataset for c in note.comparisons if c.number.dataset):
         known = name in catalog.dataset_names()
         access = catalog.dataset_entry(name).access if known else "not in the catalog"
         by_access.setdefault(access, []).append(title(name))
@@ -327,7 +328,7 @@ def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_
         "<Notes",
     )  # fmt: skip
     body = [make_row(*row, ", ".join(links)) for row, links in rows.items()]
-    return markdown(make_table("hours", "", columns, body, []))
+    return write_markdown(make_table("hours", "", columns, body, []))
 
 
 def _two(hours: float) -> str:

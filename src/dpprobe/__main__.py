@@ -52,7 +52,7 @@ def main() -> None:
             _show_progress()
             status = arguments.run(arguments)
         else:
-            _print(arguments)
+            _print_output(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, such as `head`, has what it wanted. Python would flush once more at its end.
@@ -79,7 +79,7 @@ def _show_progress() -> None:
     logging.getLogger("dpprobe").setLevel(logging.INFO)
 
 
-def _print(arguments: argparse.Namespace) -> None:
+def _print_output(arguments: argparse.Namespace) -> None:
     """Prints the output of a command."""
     if arguments.command == "schema":
         schemas = {

@@ -45,11 +45,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
     try:
         yield temporary
-        sync(temporary)
+        flush_to_disk(temporary)
         temporary.replace(path)
-        sync(path.parent)
+        flush_to_disk(path.parent)
     except OSError as error:
-        if unwritable(error) and error.filename in (None, str(temporary)):
+        if explain_unwritable(error) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
     finally:
@@ -57,7 +57,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def sync(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Flushes a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -73,7 +73,7 @@ def canonical_json(value: Any) -> str:
     )
 
 
-def fingerprint(value: Any) -> str:
+def hash_value(value: Any) -> str:
     """Returns the SHA-256 (hex) of a JSON-compatible value's canonical text."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
@@ -165,7 +165,7 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def megabytes(size: int) -> str:
+def format_size(size: int) -> str:
     """Returns a size for a person to read."""
     return f"{size / MEGABYTE:.1f} MB" if size >= MEGABYTE / 10 else f"{size} bytes"
 
@@ -178,7 +178,7 @@ def file_system(path: Path) -> Path:
     return folder
 
 
-def unwritable(error: OSError) -> DiskError | None:
+def explain_unwritable(error: OSError) -> DiskError | None:
     """Returns the one line for a file that could not be written; None for other errors."""
     place = f"{error.filename or 'a file'}: cannot be written ({os.strerror(error.errno or 0)})"
     if is_full(error):
@@ -206,13 +206,13 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
             return
         except OSError as error:
             if not is_full(error):
-                if refused := unwritable(error):
+                if refused := explain_unwritable(error):
                     raise refused from error
                 raise
             lacking = (
                 f"{folder}: no room on {file_system(folder)} ({os.strerror(error.errno or 0)}): "
-                f"about {megabytes(needed)} are needed, "
-                f"{megabytes(shutil.disk_usage(folder).free)} are free"
+                f"about {format_size(needed)} are needed, "
+                f"{format_size(shutil.disk_usage(folder).free)} are free"
             )
             left = deadline - time.monotonic()
             if left <= 0:
@@ -254,14 +254,14 @@ def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
 def git_commit(folder: Path) -> str | None:
     """Returns the commit checked out in a folder, marked where files differ; None without git."""
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        commit = _run_git(folder, "rev-parse", "HEAD")
+        changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit} with local changes" if changed else commit
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _run_git(folder: Path, *arguments: str) -> str:
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],
         capture_output=True, text=True, check=True, timeout=30,

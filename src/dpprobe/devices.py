@@ -141,7 +141,7 @@ def take_device(
     place = folder or Path(tempfile.gettempdir(), f"dpprobe-gpus-{os.getuid()}")
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, device in slot_names(devices, given):
-        if (lock := _locked(place / name)) is not None:
+        if (lock := _lock_file(place / name)) is not None:
             _held.append(lock)
             return device
     return None
@@ -154,7 +154,7 @@ def keep_one_device() -> None:
         logger.info("GPU %s of several", device)
 
 
-def _locked(path: Path) -> BinaryIO | None:
+def _lock_file(path: Path) -> BinaryIO | None:
     """Returns a file that this process has locked; None where another one has."""
     stream = path.open("ab")
     try:
@@ -187,23 +187,23 @@ class Accelerator(Protocol):
         """Returns memory of the host, not set to anything, that the device copies from and to."""
         ...
 
-    def send(self, values: torch.Tensor) -> torch.Tensor:
+    def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
         """Copies to the device; does not wait."""
         ...
 
-    def fetch(self, values: torch.Tensor) -> torch.Tensor:
+    def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
         """Copies to the host; to be read after a later mark was waited for."""
         ...
 
-    def mark(self) -> Mark:
+    def set_mark(self) -> Mark:
         """Sets a mark behind all work that was handed over so far."""
         ...
 
-    def wait(self, mark: Mark) -> None:
+    def wait_for_mark(self, mark: Mark) -> None:
         """Waits until the work before a mark is done."""
         ...
 
-    def seconds(self, first: Mark, second: Mark) -> float:
+    def measure_seconds(self, first: Mark, second: Mark) -> float:
         """Returns the device's time between two marks that it has passed."""
         ...
 
@@ -219,27 +219,27 @@ class Cuda:
 
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
-    def send(self, values: torch.Tensor) -> torch.Tensor:
+    def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
         return values.to(self.device, non_blocking=True)
 
-    def fetch(self, values: torch.Tensor) -> torch.Tensor:
+    def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
         return self.host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
 
-    def mark(self) -> Mark:
+    def set_mark(self) -> Mark:
         import torch  # as above
 
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def wait(self, mark: Mark) -> None:
+    def wait_for_mark(self, mark: Mark) -> None:
         mark.synchronize()
 
-    def seconds(self, first: Mark, second: Mark) -> float:
+    def measure_seconds(self, first: Mark, second: Mark) -> float:
         return float(first.elapsed_time(second)) / 1000
 
 
-def accelerator(device: str) -> Accelerator | None:
+def find_accelerator(device: str) -> Accelerator | None:
     """Returns the accelerator of a torch device's name; None for the processor."""
     return Cuda() if is_gpu(device) else None
 
@@ -253,7 +253,7 @@ def default_precision(device: str) -> Literal["float16", "float32"]:
     return "float16" if is_gpu(device) else "float32"
 
 
-def autocast(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
+def use_precision(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
     """Lets products run in a precision; None for that of the weights."""
     import torch  # as above
 

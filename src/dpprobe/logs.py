@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpprobe.artifacts import unwritable
+from dpprobe.artifacts import explain_unwritable
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.versions import check_versions
 
@@ -41,7 +41,7 @@ class _LogFile(logging.FileHandler):
         """Returns True where the run prints the error that ends this log."""
         return not self.failed and bool(os.environ.get(BRIEF))
 
-    def append(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Writes text as it is."""
         with suppress(OSError):
             self.stream.write(text)  # type: ignore[union-attr]
@@ -53,7 +53,7 @@ class _LogFile(logging.FileHandler):
         elif not self.failed:
             self.failed = True
             error.filename = error.filename or self.baseFilename
-            print(f"dpprobe: {unwritable(error) or error}", file=sys.stderr)
+            print(f"dpprobe: {explain_unwritable(error) or error}", file=sys.stderr)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def job_log(path: str | Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         written = _LogFile(path, mode="w", encoding="utf-8")
     except OSError as error:
-        sys.exit(f"dpprobe: {unwritable(error) or error}")
+        sys.exit(f"dpprobe: {explain_unwritable(error) or error}")
     terminal = logging.StreamHandler(sys.stderr)
     if os.environ.get(BRIEF):
         terminal.addFilter(lambda line: line.levelno > logging.INFO or " ETA " in str(line.msg))
@@ -86,16 +86,16 @@ def job_log(path: str | Path) -> Iterator[None]:
         check_versions()
         yield
     except DpprobeError as error:
-        _tell(str(error), written, terminal)
+        _log_error(str(error), written, terminal)
         if not may_pass(error):
-            written.append(f"{LASTING}\n")
+            written.append_text(f"{LASTING}\n")
         sys.exit(1)
     except Exception as error:
-        if isinstance(error, OSError) and (line := unwritable(error)):
-            _tell(str(line), written, terminal)
+        if isinstance(error, OSError) and (line := explain_unwritable(error)):
+            _log_error(str(line), written, terminal)
             sys.exit(1)
         # Snakemake prints the traceback on the terminal; the file needs its own copy.
-        written.append(traceback.format_exc())
+        written.append_text(traceback.format_exc())
         raise
     finally:
         logging.captureWarnings(False)
@@ -105,7 +105,7 @@ def job_log(path: str | Path) -> Iterator[None]:
             written.close()
 
 
-def _tell(error: str, written: _LogFile, terminal: logging.Handler) -> None:
+def _log_error(error: str, written: _LogFile, terminal: logging.Handler) -> None:
     """Logs the error that ends a job; not on the terminal where the run prints it at its end."""
     terminal.addFilter(lambda _: not written.tells_at_end())
     logger.error("%s", error)

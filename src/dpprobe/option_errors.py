@@ -16,7 +16,7 @@ from dpprobe.options import (
     Options,
     options_class,
     registered_name,
-    takes,
+    takes_key,
     written_keys,
 )
 
@@ -25,7 +25,7 @@ _REMEDY = "remove it or correct its spelling"
 _ALIKE = 0.75  # from 0 to 1, of keys that are taken for one another
 
 
-def validated(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
+def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
     """Reads options from plain values.
 
     Args:
@@ -58,7 +58,7 @@ def read_options(
         name = registered_name(registry, key, values.get(key))
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    options = validated(options_class(registry, name), values, key)
+    options = validate_options(options_class(registry, name), values, key)
     assert isinstance(options, base)
     return options
 
@@ -69,22 +69,22 @@ def _explain_all(
     """Returns one line for each thing that is wrong: the alternatives of a union are one thing."""
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
-        path, union = _locate(item, values)
+        path, union = _locate_error(item, values)
         place = ("alone", number) if union is None else ("union", *union)
         groups.setdefault(place, []).append((path, item))
     lines = []
     for place, group in groups.items():
         deeper = [pair for pair in group if len(pair[0]) > len(place) - 1]
         if place[0] == "alone" or deeper:
-            lines += [_explain(path, item, values, cls) for path, item in deeper or group]
+            lines += [_explain_error(path, item, values, cls) for path, item in deeper or group]
             continue
-        wanted = [_wanted(item) for _, item in group]
+        wanted = [_describe_wanted(item) for _, item in group]
         name = ".".join(map(str, place[1:]))
         lines.append(f"{name}: {group[0][1]['input']!r}: write {' or '.join(wanted)}")
     return lines
 
 
-def _locate(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
+def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
     """Returns an error's path in the values, and the path of the union that it is in, if any.
 
     Pydantic's names of a union's alternatives, which the user has not written, are left out.
@@ -110,7 +110,7 @@ def _locate(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | 
     return tuple(path), union
 
 
-def _wanted(item: Any) -> str:
+def _describe_wanted(item: Any) -> str:
     """Returns the value that one alternative of a union asks for, in words."""
     text = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     return text.partition(",")[0] if item["type"].endswith("_parsing") else text
@@ -128,9 +128,9 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
         name = block.get(selector) if isinstance(block, Mapping) else None
         if not isinstance(name, str) or name not in registry:
             continue
-        takers = [other for other in registry if takes(registry, other, place[-1])]
+        takers = [other for other in registry if takes_key(registry, other, place[-1])]
         if takers:
-            counterpart = options_class(registry, name).counterpart(str(place[-1]))
+            counterpart = options_class(registry, name).suggest_key(str(place[-1]))
             remedy = f"remove it, or write {counterpart}" if counterpart else "remove it"
             return (
                 f"{selector} {name} has none of that name, which is of {selector} "
@@ -147,7 +147,7 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
         values = values[part]
         fields = [each.model_fields[part] for each in classes if part in each.model_fields]
         if fields:  # a name or a number, as of a dataset, is in the field's own kind
-            classes = [inner for field in fields for inner in _classes(field.annotation)]
+            classes = [inner for field in fields for inner in _list_classes(field.annotation)]
         if isinstance(values, Mapping):
             classes = [
                 options_class(registry, name)
@@ -157,14 +157,14 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
     return sorted({name for each in classes for name in written_keys(each)})
 
 
-def _classes(annotation: Any) -> list[type[BaseModel]]:
+def _list_classes(annotation: Any) -> list[type[BaseModel]]:
     """Lists the blocks of options that an annotation names, at any depth."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [cls for inner in get_args(annotation) for cls in _classes(inner)]
+    return [cls for inner in get_args(annotation) for cls in _list_classes(inner)]
 
 
-def _explain(place: Sequence[Any], item: Any, values: Any, cls: type[BaseModel]) -> str:
+def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseModel]) -> str:
     """Returns one line for one of pydantic's errors: the place, the value, the remedy."""
     path = ".".join(map(str, place))
     message = item["msg"].removeprefix("Value error, ")

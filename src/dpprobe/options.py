@@ -55,19 +55,19 @@ class AtMost:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(source))
+        return no_info_after_validator_function(self._check_value, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         return {**handler(schema), "maximum": self.limit}
 
-    def _check(self, value: float) -> float:
+    def _check_value(self, value: float) -> float:
         if value > self.limit:
-            raise ValueError(self.fault(value))
+            raise ValueError(self.describe_fault(value))
         return value
 
-    def fault(self, value: float) -> str:
+    def describe_fault(self, value: float) -> str:
         """Returns the error of a number that is too large."""
         return f"{value:,.12g}: at most {self.limit:,} can be asked for: {self.why}; write fewer"
 
@@ -81,7 +81,7 @@ class Options(BaseModel):
     COUNTERPARTS: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
-    def counterpart(cls, key: str) -> str | None:
+    def suggest_key(cls, key: str) -> str | None:
         """Returns what to write here in place of a key that other options have; None for none."""
         words = cls.COUNTERPARTS.get(key)
         return words if words and words.partition(":")[0] in cls.model_fields else None
@@ -106,7 +106,7 @@ def written_keys(cls: type[BaseModel]) -> list[str]:
     ]
 
 
-def takes(registry: Mapping[str, str], name: str, key: Any) -> bool:
+def takes_key(registry: Mapping[str, str], name: str, key: Any) -> bool:
     """Returns True if the options registered under a name have a key that a study may write."""
     return key in written_keys(options_class(registry, name))
 
@@ -140,14 +140,14 @@ def by_registry(
 
     REGISTRIES[key] = registry
 
-    def validate(value: Any) -> Any:
+    def validate_value(value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
         values = value if complete is None else complete(value)
         name = registered_name(registry, key, values.get(key))
         return options_class(registry, name).model_validate(dict(values))
 
-    return BeforeValidator(validate)
+    return BeforeValidator(validate_value)
 
 
 def resolve_path(path: str) -> Path:

@@ -65,10 +65,10 @@ class Progress:
             rate = self.done / max(seconds, 1e-9)
             logger.info(
                 "%s: %d %s in %s, %.1f %s/s",
-                self.label, self.done, self.unit, clock(seconds), rate, self.unit,
+                self.label, self.done, self.unit, format_clock(seconds), rate, self.unit,
             )  # fmt: skip
 
-    def advance(self, amount: int) -> None:
+    def advance_by(self, amount: int) -> None:
         self.done += amount
         now = time.monotonic()
         if now - self._reported < self.interval or _SILENT.get():
@@ -79,11 +79,11 @@ class Progress:
         logger.info(
             "%s: %d/%d %s (%.0f %%), %.1f %s/s, ETA %s",
             self.label, self.done, self.total, self.unit,
-            100 * self.done / max(self.total, 1), rate, self.unit, clock(left),
+            100 * self.done / max(self.total, 1), rate, self.unit, format_clock(left),
         )  # fmt: skip
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Formats seconds as `m:ss` or `h:mm:ss`."""
     minutes, second = divmod(round(seconds), 60)
     hour, minute = divmod(minutes, 60)

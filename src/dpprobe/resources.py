@@ -35,7 +35,7 @@ def is_clone(folder: Path) -> bool:
     return (folder / "Snakefile").is_file() and (folder / "src/dpprobe/resources.py").is_file()
 
 
-def resource(*parts: str) -> Path:
+def resource_path(*parts: str) -> Path:
     """Returns the path of a file or folder of `resources/`."""
     return project_root().joinpath("resources", *parts)
 
@@ -48,7 +48,7 @@ def read_yaml(*parts: str) -> Any:
     """
     import yaml
 
-    path = resource(*parts)
+    path = resource_path(*parts)
     try:
         with path.open(encoding="utf-8") as stream:
             return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

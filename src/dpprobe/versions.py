@@ -60,10 +60,10 @@ def check_versions() -> None:
     """
     began = json.loads(os.environ.get(RUN_VERSIONS, "null"))
     if difference := first_difference(began or VERSIONS, VERSIONS, "versions"):
-        raise ConfigError(edited(difference))
+        raise ConfigError(describe_edit(difference))
 
 
-def edited(difference: Difference) -> str:
+def describe_edit(difference: Difference) -> str:
     """Returns the line that tells of code that was edited after a job's run began."""
     return (
         f"{difference.place}: {difference.first} when this run began, {difference.second} now: "
@@ -83,14 +83,14 @@ def code_version() -> str:
 
     root = clone_root()
     installed = root is None or _is_installed(root)
-    if root is not None and (_history() or not installed):
+    if root is not None and (_find_clone() or not installed):
         # Without the library or git: as it was installed. Whatever else may be wrong with a clone,
         # a release that was drawn must not fail for its version.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a shallow clone
             from setuptools_scm import get_version
 
-            return get_version(root=root, **_options(root))
+            return get_version(root=root, **_read_options(root))
     with suppress(PackageNotFoundError):
         if installed:
             return version("dpprobe")
@@ -109,7 +109,7 @@ def _is_installed(folder: Path) -> bool:
         return False
 
 
-def _options(clone: Path) -> dict[str, Any]:
+def _read_options(clone: Path) -> dict[str, Any]:
     """Returns how builds derive the version, which pyproject.toml says."""
     import tomllib  # not needed to plan
 
@@ -119,11 +119,11 @@ def _options(clone: Path) -> dict[str, Any]:
 
 def clone_commit() -> str | None:
     """Returns the commit of the clone that runs; None where the package was installed."""
-    root = _history()
+    root = _find_clone()
     return None if root is None else git_commit(root)
 
 
-def _history() -> Path | None:
+def _find_clone() -> Path | None:
     """Returns the clone that runs if it has a history.
 
     An environment, or an unpacked source distribution, may lie in a repository of its user's,

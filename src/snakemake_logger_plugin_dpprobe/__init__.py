@@ -26,7 +26,7 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpprobe.artifacts import unwritable
+from dpprobe.artifacts import explain_unwritable
 from snakemake_logger_plugin_dpprobe.failures import Failures, read_status
 
 PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
@@ -232,6 +232,6 @@ def shorten_error(text: str, exception: str | None) -> str:
     raised = [*_OS_ERROR.finditer(text)]
     if raised and text.startswith("Traceback ") and not text[raised[-1].end() :].strip():
         number, words, path = raised[-1].groups()
-        if refused := unwritable(OSError(int(number), words, path)):
+        if refused := explain_unwritable(OSError(int(number), words, path)):
             return f"dpprobe: {refused}"
     return text

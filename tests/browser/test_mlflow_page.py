@@ -22,7 +22,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dpprobe.reporting.accuracy_table import write_accuracy_table
     from dpprobe.reporting.figures.curves import epsilon_accuracy
     from dpprobe.results.summary import summarise_cells
-    from dpprobe.tracking.ingest import ingest
+    from dpprobe.tracking.ingest import update_dataset
 
     root = tmp_path_factory.mktemp("mlflow")
     cells = write_study(root / "results")
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info = write_dataset_info(root / "dataset.json")
     dropped = write_cell(root / "results", method="dropped")
     for metrics_files in ([*cells, dropped], cells):
-        ingest(
+        update_dataset(
             uri=f"sqlite:///{root}/mlflow.db",
             study="study",
             dataset="digits",
@@ -55,7 +55,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for epsilon in ("0.5", "1", "2")
     ]  # fmt: skip
-    ingest(
+    update_dataset(
         uri=f"sqlite:///{root}/mlflow.db", study="study", dataset="scans", metrics_files=scans,
         dataset_info=info, figures=[], embeddings={}, tables=[],
         artifact_root=root / "mlartifacts", receipt=root / "scans.json", lock=root / "lock",

@@ -127,7 +127,7 @@ def test_a_bundle_of_version_1() -> None:
 
 
 def test_a_ledger_of_version_1() -> None:
-    first, second, third = Ledger(STORED / "ledger-1/ledger.jsonl").entries()
+    first, second, third = Ledger(STORED / "ledger-1/ledger.jsonl").read_entries()
     assert (first.state, first.reason) == ("abandoned", "der Rechner fiel aus")
     assert (second.state, second.digest) == ("closed", "d" * 64)
     assert third.state == "open"

@@ -90,4 +90,4 @@ def test_the_catalog_reads_it(standin: Path, name: str) -> None:
     check_study(study)
     dataset = study.datasets["chexpert"]
     assert study.dataset_unit("chexpert") == "patient"
-    assert set(dataset.groups()) == {"group_age", "group_sex", "group_race"}  # type: ignore[attr-defined]
+    assert set(dataset.list_groups()) == {"group_age", "group_sex", "group_race"}  # type: ignore[attr-defined]

@@ -100,10 +100,10 @@ def test_an_example_is_a_study(head: str, repository: Path) -> None:
     study = load_study({**STUDY, **yaml.safe_load(example)})
     assert head in {method.head for method in study.methods.values()}
     for method in study.methods.values():
-        located = method.located(dataset="digits", backbone="pixels")
+        located = method.fill_paths(dataset="digits", backbone="pixels")
         assert not any("{" in path for path in located.input_files())
-        decided = located.resolved(FACTS)
-        assert bool(decided.mechanisms(ROWS)) == method.private
+        decided = located.resolve_choice(FACTS)
+        assert bool(decided.list_mechanisms(ROWS)) == method.private
 
 
 @pytest.mark.parametrize("head", sorted(NETWORKS))
@@ -113,7 +113,7 @@ def test_a_network_s_card_names_what_its_example_releases(head: str, repository:
     study = load_study({**STUDY, **yaml.safe_load(example)})
     for method in study.methods.values():
         assert method.tunes_network
-        assert all(f"`{mechanism.name}`" in text for mechanism in method.mechanisms(ROWS))
+        assert all(f"`{mechanism.name}`" in text for mechanism in method.list_mechanisms(ROWS))
 
 
 @MEASURED
@@ -121,7 +121,7 @@ def test_a_card_names_all_that_is_released(head: str, repository: Path) -> None:
     text = card(repository, head)
     study = load_study(yaml.safe_load((repository / "config/method_cards.yaml").read_text()))
     assert study.methods[head].head == head
-    for mechanism in study.methods[head].resolved(FACTS).mechanisms(ROWS):
+    for mechanism in study.methods[head].resolve_choice(FACTS).list_mechanisms(ROWS):
         assert f"`{mechanism.name}`" in text
         assert f"{mechanism.sensitivity:.4g}" in text
 
@@ -152,7 +152,7 @@ def test_the_configuration_s_examples_are_studies(repository: Path) -> None:
     assert len(examples) >= 3
     for example in examples:
         for method in load_study({**STUDY, **yaml.safe_load(example)}).methods.values():
-            assert method.located(dataset="digits", backbone="pixels").private
+            assert method.fill_paths(dataset="digits", backbone="pixels").private
 
 
 def test_links_lead_somewhere(repository: Path) -> None:

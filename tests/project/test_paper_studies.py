@@ -12,7 +12,7 @@ import yaml
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.plan import Mechanism
-from dpprobe.study.ablations import changes
+from dpprobe.study.ablations import find_changes
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -77,7 +77,7 @@ def test_both_optimisers_have_every_batch_and_rate(repository: Path) -> None:
     assert len(tuned(study)) == 8
     for method in study.methods.values():
         if method.head in ("lamb", "momentum"):
-            steps = method.mechanisms(IMAGENET)[-1].count
+            steps = method.list_mechanisms(IMAGENET)[-1].count
             assert steps == round(10 * IMAGENET / method.model_dump()["batch_size"])
 
 
@@ -114,7 +114,7 @@ def test_each_row_of_the_ablation_is_one_change_at_some_rate(repository: Path, n
     for group, options in groups.items():
         assert {o["learning_rate"] for o in options} == (MOMENTUM if group == "momentum" else LAMB)
         for one in options:
-            changed = set(changes(base, one)) - {"learning_rate", "ema_decay"}
+            changed = set(find_changes(base, one)) - {"learning_rate", "ema_decay"}
             assert len(changed) == (0 if group == "lamb" else 1), group
 
 
@@ -126,7 +126,7 @@ def test_the_single_step_takes_all_rows(repository: Path) -> None:
     assert rates(study, head="lamb", init="zero") <= {1e-4, 2e-4, 5e-4, 1e-3}
     for method in study.methods.values():
         if method.private:
-            gradients = method.mechanisms(IMAGENET)[-1]
+            gradients = method.list_mechanisms(IMAGENET)[-1]
             assert (gradients.count, gradients.sample_rate) == (1, 1.0)
 
 
@@ -140,14 +140,14 @@ def test_published_recipes_have_the_published_numbers(repository: Path, name: st
     assert whole.model_dump()["ridge"] == pytest.approx(100 * scale)
     assert whole.model_dump()["learning_rate"] == pytest.approx(0.2 * scale)
     for equal in ("published_fc", "published_least_squares", "published_newton"):
-        noise = {m.noise_multiplier for m in methods[equal].mechanisms(CIFAR)}
+        noise = {m.noise_multiplier for m in methods[equal].list_mechanisms(CIFAR)}
         assert max(noise) == pytest.approx(min(noise), rel=1e-3), equal
     squares, newton = (methods[f"published_{n}"].model_dump() for n in ("least_squares", "newton"))
     assert squares["ridge"] == pytest.approx(3e-4 / 2)
     assert newton["learning_rate"] == pytest.approx(4 * 0.625)
     assert newton["ridge"] == pytest.approx(4 * 2e-7)
     descent = methods["published_gradient_descent"]
-    assert descent.mechanisms(CIFAR)[-1].count == 100
+    assert descent.list_mechanisms(CIFAR)[-1].count == 100
     assert descent.model_dump()["learning_rate"] == pytest.approx(1e-4 * 0.1 / 0.001)
 
 
@@ -155,7 +155,7 @@ def parts(method: AnyMethod, rows: int) -> tuple[float, Mechanism]:
     """Returns the normalisation's part of a method's budget, and its steps."""
     normalisation: list[Mechanism] = []
     gradients: list[Mechanism] = []
-    for mechanism in method.mechanisms(rows):
+    for mechanism in method.list_mechanisms(rows):
         (gradients if mechanism.name == "gradients" else normalisation).append(mechanism)
     price = [
         sum(m.count * m.sample_rate**2 / m.noise_multiplier**2 for m in group)

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from dpprobe.analyses.representation_law.measured_networks import (
+    describe_tuning,
     law_backbones,
     law_faults,
     law_networks,
-    tuning,
 )
 from dpprobe.finetune.options import Options
 from dpprobe.study.study import Study
@@ -35,7 +35,7 @@ def test_both_settings_have_each_number_of_blocks(
     repository: Path, name: str, blocks: set[int]
 ) -> None:
     study = _study(repository, name)
-    described = [tuning(method) for method in study.methods.values()]
+    described = [describe_tuning(method) for method in study.methods.values()]
     for setting in SETTINGS:
         assert blocks <= {t.blocks for t in described if t is not None and t.setting == setting}
     assert study.delta == 1e-3
@@ -61,4 +61,4 @@ def test_settings_differ_by_the_search_alone(repository: Path) -> None:
     one, other = (study.methods[f"{setting}_4"] for setting in SETTINGS)
     assert isinstance(one, Options)
     assert isinstance(other, Options)
-    assert other.trial({}) == one
+    assert other.make_trial({}) == one

@@ -127,7 +127,7 @@ def test_the_installed_package_knows_its_version_and_its_files(
     code = (
         "import dpprobe, json; from dpprobe import resources, versions;"
         "print(json.dumps([dpprobe.__version__, versions.clone_commit(),"
-        "str(resources.project_root()), resources.resource('catalog').is_dir()]))"
+        "str(resources.project_root()), resources.resource_path('catalog').is_dir()]))"
     )
     version, commit, root, catalog = json.loads(call(scripts / "python", "-c", code, here=tmp_path))
     assert version == version_of(wheel)

@@ -53,7 +53,7 @@ METHODS: dict[str, MethodOptions] = {
 def plan_of(method: MethodOptions, n: int, *, noise: float = 4.0, epsilon: float = 1.0) -> Plan:
     """Returns a plan with the method's mechanisms and some noise; its epsilon is anybody's."""
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in method.mechanisms(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in method.list_mechanisms(n)),
         n=n,
         epsilon=epsilon,
         delta=1e-5,

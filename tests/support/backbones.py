@@ -40,7 +40,7 @@ DEPTHS = {
 def timm_backbone(kind: str, **changed: Any) -> Backbone:
     """Loads a random timm network of `TINY` whose batch statistics are no round numbers."""
     options = backbone_options({"family": "timm", "pretrained": False, **TINY[kind], **changed})
-    backbone = loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+    backbone = loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
     stir(backbone.graph)
     return backbone
 
@@ -50,7 +50,7 @@ def open_clip_backbone(model: str, **changed: Any) -> Backbone:
     options = backbone_options(
         {"family": "open_clip", "model": model, "pretrained": False, **changed}
     )
-    return loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+    return loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 
 
 def real_mobilenet(shared_data: Path) -> Backbone:
@@ -64,7 +64,7 @@ def real_mobilenet(shared_data: Path) -> Backbone:
             "preprocessing": {"size": 128},
         }
     )
-    return loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+    return loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 
 
 def stir(model: torch.nn.Module | None) -> None:

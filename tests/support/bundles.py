@@ -45,22 +45,22 @@ def write_example(
 ) -> Path:
     """Writes a bundle of random weights, all files but the documents real; returns its folder."""
     from dpprobe.backbones.backbone import Runtime
-    from dpprobe.backbones.loading import load
+    from dpprobe.backbones.loading import load_backbone
     from dpprobe.backbones.pixels import Options as Pixels
 
     folder.mkdir(parents=True)
     method = method_options(options or {"head": "feature_covariance", "normalize": "l2"})
     plan = calibrate(
-        method.mechanisms(n),
+        method.list_mechanisms(n),
         n=n,
         epsilon=epsilon,
         delta=1e-5,
         accountant="pld",
         cache=folder.parent / "calibration",
-        selection=method.selection(n),
+        selection=method.priced_selection(n),
     )
     backbone = Pixels(family="pixels", size=8)
-    loaded = load(backbone, runtime=Runtime(device="cpu"))
+    loaded = load_backbone(backbone, runtime=Runtime(device="cpu"))
     generator = np.random.default_rng(0)
     weights = generator.normal(size=(len(CLASSES), 64 + 1)).astype(np.float32)
     facts = BundleFacts(

@@ -11,13 +11,19 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from dpprobe.artifacts import fingerprint, write_json, write_table
+from dpprobe.artifacts import hash_value, write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.results.halves import half_values
-from dpprobe.results.metrics import Link, constant_accuracy, evaluate, hits, ranked_labels
-from dpprobe.results.uncertainty import summarise
+from dpprobe.results.metrics import (
+    Link,
+    constant_accuracy,
+    evaluate_scores,
+    ranked_labels,
+    right_predictions,
+)
+from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.training.cell_contents import HISTORY
 
@@ -57,8 +63,8 @@ def write_cell(
     folder = root / "cells" / dataset / backbone / method / f"eps-{epsilon}"
     identity = [dataset, backbone, method, epsilon]
     classes = len(class_names)
-    generator = np.random.default_rng(int(fingerprint(identity)[:8], 16))
-    drawn = np.random.default_rng(int(fingerprint(dataset)[:8], 16))  # those of all its cells
+    generator = np.random.default_rng(int(hash_value(identity)[:8], 16))
+    drawn = np.random.default_rng(int(hash_value(dataset)[:8], 16))  # those of all its cells
     labels = drawn.integers(classes, size=rows)
     if shares is not None:
         labels = drawn.choice(classes, size=rows, p=shares)
@@ -82,13 +88,15 @@ def write_cell(
     records = [
         {
             "index": i,
-            **evaluate(scores[i], labels, link=link, units=units),
+            **evaluate_scores(scores[i], labels, link=link, units=units),
             "halves": half_values(shown, scores[i], labels, link=link, units=units),
         }
         for i in range(seeds)
     ]
-    correct = hits(scores[0], labels, link=link)
-    summary = summarise(records, correct=correct, labels=labels, scores=scores[0], units=units)
+    correct = right_predictions(scores[0], labels, link=link)
+    summary = summarise_records(
+        records, correct=correct, labels=labels, scores=scores[0], units=units
+    )
     _write_history(folder / "history.parquet", records)
     _write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(epsilon_value(epsilon))
@@ -101,8 +109,8 @@ def write_cell(
         "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
         "head": head,
         "private": private,
-        "fingerprint": fingerprint(identity),
-        "content_hash": fingerprint([identity, seeds, quality, note]),
+        "fingerprint": hash_value(identity),
+        "content_hash": hash_value([identity, seeds, quality, note]),
         "delta": 1e-5 if private else None,
         "noise_multiplier": 1.23456789 if private else None,
         "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
@@ -169,7 +177,7 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
         "method": method,
         "mode": "benchmark",
         "release": "Not for release. Noise comes from seeds stored with the results.",
-        "seeds": [fingerprint([*identity, index])[:32] for index in range(seeds)],
+        "seeds": [hash_value([*identity, index])[:32] for index in range(seeds)],
         "engine_limits": None,
         "public": ["the number of training rows n"],
         "public_data": {
@@ -212,8 +220,8 @@ def write_dataset_info(path: Path, *, note: str = "") -> Path:
         name: {
             "rows": rows,
             "per_class": [rows // 4] * 4,
-            "fingerprint": fingerprint([name, note]),
-            "sha256": fingerprint([name, note, "file"]),
+            "fingerprint": hash_value([name, note]),
+            "sha256": hash_value([name, note, "file"]),
         }
         for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))
     }
@@ -228,7 +236,7 @@ def write_dataset_info(path: Path, *, note: str = "") -> Path:
             "multi_label": False,
             "groups": [],
             "splits": splits,
-            "fingerprint": fingerprint(["digits", note]),
+            "fingerprint": hash_value(["digits", note]),
         },
     )
     return path

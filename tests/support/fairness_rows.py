@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.analyses.fairness.comparison import Comparison, comparisons
+from dpprobe.analyses.fairness.comparison import Comparison, make_comparisons
 from dpprobe.analyses.fairness.fairness_record import Minimum
 from dpprobe.analyses.fairness.group_metrics import Head
-from dpprobe.analyses.fairness.groupings import TestRows, groupings
+from dpprobe.analyses.fairness.groupings import TestRows, make_groupings
 from dpprobe.results.metrics import Link
 
 FEW = Minimum(units=2, positives=1, negatives=1)
@@ -39,8 +39,8 @@ def compare(
     rows: TestRows, metric: str, *, minimum: Minimum = FEW, attribute: int = 0
 ) -> Comparison:
     """Returns the comparison of an attribute by one metric."""
-    grouping = groupings(rows, groups=None, pairs=(), minimum=minimum)[attribute]
-    made = comparisons(rows, grouping, minimum, seed=0)
+    grouping = make_groupings(rows, groups=None, pairs=(), minimum=minimum)[attribute]
+    made = make_comparisons(rows, grouping, minimum, seed=0)
     return next(item for item in made if item.metric == metric)
 
 

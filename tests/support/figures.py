@@ -70,7 +70,7 @@ def drawn_figure(monkeypatch: pytest.MonkeyPatch, draw: Callable[[dict[str, Any]
     def save(figure: Figure, _svg: Path, _png: Path) -> None:
         saved.append(figure)
 
-    monkeypatch.setattr(style, "save", save)
+    monkeypatch.setattr(style, "save_figure", save)
     draw({"svg": Path("unused.svg"), "png": Path("unused.png")})
     (figure,) = saved
     return figure

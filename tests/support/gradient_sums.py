@@ -16,7 +16,7 @@ from dpprobe.heads.clipping import (
 )
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
-from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.sampling import PoissonSampler
 
 SEEDS = [cell_seed("test", index) for index in range(3)]
@@ -29,7 +29,7 @@ def random_weights(rows: Rows, seeds: int = 3) -> torch.Tensor:
 
 
 def padded(weights: torch.Tensor) -> torch.Tensor:
-    buffer = fused_step.padded(*weights.shape)
+    buffer = fused_step.padded_zeros(*weights.shape)
     unpadded(buffer, weights)[:] = weights
     return buffer
 
@@ -47,7 +47,7 @@ def full_sum(
         release = torch.zeros_like(weights)
         FullBatchSum(gradients, weights).add_to(release)
         return release
-    release = fused_step.padded(*weights.shape)
+    release = fused_step.padded_zeros(*weights.shape)
     NativeFullBatchSum(gradients, padded(weights), None).add_to(release)
     assert not release[:, weights.shape[1] :].any()
     assert not release[..., weights.shape[2] :].any()
@@ -59,7 +59,7 @@ def poisson_sums(
 ) -> Iterator[torch.Tensor]:
     """Yields the sums over Poisson batches, three steps at a time."""
     gradients = ClippedGradients(rows, clip, sigmoid)
-    samplers = [PoissonSampler(rows.n, rate, stream(seed, "sampling")) for seed in SEEDS]
+    samplers = [PoissonSampler(rows.n, rate, open_stream(seed, "sampling")) for seed in SEEDS]
     sums: list[ClippedGradientSum] = [PoissonBatchSum(gradients, weights, samplers[: len(weights)])]
     if native:
         sums = [
@@ -68,13 +68,13 @@ def poisson_sums(
         ]
     while True:
         for each in sums:
-            each.prepare(3)
+            each.draw_batches(3)
         for _ in range(3):
             parts = []
             for each in sums:
                 release = torch.zeros_like(weights)
                 if native:
-                    release = fused_step.padded(1, *weights.shape[1:])
+                    release = fused_step.padded_zeros(1, *weights.shape[1:])
                 each.add_to(release)
                 parts.append(unpadded(release, weights).clone())
             yield torch.cat(parts)

@@ -34,7 +34,7 @@ EXACT_KERNELS = [
 def main(*arguments: str) -> None:
     words = {"exact", "noise-first"}
     folders = [Path(argument) for argument in arguments if argument not in words]
-    MachineCode.folders = lambda _: folders  # type: ignore[method-assign, assignment]
+    MachineCode.list_folders = lambda _: folders  # type: ignore[method-assign, assignment]
     kernels = EXACT_KERNELS if "exact" in arguments else FLOAT_KERNELS
     for name in kernels[::-1] if "noise-first" in arguments else kernels:
         importlib.import_module(name)
@@ -61,14 +61,14 @@ def results() -> str:
         labels = torch.randint(0, classes, (rows,), generator=source)
         if sigmoid:
             labels = torch.nn.functional.one_hot(labels, classes).to(torch.uint8)
-        data = fused_step.Arrays.of(
+        data = fused_step.Arrays.make_arrays(
             torch.randn(rows, columns, generator=source),
             torch.rand(rows, generator=source) + 0.5,
             labels,
             torch.rand(rows, generator=source, dtype=torch.float64) * 0.3,
             sigmoid=sigmoid,
         )
-        weights = fused_step.padded(2, classes, columns + 1)
+        weights = fused_step.padded_zeros(2, classes, columns + 1)
         weights[:, :classes, : columns + 1] = 0.1 * torch.randn(
             2, classes, columns + 1, generator=source
         )
@@ -79,13 +79,13 @@ def results() -> str:
         noise = GaussianNoise([1], classes * (columns + 1), torch.device("cpu"))
         head, average = weights[:1].clone(), weights[:1].clone()
         rates = np.full(steps, 0.01, dtype=np.float32)
-        fused_step.descend(
-            *data, np.arange(rows), np.full(steps, rows // steps), *noise.source(0.5), rates,
+        fused_step.take_steps(
+            *data, np.arange(rows), np.full(steps, rows // steps), *noise.noise_source(0.5), rates,
             head.numpy(), classes, torch.zeros_like(head).numpy(), rates, average.numpy(),
         )  # fmt: skip
         for tensor in (releases, head, average):
             digest.update(tensor.numpy().tobytes())
-    normals = GaussianNoise([1, 2], 5000, torch.device("cpu")).draw(3, 1.3)
+    normals = GaussianNoise([1, 2], 5000, torch.device("cpu")).draw_steps(3, 1.3)
     digest.update(normals.contiguous().numpy().tobytes())
     for numbers in group_results():
         digest.update(numbers.tobytes())
@@ -110,7 +110,7 @@ def group_results() -> list[np.ndarray]:
     areas, sums = np.empty((groups, lanes)), np.zeros((groups, lanes))
     shuffled, totals = np.empty((ways, groups)), np.zeros((ways, groups, groups))
     largest = np.empty(lanes)
-    group_kernels.areas(counts, unit, positive, last, weight, starts, areas)
+    group_kernels.compute_areas(counts, unit, positive, last, weight, starts, areas)
     group_kernels.add_sums(counts, unit, place, weight, sums)
     group_kernels.shuffled_areas(splits, unit, positive, last, weight, shuffled)
     group_kernels.add_shuffled_sums(splits, unit, place, weight, totals)
@@ -127,7 +127,7 @@ def exact_results() -> list[np.ndarray]:
     from dpprobe.heads.feature_covariance import Options
     from dpprobe.heads.normalisation import NoNormalisation
     from dpprobe.heads.rows import Rows, Transform
-    from dpprobe.heads.second_order import Design, Loss, gradient, second_moment
+    from dpprobe.heads.second_order import Design, Loss, second_moment, sum_gradients
     from dpprobe.heads.training_set import TrainingSet
     from dpprobe.privacy.keystream import Keystream
     from dpprobe.privacy.rounded_gaussian import RoundedGaussian
@@ -138,12 +138,12 @@ def exact_results() -> list[np.ndarray]:
     rows = Rows(TrainingSet(features, labels, 7), Transform(NoNormalisation()))
     head = 0.1 * torch.randn(7, 71, generator=source)
     design = Design(Options(normalize="none"), rows, private=True)
-    batch, _ = ExactPoissonSampler(5000, 0.1, Keystream.seeded(1, "batch")).block(3)
+    batch, _ = ExactPoissonSampler(5000, 0.1, Keystream.from_seed(1, "batch")).draw_block(3)
     return [
         second_moment(design).values.numpy(),
-        gradient(design, Loss(sigmoid=True, clip=0.1), head).values.numpy(),
-        ExactSums(rows, 0.5, sigmoid=False, pool=None).full(head[None].double()).values.numpy(),
-        RoundedGaussian(Keystream.seeded(1, "noise")).draw(5000, 1e6),
+        sum_gradients(design, Loss(sigmoid=True, clip=0.1), head).values.numpy(),
+        ExactSums(rows, 0.5, sigmoid=False, pool=None).sum_all(head[None].double()).values.numpy(),
+        RoundedGaussian(Keystream.from_seed(1, "noise")).draw_numbers(5000, 1e6),
         batch,
     ]
 

@@ -70,7 +70,7 @@ def watch(folder: Path, reached: Callable[[str], None]) -> None:
         if name := step_name(event, arguments, folder):
             reached(name)
 
-    fill, draws = Keystream.fill, 0
+    fill, draws = Keystream.fill_words, 0
 
     def drawn(self: Keystream, out: Any) -> None:
         nonlocal draws
@@ -79,7 +79,7 @@ def watch(folder: Path, reached: Callable[[str], None]) -> None:
             reached(f"draw {draws}")
         fill(self, out)
 
-    Keystream.fill = drawn  # type: ignore[method-assign]
+    Keystream.fill_words = drawn  # type: ignore[method-assign]
     sys.addaudithook(hook)
 
 
@@ -102,7 +102,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 def unbooked(folder: Path) -> bool:
     """True if no open entry of the release is on the disk."""
-    entry = Ledger.of(folder / "data", "toy").entry_of("first")
+    entry = Ledger.of_dataset(folder / "data", "toy").entry_of("first")
     return entry is None or entry.state != "open"
 
 
@@ -144,7 +144,7 @@ def heads(folder: Path) -> dict[str, str]:
 
 def state(folder: Path) -> dict[str, Any]:
     """The ledger's entries and the heads on the disk."""
-    entries = Ledger.of(folder / "data", "toy").entries()
+    entries = Ledger.of_dataset(folder / "data", "toy").read_entries()
     return {"entries": [entry.state for entry in entries], "heads": heads(folder)}
 
 
@@ -152,7 +152,7 @@ def files(folder: Path) -> tuple[str, ...]:
     """Every file and folder, and the ledger's lines: what a killed run left, but for its draws."""
     places = (path.relative_to(folder) for path in folder.rglob("*"))
     names = (str(place.with_name(without_token(place.name))) for place in places)
-    entries = Ledger.of(folder / "data", "toy").entries()
+    entries = Ledger.of_dataset(folder / "data", "toy").read_entries()
     return *sorted(names), *(entry.state for entry in entries)
 
 
@@ -163,9 +163,9 @@ def run_again(folder: Path, made: Study) -> dict[str, Any]:
     record["said"] = said.read_text() if record["next"] == 2 else None
     record["then"] = state(folder)
     if record["next"] == 2:
-        entry = Ledger.of(folder / "data", "toy").entry_of("first")
+        entry = Ledger.of_dataset(folder / "data", "toy").entry_of("first")
         assert entry is not None
-        Ledger.of(folder / "data", "toy").abandon(entry.number, "killed by the walk")
+        Ledger.of_dataset(folder / "data", "toy").abandon_entry(entry.number, "killed by the walk")
         record["after abandon"] = run(folder, made, kill_at=None)
         record["in the end"] = state(folder)
     return record

@@ -39,14 +39,14 @@ def kill_at(place: str) -> None:
     """Kills this process before "step:K", or while it writes its K-th checkpoint, "save:K"."""
     kind, _, number = place.partition(":")
     if kind == "step":
-        take = Training.step
+        take = Training.take_step
 
         def step(self: Training, *rest: Any) -> None:
             if self.taken == int(number):
                 os.kill(os.getpid(), signal.SIGKILL)
             take(self, *rest)
 
-        Training.step = step  # type: ignore[assignment, method-assign]
+        Training.take_step = step  # type: ignore[assignment, method-assign]
     elif kind == "save":
         save, saved = safetensors.torch.save_file, 0
 
@@ -82,7 +82,7 @@ def train(folder: Path, values: dict[str, Any], place: str) -> None:
         physical_batch=3,
         record=norm,
     )
-    releases.check()
+    releases.check_counts()
     np.save(folder / "end.npy", flat(trained.state))
     write_json(folder / "history.json", trained.history)
 

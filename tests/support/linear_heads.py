@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.heads.normalisation import KINDS
-from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.training_set import TrainingSet
@@ -37,7 +37,7 @@ class Source:
     def dimension(self) -> int:
         return self.features.shape[1]
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         step = max(1, min(rows, self.most))
         for start in range(0, self.rows, step):
             yield start, self.features[start : start + step].copy()
@@ -61,7 +61,7 @@ def features_of(data: TrainingSet) -> torch.Tensor:
 
 def plan_for(options: MethodOptions, n: int, noise: float = 0.8, epsilon: float = 1.0) -> Plan:
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in options.mechanisms(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in options.list_mechanisms(n)),
         n=n,
         epsilon=epsilon,
         delta=1e-5,
@@ -78,12 +78,12 @@ def rows_of(data: TrainingSet, kind: str = "none") -> Rows:
     """The rows after a normalisation that costs nothing."""
     plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
     make: Any = KINDS[kind]
-    return normalise(data, make(), Releases(plan, [1], data.device))
+    return normalise_rows(data, make(), Releases(plan, [1], data.device))
 
 
 def whole(rows: Rows) -> torch.Tensor:
     """[n, d]: all normalised rows."""
-    return torch.cat([block.features.clone() for block in rows.blocks()])
+    return torch.cat([block.features.clone() for block in rows.read_blocks()])
 
 
 def oracle_residual(
@@ -105,7 +105,7 @@ def oracle_sum(
 ) -> npt.NDArray[np.float64]:
     """Every row's gradient, one by one, in float64: clipped, summed."""
     features = whole(rows).double().numpy()
-    targets = rows.targets(0, rows.n).double().numpy()
+    targets = rows.make_targets(0, rows.n).double().numpy()
     total = np.zeros(weights.shape)
     for row in index:
         x = np.append(features[row], 1.0)

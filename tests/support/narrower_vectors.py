@@ -43,9 +43,9 @@ def compare(n: int, dimension: int, classes: int) -> float:
     generator = np.random.default_rng(n)
     features = generator.standard_normal((n, dimension), dtype=np.float32)
     labels = generator.integers(0, classes, n)
-    weights = fused_step.padded(1, classes, dimension + 1).numpy()
+    weights = fused_step.padded_zeros(1, classes, dimension + 1).numpy()
     weights[0, :classes, : dimension + 1] = generator.standard_normal((classes, dimension + 1)) / 2
-    arrays = fused_step.Arrays.of(
+    arrays = fused_step.Arrays.make_arrays(
         torch.from_numpy(features),
         torch.ones(n),
         torch.from_numpy(labels),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.feature_digest import take_probe
-from dpprobe.backbones.loading import load
+from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.heads.registry import method_options
 from dpprobe.release.bundle import (
@@ -41,7 +41,7 @@ def write_release(
 ) -> Path:
     """Writes a bundle of a backbone as it loads here; returns its folder."""
     options = backbone_options(backbone)
-    loaded = load(options, runtime=Runtime(device="cpu", precision=precision))  # type: ignore[arg-type]
+    loaded = load_backbone(options, runtime=Runtime(device="cpu", precision=precision))  # type: ignore[arg-type]
     width = loaded.dimension or dimension
     assert width is not None
     method = method_options(head or {"head": "feature_covariance", "normalize": "l2"})

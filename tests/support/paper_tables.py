@@ -40,7 +40,9 @@ def paper_run(paths: list[Path], **changes: Any) -> Run:
 
 def table_of(run: Run, name: str) -> tables.Table:
     """Makes all tables of a study and returns one."""
-    return next(table for table in paper_tables(run, published.read()) if table.name == name)
+    return next(
+        table for table in paper_tables(run, published.read_published()) if table.name == name
+    )
 
 
 def rows_as_text(table: tables.Table) -> list[dict[str, str]]:

@@ -30,7 +30,7 @@ class Stream:
         self._features = features.numpy()
         self.rows, self.dimension = self._features.shape
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         for start in range(0, self.rows, min(rows, 37)):
             yield start, self._features[start : start + min(rows, 37)].copy()
 
@@ -65,7 +65,7 @@ def rows_of(
 
 def plan_of(options: MethodOptions, rows: int, noise: float, epsilon: float = 1.0) -> Plan:
     """A plan of the options' mechanisms at so many times their relative noise; 0 for none."""
-    mechanisms = tuple(item.scaled(noise) for item in options.mechanisms(rows))
+    mechanisms = tuple(item.scale_noise(noise) for item in options.list_mechanisms(rows))
     if noise == 0:
         return Plan(mechanisms=mechanisms, n=rows, epsilon=math.inf, delta=1e-5, accountant="pld")
     return Plan(

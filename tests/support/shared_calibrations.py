@@ -16,7 +16,7 @@ _ANSWERS: dict[tuple[Any, ...], Any] = {}
 @pytest.fixture(scope="module", autouse=True)
 def _shared_calibrations() -> Iterator[None]:
     """Has each answer found once; it depends on the arguments alone."""
-    solve = calibration._solve
+    solve = calibration._find_answer
 
     def answer(mechanisms: Any, *target: Any) -> Any:
         key = (tuple(mechanisms), *target)
@@ -26,5 +26,5 @@ def _shared_calibrations() -> Iterator[None]:
         return replace(kept, checks={**kept.checks}, check_notes={**kept.check_notes})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "_solve", answer)
+        patch.setattr(calibration, "_find_answer", answer)
         yield

@@ -43,30 +43,30 @@ class StandIn:
             self._memory[memory.data_ptr()] = memory
         return memory
 
-    def send(self, values: torch.Tensor) -> torch.Tensor:
+    def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
         self.sent += 1
         if not self.from_loader:
             assert values.data_ptr() in self._memory, "sent from memory that is not the device's"
         return values.clone()
 
-    def fetch(self, values: torch.Tensor) -> torch.Tensor:
+    def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
         self.fetched += 1
         memory = self.host_memory(values.shape, values.dtype)
         self._pending.append((memory, values))
         return memory
 
-    def mark(self) -> int:
+    def set_mark(self) -> int:
         self._pending.append(time.perf_counter())
         return len(self._pending)
 
-    def wait(self, mark: int) -> None:
+    def wait_for_mark(self, mark: int) -> None:
         self.waited += 1
         for item in self._pending[self._done : mark]:
             if isinstance(item, tuple):
                 item[0].copy_(item[1])
         self._done = max(self._done, mark)
 
-    def seconds(self, first: int, second: int) -> float:
+    def measure_seconds(self, first: int, second: int) -> float:
         assert max(first, second) <= self._done, "the device has not come so far"
         times = [self._pending[mark - 1] for mark in (first, second)]
         assert isinstance(times[0], float)

@@ -60,7 +60,11 @@ def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) ->
         labels = torch.randint(0, 2, shape, generator=generator).to(torch.uint8)
     names = [f"p{row * 7 % (rows // 2)}" for row in range(rows - 4)] + ["last"] * 4
     return CutInputs(
-        features, labels, CLASSES, shape=(DIMENSION,), units=Units.of(names) if units else None
+        features,
+        labels,
+        CLASSES,
+        shape=(DIMENSION,),
+        units=Units.number_units(names) if units else None,
     )
 
 
@@ -74,7 +78,7 @@ def plan_of(options: Options, n: int, noise: float) -> Plan:
     """A plan that nobody has calibrated: so much noise, or none and no promise."""
     private = noise > 0
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in options.mechanisms(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in options.list_mechanisms(n)),
         n=n,
         epsilon=1.0 if private else math.inf,
         delta=1e-5,
@@ -105,7 +109,7 @@ class NaiveSums:
         self._limit, self._clipping = max_grad_norm, clipping
         self.size = sum(one.numel() for one in network.trained.values())
 
-    def add(
+    def add_rows(
         self,
         total: torch.Tensor,
         inputs: torch.Tensor,

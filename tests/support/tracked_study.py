@@ -13,8 +13,8 @@ from mlflow.entities import Run, ViewType
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.results.summary import summarise_cells
-from dpprobe.tracking.ingest import ingest, ingest_study
-from dpprobe.tracking.store import initialise
+from dpprobe.tracking.ingest import ingest_study, update_dataset
+from dpprobe.tracking.store import create_tables
 from tests.support.cell_files import write_dataset_info, write_study
 
 
@@ -38,7 +38,7 @@ class Study:
             "tables": self.tables, "artifact_root": self.root / "mlartifacts",
             "receipt": self.root / "receipt.json", "lock": self.root / "lock",
         }  # fmt: skip
-        ingest(**(arguments | changes))
+        update_dataset(**(arguments | changes))
         receipt: dict[str, Any] = read_json(self.root / "receipt.json")
         return receipt
 
@@ -93,7 +93,7 @@ class Study:
 
 def make_template(root: Path) -> Path:
     """Writes a study's files beside a database with no run, for tests to copy."""
-    initialise(f"sqlite:///{root}/mlflow.db")
+    create_tables(f"sqlite:///{root}/mlflow.db")
     write_dataset_info(root / "dataset.json")
     write_study(root, methods=("sgd", "nonprivate"), epsilons=("0.5", "2", "inf"))
     for name in ("accuracy.png", "tsne_pixels.png", "accuracy.md"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.artifacts import atomic_path, canonical_json, fingerprint, git_commit, write_json
+from dpprobe.artifacts import atomic_path, canonical_json, git_commit, hash_value, write_json
 
 
 def write_half(path: Path) -> None:
@@ -34,8 +34,8 @@ def test_a_failed_first_write_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_equal_values_have_equal_fingerprints() -> None:
-    assert fingerprint({"a": 1, "b": [0.5]}) == fingerprint({"b": [0.5], "a": 1})
-    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+    assert hash_value({"a": 1, "b": [0.5]}) == hash_value({"b": [0.5], "a": 1})
+    assert hash_value({"a": 1}) != hash_value({"a": 2})
     assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'
 
 

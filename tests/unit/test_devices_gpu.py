@@ -14,7 +14,7 @@ from dpprobe import devices
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data.table import SplitTable, decode
+from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.errors import DataError
 from dpprobe.features import extraction_pipeline
 from dpprobe.features.extraction_pipeline import Clock, compute_rows, extract_rows
@@ -31,7 +31,7 @@ VIT: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": Fals
 
 def network(**changed: Any) -> Backbone:
     runtime = Runtime(device="cpu", precision="float32")
-    return loading.load(backbone_options(VIT | changed), runtime=runtime)
+    return loading.load_backbone(backbone_options(VIT | changed), runtime=runtime)
 
 
 def rows_of(
@@ -111,11 +111,11 @@ def test_what_cannot_be_decoded_is_left_out_on_a_device_too(table: SplitTable) -
     def opened(image: Any) -> Any:
         if image.row in bad:
             raise DataError("no image")
-        return decode(image, split="train")
+        return decode_image(image, split="train")
 
     decoder = extraction_pipeline.TolerantDecoder(backbone, opened, memory_of=device)
     parts = compute_rows(
-        table.images(0, 101), 101, decoder, backbone, batch_size=40, threads=2,
+        table.read_images(0, 101), 101, decoder, backbone, batch_size=40, threads=2,
         accelerator=device, clock=Clock(),
     )  # fmt: skip
     with closing(parts):
@@ -132,7 +132,7 @@ def test_extraction_and_its_shard_are_the_same_on_a_device(
     given: dict[str, Any] = {"backbone": VIT, "batch_size": 24, "threads": 2, "shards": 2}
     wanted = extract(dataset, tmp_path / "cpu", **given)
     device = StandIn()
-    monkeypatch.setattr(devices, "accelerator", lambda _: device)
+    monkeypatch.setattr(devices, "find_accelerator", lambda _: device)
     actual = extract(dataset, tmp_path / "device", **given)
     assert device.sent > 0
     assert actual.ids == wanted.ids
@@ -140,8 +140,8 @@ def test_extraction_and_its_shard_are_the_same_on_a_device(
 
 
 def test_the_processor_has_no_accelerator() -> None:
-    assert devices.accelerator("cpu") is None
-    cuda = devices.accelerator("cuda")
+    assert devices.find_accelerator("cpu") is None
+    cuda = devices.find_accelerator("cuda")
     assert cuda is not None
     assert (cuda.device, cuda.loader_pins) == ("cuda", True)
     assert devices.default_precision("cuda") == "float16"
@@ -172,8 +172,9 @@ def training_set(device: str = "cpu") -> TrainingSet:
 def fitted(head: str, data: TrainingSet, epsilon: float, cache: Path) -> np.ndarray:
     options = method_options({"head": head} | HEADS[head])
     plan = calibrate(
-        options.mechanisms(data.rows), n=data.rows, epsilon=epsilon, delta=1e-3, accountant="rdp",
-        cache=cache, selection=options.selection(data.rows),
+        options.list_mechanisms(data.rows), n=data.rows, epsilon=epsilon, delta=1e-3,
+        accountant="rdp",
+        cache=cache, selection=options.priced_selection(data.rows),
     )  # fmt: skip
     return fit_heads(options, data, plan, [1, 2]).weights
 

@@ -92,7 +92,7 @@ def test_a_brief_run_shows_warnings_and_how_far_long_work_is(
     log = logging.getLogger("dpprobe")
     with job_log(tmp_path / "job.log"), Progress(4, label="train", interval=0) as progress:
         log.info("training seeds 0, 1")
-        progress.advance(1)
+        progress.advance_by(1)
         log.warning("seed 1 failed")
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" ")[2].partition(" (")[0] for line in lines] == [

@@ -14,8 +14,8 @@ def test_parts_of_other_work_are_silent(caplog: pytest.LogCaptureFixture) -> Non
     with Progress(2, label="all", unit="runs", interval=0) as whole:
         for _ in range(2):
             with silent_progress(), Progress(1, label="one", unit="steps", interval=0) as part:
-                part.advance(1)
-            whole.advance(1)
+                part.advance_by(1)
+            whole.advance_by(1)
     lines = [record.message for record in caplog.records]
     assert len(lines) == 3
     assert all(line.startswith("all: ") for line in lines)

@@ -129,25 +129,25 @@ labels = torch.arange(30) % 3
 sums = []
 def capture(self, name, values):
     sums.append(values.values[0].clone())
-    self.count(name, 1)
+    self.count_releases(name, 1)
     return values.values
 heads_releases = __import__("dpprobe.privacy.releases", fromlist=["Releases"]).Releases
-heads_releases.gaussian = capture
+heads_releases.release_gaussian = capture
 for left_out in range(-1, 30):
     chosen = [row for row in range(30) if row != left_out]
     plan = Plan(
-        mechanisms=options.mechanisms(len(chosen)), n=len(chosen), epsilon=1.0, delta=1e-5,
+        mechanisms=options.list_mechanisms(len(chosen)), n=len(chosen), epsilon=1.0, delta=1e-5,
         accountant="pld", realised_epsilon=1.0,
     )
     fit_heads(options, TrainingSet(features[chosen].clone(), labels[chosen], 3), plan, [1])
 whole, *others = sums
 moved = [float((whole - other).norm()) for other in others]
-assert max(moved) <= options.mechanisms(30)[0].sensitivity, moved
+assert max(moved) <= options.list_mechanisms(30)[0].sensitivity, moved
 assert moved[3] == moved[5] == 0 and abs(moved[4] - 1) < 1e-6, moved
 
 rows = 5_000
 plan = Plan(
-    mechanisms=options.mechanisms(rows), n=rows, epsilon=1.0, delta=1e-5, accountant="pld",
+    mechanisms=options.list_mechanisms(rows), n=rows, epsilon=1.0, delta=1e-5, accountant="pld",
     realised_epsilon=1.0,
 )
 for dimension in (1, 2, 3, 16):

@@ -31,8 +31,8 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
         ("sgd", "2"),
         ("nonprivate", "inf"),
     ]
-    assert record.attribute("class").groups[0].rows > 30
-    private = record.cells[0].gap("class", "accuracy")
+    assert record.find_attribute("class").groups[0].rows > 30
+    private = record.cells[0].find_gap("class", "accuracy")
     assert private is not None
     assert private.groups == 10
     assert private.difference is not None

@@ -78,9 +78,9 @@ def test_releases(workspace: Workspace) -> None:
     forced = workspace.run(STUDY, "releases", "--forcerun", "prepare_data", "make_release")
     assert count_rules(forced.stdout)["make_release"] == 2
     assert {name: contents(releases / name) for name in made} == made
-    ledger = Ledger.of(workspace.directory / "data", "digits")
-    assert [entry.state for entry in ledger.entries()] == ["closed", "closed"]
-    for entry in ledger.entries():
+    ledger = Ledger.of_dataset(workspace.directory / "data", "digits")
+    assert [entry.state for entry in ledger.read_entries()] == ["closed", "closed"]
+    for entry in ledger.read_entries():
         assert entry.digest == bundle_digest(releases / entry.booking.release)
 
     # other options, under the name of a release that is made, or beyond the budget

@@ -63,7 +63,7 @@ rule audit_cells:
         runtime=audit_minutes,
     params:
         methods=lambda wildcards: {
-            name: STUDY.methods[name].asked()
+            name: STUDY.methods[name].asked_options()
             for name in audited_methods(wildcards.epsilon)
         },
         options=dumped(STUDY.audit) if STUDY.audit else None,

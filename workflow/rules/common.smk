@@ -15,7 +15,7 @@ from dpprobe.analyses.representation_law.law_record import (
     LAYERS,
     law_path,
 )
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.analyses.audit.audit_record import (
     AUDIT_SUFFIXES,
     AUDITS,
@@ -45,7 +45,7 @@ from dpprobe.results.cell_record import (
     NAMED_FILES,
     PREDICTIONS_FILE,
     CellName,
-    disagreement,
+    find_disagreement,
     recorded_facts,
 )
 from dpprobe.results.network_record import (
@@ -96,7 +96,7 @@ except ConfigError as error:
 DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY)
 # of each part of a dataset that the study has whole, the whole
-WHOLE = STUDY.wholes()
+WHOLE = STUDY.whole_datasets()
 # of each dataset whose near-duplicates are removed, the name under which all its rows stand
 ALL_ROWS = STUDY.before_removal()
 TEXT_BACKBONES = STUDY.text_backbones()

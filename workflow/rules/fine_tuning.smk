@@ -53,7 +53,7 @@ def network_files(wildcards):
     """Public files that a network starts from."""
     return (
         STUDY.methods[wildcards.method]
-        .located(dataset=wildcards.dataset, backbone=wildcards.backbone)
+        .fill_paths(dataset=wildcards.dataset, backbone=wildcards.backbone)
         .input_files()
     )
 
@@ -64,7 +64,7 @@ def disagreeing_seed(wildcards):
     folder = network_folder(
         f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
     )
-    options = STUDY.methods[cell.method].located(
+    options = STUDY.methods[cell.method].fill_paths(
         dataset=cell.dataset, backbone=cell.backbone
     )
     with suppress(OSError, ValueError, KeyError, TypeError):

@@ -15,7 +15,9 @@ def with_rare(dataset):
 def rare_cells(dataset, backbone):
     """The cells of a dataset and its copies on one backbone."""
     return [
-        cell for cell in STUDY.cells(*with_rare(dataset)) if cell.backbone == backbone
+        cell
+        for cell in STUDY.list_cells(*with_rare(dataset))
+        if cell.backbone == backbone
     ]
 
 

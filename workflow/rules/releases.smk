@@ -22,7 +22,7 @@ def released_files(wildcards):
     options = STUDY.releases[wildcards.release]
     return (
         STUDY.methods[options.method]
-        .located(dataset=options.dataset, backbone=options.backbone)
+        .fill_paths(dataset=options.dataset, backbone=options.backbone)
         .input_files()
     )
 

@@ -49,7 +49,7 @@ rule write_report:
         runtime=minutes(20),
     params:
         study=STUDY.study,
-        config=fingerprint(dumped(STUDY)),
+        config=hash_value(dumped(STUDY)),
         call=CALL,
         version=VERSIONS["report"],
     message:

@@ -12,7 +12,10 @@ def overlap_counts(wildcards):
 
 def heads_params(epsilon):
     """The options of the methods whose linear heads train at an epsilon."""
-    return {name: STUDY.methods[name].asked() for name in head_methods(STUDY, epsilon)}
+    return {
+        name: STUDY.methods[name].asked_options()
+        for name in head_methods(STUDY, epsilon)
+    }
 
 
 def method_files(wildcards):
@@ -22,7 +25,7 @@ def method_files(wildcards):
             path
             for name in head_methods(STUDY, wildcards.epsilon)
             for path in STUDY.methods[name]
-            .located(dataset=wildcards.dataset, backbone=wildcards.backbone)
+            .fill_paths(dataset=wildcards.dataset, backbone=wildcards.backbone)
             .input_files()
         }
     )
@@ -111,18 +114,18 @@ def records_agree(dataset, backbone, epsilon, *methods):
 
 def record_difference(path, cell):
     """Returns where a cell's record, if it can be read, differs from the study; None where they agree."""
-    options = STUDY.methods[cell.method].located(
+    options = STUDY.methods[cell.method].fill_paths(
         dataset=cell.dataset, backbone=cell.backbone
     )
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
         record = json.loads(path.read_bytes())
-        if options.undecided:
+        if options.is_undecided:
             epsilon = cell.epsilon_value
-            options = options.resolved(
+            options = options.resolve_choice(
                 recorded_facts(record, epsilon=epsilon, delta=delta)
             )
-        return disagreement(
+        return find_disagreement(
             record,
             options=dumped(options),
             seeds=STUDY.seeds,

@@ -96,7 +96,7 @@ def backbone_fingerprint(
       exclude: options whose value does not, such as where a checkpoint lies.
       precision: of the forward pass, for networks.
     """
-    return artifacts.fingerprint(
+    return artifacts.hash_value(
         {
             "version": VERSIONS["features"],
             "options": options.model_dump(mode="json", exclude={*exclude, *BACKBONE_NOTES}),

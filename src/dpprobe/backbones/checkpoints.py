@@ -57,17 +57,17 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     import torch
     from timm.models import clean_state_dict, load_state_dict
 
-    from dpprobe.backbones.network_forward import line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
     check_kind(path)
     try:
         if shapes and path.suffix == ".safetensors":
-            state = clean_state_dict(_header(path))
+            state = clean_state_dict(_read_header(path))
         else:
             state = load_state_dict(str(path), device="meta" if shapes else "cpu")
     except Exception as error:  # unpickling raises whatever it runs into
         raise ConfigError(
-            f"checkpoint: {path}: no weights can be read from it ({line(error)}); {_REMEDY}"
+            f"checkpoint: {path}: no weights can be read from it ({one_line(error)}); {_REMEDY}"
         ) from error
     state = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     if not state:
@@ -75,7 +75,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     return state
 
 
-def _header(path: Path) -> dict[str, torch.Tensor]:
+def _read_header(path: Path) -> dict[str, torch.Tensor]:
     """Reads the shapes of a safetensors file, nothing else."""
     import torch
     from safetensors import safe_open
@@ -87,7 +87,7 @@ def _header(path: Path) -> dict[str, torch.Tensor]:
         }
 
 
-def fill(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
+def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
     """Removes a timm model's classifier and fills the rest with weights, strictly.
 
     Features come before the classifier: the file may have one of any number of classes, or none.
@@ -101,7 +101,7 @@ def fill(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str
     Raises:
       ConfigError: when tensors are missing, too many, or of another shape.
     """
-    classifiers = _classifiers(model)
+    classifiers = _name_classifiers(model)
     before = set(model.state_dict())
     model.reset_classifier(0)
     wanted = model.state_dict()
@@ -111,7 +111,7 @@ def fill(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str
         for each, value in state.items()
         if each in wanted or each.rpartition(".")[0] not in classifiers
     }
-    if fault := _difference(given, wanted):
+    if fault := _compare_tensors(given, wanted):
         raise ConfigError(
             f"checkpoint: {path}: not the weights of {name}: {fault}; write the model that they "
             "are of, or model_args or a preprocessing.size that they were trained with"
@@ -120,13 +120,13 @@ def fill(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str
         model.load_state_dict(given)
 
 
-def _classifiers(model: Any) -> set[str]:
+def _name_classifiers(model: Any) -> set[str]:
     """Returns the names of the classifier's modules, as timm writes them down."""
     named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     return {named} if isinstance(named, str) else set(named)
 
 
-def _difference(
+def _compare_tensors(
     given: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
 ) -> str | None:
     """Returns how tensors differ from those that a model has; None where they agree."""
@@ -135,26 +135,26 @@ def _difference(
     other = [
         name
         for name, value in given.items()
-        if name in wanted and not _fits(value.shape, wanted[name].shape)
+        if name in wanted and not _shapes_fit(value.shape, wanted[name].shape)
     ]
     parts = []
     if missing:
         parts.append(f"{len(missing)} of its {len(wanted)} tensors are missing, {missing[0]} first")
     if unknown:
-        parts.append(f"the model has no {unknown[0]}" + _more(unknown))
+        parts.append(f"the model has no {unknown[0]}" + _count_more(unknown))
     if other:
         first = other[0]
         parts.append(
             f"{first} is {list(given[first].shape)} and not {list(wanted[first].shape)}"
-            + _more(other)
+            + _count_more(other)
         )
     return ", ".join(parts) or None
 
 
-def _fits(shape: torch.Size, wanted: torch.Size) -> bool:
+def _shapes_fit(shape: torch.Size, wanted: torch.Size) -> bool:
     """Returns True where PyTorch loads one for the other: counts of one number may be lists."""
     return shape == wanted or (not wanted and math.prod(shape) == 1 and len(shape) == 1)
 
 
-def _more(names: list[str]) -> str:
+def _count_more(names: list[str]) -> str:
     return f" (and {len(names) - 1} more such)" if len(names) > 1 else ""

@@ -25,11 +25,11 @@ def main() -> None:
     """Answers on standard output."""
     logging.disable(logging.WARNING)
     asked = json.load(sys.stdin)
-    answers = {name: describe(backbone_options(values)) for name, values in asked.items()}
+    answers = {name: describe_backbone(backbone_options(values)) for name, values in asked.items()}
     print(f"\n{json.dumps(answers)}", flush=True)
 
 
-def describe(options: BackboneOptions) -> Mapping[str, Any]:
+def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
     """Returns a backbone's numbers of features and blocks, or the fault that loading it would meet.
 
     The model is built on the meta device, which computes shapes alone. Some operations have no

@@ -54,11 +54,11 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
       results_dir: where networks' answers are kept, in `FILE`.
     """
     path = results_dir / FILE
-    kept = _read(path)
-    keys = {name: _key(one) for name, one in backbones.items() if one.network}
+    kept = _read_known(path)
+    keys = {name: _hash_options(one) for name, one in backbones.items() if one.network}
     dimensions = Dimensions()
     asked = {name: backbones[name] for name, key in keys.items() if key not in kept}
-    answers = _ask(asked, dimensions) if asked else {}
+    answers = _ask_process(asked, dimensions) if asked else {}
     new = {keys[name]: one for name, one in answers.items() if "dimension" in one}
     if new:
         kept |= new
@@ -69,11 +69,11 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
         if "blocks" in told:
             dimensions.blocks[name] = told["blocks"]
         dimension = told.get("dimension") if options.network else options.computed_dimension
-        _hold(name, options, dimension, answers.get(name, {}), dimensions)
+        _keep_answer(name, options, dimension, answers.get(name, {}), dimensions)
     return dimensions
 
 
-def _hold(
+def _keep_answer(
     name: str,
     options: BackboneOptions,
     dimension: int | None,
@@ -94,26 +94,26 @@ def _hold(
             dimensions.faults[name] = str(error)
 
 
-def _key(options: BackboneOptions) -> str:
+def _hash_options(options: BackboneOptions) -> str:
     """Returns the fingerprint of all that decides what is said of a network."""
     files = [Path(file).stat() for file in options.input_files()]
-    return artifacts.fingerprint(
+    return artifacts.hash_value(
         {
             "options": options.extraction_params(),
             "files": [[*options.input_files()], *([one.st_size, one.st_mtime_ns] for one in files)],
-            "libraries": {name: _version(name) for name in LIBRARIES},
+            "libraries": {name: _library_version(name) for name in LIBRARIES},
         }
     )
 
 
-def _version(library: str) -> str | None:
+def _library_version(library: str) -> str | None:
     try:
         return version(library)
     except PackageNotFoundError:
         return None
 
 
-def _read(path: Path) -> dict[str, dict[str, int]]:
+def _read_known(path: Path) -> dict[str, dict[str, int]]:
     """Reads what earlier starts were told; nothing where the file is missing or another's."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -125,7 +125,9 @@ def _read(path: Path) -> dict[str, dict[str, int]]:
     return {}
 
 
-def _ask(backbones: Mapping[str, BackboneOptions], dimensions: Dimensions) -> dict[str, Any]:
+def _ask_process(
+    backbones: Mapping[str, BackboneOptions], dimensions: Dimensions
+) -> dict[str, Any]:
     """Returns the answers of one process of `dpprobe.backbones.describe`."""
     asked = json.dumps({name: one.model_dump(mode="json") for name, one in backbones.items()})
     try:

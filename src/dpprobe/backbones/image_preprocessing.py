@@ -18,7 +18,7 @@ Mode = Literal["L", "RGB"]
 SIXTEEN_BITS = 65535
 
 
-def convert(image: Image.Image, mode: Mode) -> Image.Image:
+def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
     Palettes are resolved, alpha is dropped, grey is repeated over the colours. 16-bit grey is
@@ -64,7 +64,7 @@ class ToTensor:
     std: float = 1.0
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        image = convert(image, self.mode)
+        image = convert_mode(image, self.mode)
         if self.size is not None and image.size != (self.size, self.size):
             image = image.resize((self.size, self.size), Image.Resampling.BICUBIC)
         values = np.array(image, dtype=np.float32).reshape(image.height, image.width, -1)
@@ -80,7 +80,7 @@ class ToBytes:
     steps: Callable[[Image.Image], torch.Tensor]
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        return self.steps(convert(image, self.mode))
+        return self.steps(convert_mode(image, self.mode))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class InceptionCrop:
     def __call__(self, image: Image.Image, sha256: bytes) -> torch.Tensor:
         from torchvision.transforms import InterpolationMode, functional
 
-        image = convert(image, self.mode)
+        image = convert_mode(image, self.mode)
         box = crop_box(image.width, image.height, seed=self.seed, sha256=sha256)
         mode = InterpolationMode(self.interpolation)
         part = functional.resized_crop(image, *box, list(self.size), mode)

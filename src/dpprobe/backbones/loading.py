@@ -17,7 +17,7 @@ from dpprobe.devices import resolve_device
 from dpprobe.privacy.private_mark import check_unmarked
 
 
-def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
+def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     """Loads a backbone onto a device.
 
     Raises:
@@ -25,7 +25,7 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
         the features have another dimension than the options say.
       PrivacyError: when a file of the backbone holds weights that were trained on private rows.
     """
-    options.check()
+    options.check_files()
     for path in options.input_files():
         check_unmarked(Path(path), option="checkpoint", written=path)
     resolved = resolve_runtime(runtime)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.devices import autocast, is_gpu
+from dpprobe.devices import is_gpu, use_precision
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Network:
     graph: Graph
 
 
-def prepare(
+def prepare_network(
     model: torch.nn.Module,
     options: NetworkOptions,
     runtime: Runtime,
@@ -73,7 +73,7 @@ def prepare(
         or cannot be compiled.
     """
     learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
-    tapped: torch.nn.Module = Tapped(model, _taps(model, options, name), name)
+    tapped: torch.nn.Module = Tapped(model, _find_taps(model, options, name), name)
     tapped = tapped.to(runtime.device).to(memory_format=torch.channels_last)
     tapped = tapped.eval().requires_grad_(False)
     run = _Pass(tapped, runtime, mean=mean, std=std, flip=flip)
@@ -83,7 +83,7 @@ def prepare(
     except (AssertionError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"model: {name} does not take images of {[channels, *size]} in precision "
-            f"{runtime.precision} ({line(error)}); change preprocessing.size, the model's "
+            f"{runtime.precision} ({one_line(error)}); change preprocessing.size, the model's "
             "arguments, or features.precision"
         ) from error
     if features.ndim != 2:
@@ -114,7 +114,7 @@ def forward_pass(
 
     Args:
       model: normalised images -> rows.
-      runtime: as in `prepare`.
+      runtime: as in `prepare_network`.
       name: for messages.
       mean, std: a channel.
     """
@@ -180,8 +180,11 @@ class _Pass:
         pieces = 1
         if not self._on_gpu:
             pieces = math.ceil(len(batch) / max(1, CPU_PIXELS // batch[0, 0].numel()))
-        with autocast(self.runtime.device, self._dtype):
-            parts = [self._views(self._normalised(part)) for part in batch.tensor_split(pieces)]
+        with use_precision(self.runtime.device, self._dtype):
+            parts = [
+                self._average_views(self._normalise_images(part))
+                for part in batch.tensor_split(pieces)
+            ]
         if len(parts) == 1:
             return parts[0]
         return (
@@ -189,24 +192,24 @@ class _Pass:
             {name: torch.cat([layers[name] for _, layers in parts]) for name in parts[0][1]},
         )
 
-    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+    def _normalise_images(self, images: torch.Tensor) -> torch.Tensor:
         """Scales and normalises bytes; images that are float already count as normalised."""
         if images.dtype != torch.uint8:
             return images.contiguous(memory_format=torch.channels_last)
         values = images.to(torch.float32, memory_format=torch.channels_last)
         return values.div_(255).sub_(self._mean).div_(self._std)
 
-    def _views(self, images: torch.Tensor) -> Outputs:
-        features, layers = self._one(images)
+    def _average_views(self, images: torch.Tensor) -> Outputs:
+        features, layers = self._run_once(images)
         if not self.flip:
             return features, layers
-        mirrored, others = self._one(images.flip(-1))
+        mirrored, others = self._run_once(images.flip(-1))
         return (
             (features + mirrored) / 2,
             {name: (value + others[name]) / 2 for name, value in layers.items()},
         )
 
-    def _one(self, images: torch.Tensor) -> Outputs:
+    def _run_once(self, images: torch.Tensor) -> Outputs:
         features, layers = self.model(images)
         return features.float(), layers
 
@@ -229,7 +232,7 @@ class _Compiled:
         except Exception as error:  # the compiler and its tools raise whatever they run into
             raise ConfigError(
                 f"features.compile: {self._name} fails when it is compiled for {images.device} "
-                f"({line(error)}); write compile: false"
+                f"({one_line(error)}); write compile: false"
             ) from error
         return outputs
 
@@ -269,11 +272,11 @@ class Tapped(torch.nn.Module):
         for tap in taps:
             if tap.entry:
                 tap.module.register_forward_pre_hook(
-                    lambda _module, inputs, tap=tap: self._take(tap, inputs[0])
+                    lambda _module, inputs, tap=tap: self._take_output(tap, inputs[0])
                 )
             else:
                 tap.module.register_forward_hook(
-                    lambda _module, _inputs, output, tap=tap: self._take(tap, output)
+                    lambda _module, _inputs, output, tap=tap: self._take_output(tap, output)
                 )
 
     def forward(self, images: torch.Tensor) -> Outputs:
@@ -281,7 +284,7 @@ class Tapped(torch.nn.Module):
         features = self.model(images)
         return features, self.taken.values
 
-    def _take(self, tap: _Tap, value: Any) -> None:
+    def _take_output(self, tap: _Tap, value: Any) -> None:
         if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4):
             raise ConfigError(
                 f"layers: block {tap.name} of {self.label} gives neither tokens nor maps; remove "
@@ -295,7 +298,7 @@ class Tapped(torch.nn.Module):
             self.taken.values[tap.name] = value[:, tap.first].float()
 
 
-def _taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_Tap]:
+def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_Tap]:
     if not options.layers:
         return []
     blocks = find_blocks(model)
@@ -346,22 +349,22 @@ def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     shown = find_blocks(model)
     if shown is None:
         return []
-    return [block for stage in shown.modules for block in _flattened(stage)]
+    return [block for stage in shown.modules for block in _flatten_stage(stage)]
 
 
-def _flattened(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def _flatten_stage(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Yields the blocks of a stage; a stage that keeps none is one itself."""
     inner = getattr(stage, "blocks", None)
     if isinstance(stage, _SEQUENCES):
         for child in stage:
-            yield from _flattened(child)
+            yield from _flatten_stage(child)
     elif isinstance(inner, _SEQUENCES):
-        yield from _flattened(inner)
+        yield from _flatten_stage(inner)
     else:
         yield stage
 
 
-def description(network: Network) -> dict[str, int]:
+def describe_network(network: Network) -> dict[str, int]:
     """Returns the numbers of features and of blocks; 0 blocks where none shows."""
     return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}
 
@@ -378,7 +381,7 @@ def state_sha256(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Returns an error's text on one line, cut where it lists a whole model."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -86,7 +86,7 @@ class Options(NetworkOptions):
 
     @model_validator(mode="after")
     def _check_weights(self) -> Options:
-        _, named = _split(self.model)
+        _, named = _split_name(self.model)
         if named and self.pretrained not in (None, named):
             raise ValueError(
                 f"model {self.model} and pretrained {self.pretrained} name different weights; "
@@ -107,15 +107,15 @@ class Options(NetworkOptions):
 
     @property
     def architecture(self) -> str:
-        return _split(self.model)[0]
+        return _split_name(self.model)[0]
 
     @property
     def tag(self) -> str | None:
         """The pretrained tag, as open_clip writes it; None for a checkpoint or random weights."""
-        tag = _split(self.model)[1] or self.pretrained or None
+        tag = _split_name(self.model)[1] or self.pretrained or None
         return None if tag is None else tag.lower().replace("-", "_")
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         self.check_checkpoint()
         known = known_models()
         if known is None or ":" in self.model:
@@ -124,7 +124,7 @@ class Options(NetworkOptions):
         if model is None:
             raise ConfigError(
                 f"model: open_clip knows no {self.architecture!r}; "
-                f"{_remedy(self.architecture, known)}"
+                f"{_suggest_names(self.architecture, known)}"
             )
         if self.tag is not None:
             self._check_tag(model, known)
@@ -135,9 +135,9 @@ class Options(NetworkOptions):
             tags = ", ".join(model.tags) or "none; write pretrained: false, or a checkpoint"
             raise ConfigError(
                 f"pretrained: open_clip has no weights {self.tag!r} of {self.architecture}; "
-                f"{_remedy(str(self.tag), model.tags)}: it has {tags}"
+                f"{_suggest_names(str(self.tag), model.tags)}: it has {tags}"
             )
-        built = model.activation if self.quick_gelu is None else _activation(self.quick_gelu)
+        built = model.activation if self.quick_gelu is None else _name_activation(self.quick_gelu)
         # A name that says QuickGELU is right also where the list of weights forgot to.
         wanted = QUICK if QUICK in (trained, model.activation) else USUAL
         if built == wanted:
@@ -160,7 +160,7 @@ class Options(NetworkOptions):
         included = model is not None and model.tokenizer == OWN
         return included or find_spec("transformers") is not None
 
-    def warnings(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         if self.reads_text:
             return []
         return [
@@ -190,17 +190,17 @@ class KnownModel(NamedTuple):
     tags: dict[str, str]
 
 
-def _split(model: str) -> tuple[str, str | None]:
+def _split_name(model: str) -> tuple[str, str | None]:
     """Splits `name.tag` into name and tag; names of the Hub and of folders have no tag."""
     name, _, tag = ("", "", "") if ":" in model else model.partition(".")
     return (name, tag or None) if name else (model, None)
 
 
-def _activation(quick: bool) -> str:
+def _name_activation(quick: bool) -> str:
     return QUICK if quick else USUAL
 
 
-def _remedy(name: str, known: Iterable[str]) -> str:
+def _suggest_names(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3)
     return f"write {' or '.join(close)}" if close else "correct it"
 
@@ -232,10 +232,10 @@ def list_names() -> str:
     for name in sorted(open_clip.list_models()):
         config = open_clip.get_model_config(name)
         hub = config["text_cfg"].get("hf_tokenizer_name") is not None
-        words = [name, _activation(bool(config.get("quick_gelu"))), "hub" if hub else OWN]
+        words = [name, _name_activation(bool(config.get("quick_gelu"))), "hub" if hub else OWN]
         for tag in list_pretrained_tags_by_model(name):
             trained = bool(get_pretrained_cfg(name, tag).get("quick_gelu"))
-            words.append(f"{tag}:{_activation(trained)}")
+            words.append(f"{tag}:{_name_activation(trained)}")
         lines.append(" ".join(words))
     return "\n".join(lines) + "\n"
 
@@ -253,8 +253,8 @@ def describe(options: Options, device: str) -> dict[str, int]:
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch
 
-    network = _network(_create(options, shapes_on=device).visual, options, runtime)[0]
-    return network_forward.description(network)
+    network = _make_network(_create_model(options, shapes_on=device).visual, options, runtime)[0]
+    return network_forward.describe_network(network)
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
@@ -266,16 +266,16 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     """
     from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes  # heavy: torch
 
-    model = _create(options)
+    model = _create_model(options)
     visual, activation = model.visual, _described_activation(model)
     del model
     weights_sha256 = _weights_sha256(options, visual)
     views = options.preprocessing
-    network, resolved, steps = _network(visual, options, runtime)
+    network, resolved, steps = _make_network(visual, options, runtime)
     height, width = resolved["size"]
     preprocessing = {
         "color": "RGB",
-        **{name: _plain(value) for name, value in resolved.items()},
+        **{name: _plain_value(value) for name, value in resolved.items()},
         **views.resolved_views(),
         "activation": activation,
     }
@@ -311,17 +311,17 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     )
 
 
-def _network(
+def _make_network(
     visual: Any, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any], Callable[[Any], torch.Tensor]]:
     """Returns an image tower's network, its preprocessing as resolved, and the steps to bytes."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     resolved = dict(visual.preprocess_cfg)
-    resolved["size"] = _pair(resolved["size"])
-    steps, mean, std = _steps(resolved)
-    network = network_forward.prepare(
-        _tower(visual),
+    resolved["size"] = _size_pair(resolved["size"])
+    steps, mean, std = _split_transform(resolved)
+    network = network_forward.prepare_network(
+        _wrap_tower(visual),
         options,
         runtime,
         name=options.architecture,
@@ -363,22 +363,22 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
     """
     import torch
 
-    tokenizer = _tokenizer(options)
-    model = _create(options)
+    tokenizer = _make_tokenizer(options)
+    model = _create_model(options)
     activation = _described_activation(model)
     weights_sha256 = _weights_sha256(options, model)
     model = model.to(runtime.device).eval().requires_grad_(False)
 
     @torch.inference_mode()
-    def encode(sentences: Sequence[str]) -> torch.Tensor:
+    def encode_sentences(sentences: Sequence[str]) -> torch.Tensor:
         tokens = tokenizer(list(sentences)).to(runtime.device)
         embedded: torch.Tensor = model.encode_text(tokens, normalize=True)
         return embedded.float()
 
     bias = getattr(model, "logit_bias", None)
     return TextEncoder(
-        encode=encode,
-        dimension=encode(["a"]).shape[1],
+        encode=encode_sentences,
+        dimension=encode_sentences(["a"]).shape[1],
         logit_scale=float(model.logit_scale.exp()),
         logit_bias=None if bias is None else float(bias),
         weights_sha256=weights_sha256,
@@ -397,7 +397,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
     )  # fmt: skip
 
 
-def _tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
+def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
     """Returns open_clip's tokenizer, with an error where OpenAI's would cut a sentence off.
 
     Raises:
@@ -416,7 +416,7 @@ def _tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
             "tokenizer, such as ViT-B-32-quickgelu"
         ) from error
 
-    def tokenize(sentences: list[str]) -> torch.Tensor:
+    def tokenize_sentences(sentences: list[str]) -> torch.Tensor:
         if isinstance(tokenizer, open_clip.SimpleTokenizer):
             limit = int(tokenizer.context_length or 0)
             for sentence in sentences:
@@ -429,10 +429,10 @@ def _tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
         tokens: torch.Tensor = tokenizer(sentences)
         return tokens
 
-    return tokenize
+    return tokenize_sentences
 
 
-def _create(options: Options, *, shapes_on: str | None = None) -> Any:
+def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     """Creates the whole model, with its weights, on the CPU.
 
     Args:
@@ -443,7 +443,7 @@ def _create(options: Options, *, shapes_on: str | None = None) -> Any:
     import open_clip
     import torch
 
-    from dpprobe.backbones.network_forward import line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
     views = options.preprocessing
     overrides: dict[str, Any] = views.model_dump(
@@ -479,7 +479,7 @@ def _create(options: Options, *, shapes_on: str | None = None) -> Any:
         if options.tag is not None or ":" in options.model:
             remedy = f"check the name and preprocessing.size; {NO_NETWORK}"
         raise ConfigError(
-            f"model: open_clip cannot create {options.model} ({line(error)}); {remedy}"
+            f"model: open_clip cannot create {options.model} ({one_line(error)}); {remedy}"
         ) from error
 
 
@@ -495,10 +495,10 @@ def _described_activation(model: Any) -> str:
     """Returns the activation of the towers as built; ResNets and timm's towers have others."""
     from open_clip.transformer import QuickGELU
 
-    return _activation(any(isinstance(module, QuickGELU) for module in model.modules()))
+    return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))
 
 
-def _steps(
+def _split_transform(
     resolved: Mapping[str, Any],
 ) -> tuple[Callable[[Any], torch.Tensor], list[float], list[float]]:
     """Returns open_clip's evaluation transform up to bytes, and the mean and std that follow it."""
@@ -511,7 +511,7 @@ def _steps(
     return Compose([*steps, PILToTensor()]), list(normalise.mean), list(normalise.std)
 
 
-def _tower(visual: Any) -> torch.nn.Module:
+def _wrap_tower(visual: Any) -> torch.nn.Module:
     """Wraps the image tower so that it gives embeddings alone: some give their tokens beside."""
     import torch
 
@@ -528,10 +528,10 @@ def _tower(visual: Any) -> torch.nn.Module:
     return Tower()
 
 
-def _pair(size: int | Sequence[int]) -> tuple[int, int]:
+def _size_pair(size: int | Sequence[int]) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
     return height, width
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

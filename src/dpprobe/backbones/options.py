@@ -40,7 +40,7 @@ class BackboneOptions(Options, ABC):
     )
 
     @abstractmethod
-    def check(self) -> None:
+    def check_files(self) -> None:
         """Raises ConfigError when a named file or model is missing. Cheap: reads no weights."""
 
     @property
@@ -75,7 +75,7 @@ class BackboneOptions(Options, ABC):
         """True if training images enter by a part that depends on their bytes."""
         return False
 
-    def warnings(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """Returns what a user should know beforehand, one line each. Cheap."""
         return []
 

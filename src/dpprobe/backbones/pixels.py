@@ -33,7 +33,7 @@ class Options(ProjectedOptions):
         channels = 1 if self.color == "gray" else 3
         return None if self.size is None else channels * self.size**2
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         """Checks that there are features to project: else there is nothing to look for."""
         self.check_projection()
 
@@ -62,7 +62,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             preprocessing=preprocessing,
             weights_sha256=None,
             libraries=["pillow"],
-            exclude=options.unset,
+            exclude=options.unset_options,
         ),
         transform=ToTensor(
             mode="L" if options.color == "gray" else "RGB",
@@ -70,5 +70,5 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             mean=options.mean,
             std=options.std,
         ),
-        forward=options.projected(forward, runtime.device),
+        forward=options.add_projection(forward, runtime.device),
     )

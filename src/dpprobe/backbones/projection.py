@@ -39,7 +39,7 @@ class ProjectedOptions(BackboneOptions):
     )
 
     @property
-    def unset(self) -> frozenset[str]:
+    def unset_options(self) -> frozenset[str]:
         """Options that are absent: they were unknown when older features were extracted."""
         return frozenset({"project"} if self.project is None else ())
 
@@ -72,21 +72,21 @@ class ProjectedOptions(BackboneOptions):
 
     def extraction_params(self) -> dict[str, Any]:
         values = super().extraction_params()
-        return {name: value for name, value in values.items() if name not in self.unset}
+        return {name: value for name, value in values.items() if name not in self.unset_options}
 
-    def projected(
+    def add_projection(
         self, forward: Callable[[torch.Tensor], torch.Tensor], device: str
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """Returns a backbone's forward pass followed by the projection, if there is one."""
         if self.project is None:
             return forward
         assert self.full_dimension is not None
-        matrix = signs(self.full_dimension, self.project).to(device)
+        matrix = draw_signs(self.full_dimension, self.project).to(device)
         return lambda batch: forward(batch) @ matrix
 
 
 @lru_cache(maxsize=2)
-def signs(dimension: int, width: int) -> torch.Tensor:
+def draw_signs(dimension: int, width: int) -> torch.Tensor:
     """Returns the projection float32 [dimension, width], of entries 1 and -1 over sqrt(width)."""
     import numpy as np  # heavy, as torch: planning imports this module
     import torch

@@ -33,7 +33,7 @@ class Options(ProjectedOptions):
         paths = 1 + self.J * self.L + self.J * (self.J - 1) // 2 * self.L**2
         return (1 if self.color == "gray" else 3) * paths * (self.size // 2**self.J) ** 2
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         if self.size < 2**self.J:
             raise ConfigError(
                 f"size: {self.size} is smaller than 2^J = {2**self.J}; "
@@ -73,8 +73,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             preprocessing=preprocessing,
             weights_sha256=None,
             libraries=["kymatio", "pillow"],
-            exclude=options.unset,
+            exclude=options.unset_options,
         ),
         transform=ToTensor(mode="L" if options.color == "gray" else "RGB", size=options.size),
-        forward=torch.inference_mode()(options.projected(forward, runtime.device)),
+        forward=torch.inference_mode()(options.add_projection(forward, runtime.device)),
     )

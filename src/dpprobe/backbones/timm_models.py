@@ -89,7 +89,7 @@ class Options(NetworkOptions):
                 raise ValueError(channels_error(name, len(value), channels))
         return self
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         self._check_name()
         self.check_checkpoint()
 
@@ -101,7 +101,7 @@ class Options(NetworkOptions):
         architecture, _, tag = self.model.partition(".")
         if architecture not in known:
             raise ConfigError(
-                f"model: timm knows no {architecture!r}; {_nearest(architecture, known)}"
+                f"model: timm knows no {architecture!r}; {_suggest_names(architecture, known)}"
             )
         tags = known[architecture]
         if not self.pretrained or tags == (DEPRECATED,):
@@ -113,7 +113,8 @@ class Options(NetworkOptions):
             )
         if tag and tag not in tags:
             raise ConfigError(
-                f"model: timm has no weights {tag!r} of {architecture}; {_nearest(tag, tags)}: it "
+                f"model: timm has no weights {tag!r} of {architecture}; "
+                f"{_suggest_names(tag, tags)}: it "
                 f"has {', '.join(tags)}"
             )
 
@@ -127,7 +128,7 @@ class Options(NetworkOptions):
         return values if self.checkpoint is None else values | {"pretrained": None}
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _suggest_names(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3)
     return f"write {' or '.join(close)}" if close else "correct it"
 
@@ -169,14 +170,14 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     from dpprobe.backbones import network_forward  # heavy: torch
     from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes  # heavy: torch
 
-    model = _create(options)
+    model = _create_model(options)
     if options.checkpoint is None:
         weights_sha256 = network_forward.state_sha256(model)
     else:
         weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
-    architecture, tag = _name(options, model)
+    architecture, tag = _resolve_name(options, model)
     views = options.preprocessing
-    network, resolved = _network(model, options, runtime)
+    network, resolved = _make_network(model, options, runtime)
     channels, height, width = resolved["input_size"]
     mode: Mode = "L" if channels == 1 else "RGB"
     described = {**resolved, **views.resolved_views()}
@@ -226,11 +227,11 @@ def describe(options: Options, device: str) -> dict[str, int]:
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch
 
-    network = _network(_create(options, shapes=True), options, runtime)[0]
-    return network_forward.description(network)
+    network = _make_network(_create_model(options, shapes=True), options, runtime)[0]
+    return network_forward.describe_network(network)
 
 
-def _network(
+def _make_network(
     model: Any, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any]]:
     """Returns a model's network without its classifier, and the preprocessing as resolved."""
@@ -238,11 +239,11 @@ def _network(
 
     from dpprobe.backbones import network_forward  # heavy: torch
 
-    resolved = _preprocessing(options, resolve_model_data_config(model))
+    resolved = _resolve_preprocessing(options, resolve_model_data_config(model))
     channels, height, width = resolved["input_size"]
-    _resize(model, options, (height, width))
+    _resize_network(model, options, (height, width))
     model.reset_classifier(0)
-    network = network_forward.prepare(
+    network = network_forward.prepare_network(
         model,
         options,
         runtime,
@@ -256,14 +257,14 @@ def _network(
     return network, resolved
 
 
-def _name(options: Options, model: Any) -> tuple[str, str | None]:
+def _resolve_name(options: Options, model: Any) -> tuple[str, str | None]:
     """Returns the architecture that timm chose, and the tag of the weights if they are timm's."""
     resolved = model.pretrained_cfg
     architecture = resolved.get("architecture") or options.model.partition(".")[0]
     return architecture, (resolved.get("tag") or None) if options.pretrained else None
 
 
-def _create(options: Options, *, shapes: bool = False) -> Any:
+def _create_model(options: Options, *, shapes: bool = False) -> Any:
     """Creates the model with its weights; with those of a checkpoint it has no classifier.
 
     A checkpoint has the model's own resolution, or that of `preprocessing.size`.
@@ -275,7 +276,7 @@ def _create(options: Options, *, shapes: bool = False) -> Any:
     from dpprobe.backbones import checkpoints  # heavy: torch
 
     if options.checkpoint is None:
-        return _build(options, pretrained=options.pretrained and not shapes)
+        return _call_timm(options, pretrained=options.pretrained and not shapes)
     path = resolve_path(options.checkpoint)
     numpy = path.suffix in checkpoints.NUMPY_SUFFIXES
     state = {} if numpy else checkpoints.read_state(path, shapes=shapes)
@@ -286,9 +287,9 @@ def _create(options: Options, *, shapes: bool = False) -> Any:
     for size in sizes:
         try:
             if numpy:
-                return _build(options, checkpoint_path=str(path), **size)
-            model = _build(options, **size)
-            checkpoints.fill(model, state, path=path, name=options.model)
+                return _call_timm(options, checkpoint_path=str(path), **size)
+            model = _call_timm(options, **size)
+            checkpoints.load_weights(model, state, path=path, name=options.model)
         except ConfigError as error:
             errors.append(error)
         else:
@@ -296,25 +297,25 @@ def _create(options: Options, *, shapes: bool = False) -> Any:
     raise errors[0]
 
 
-def _build(options: Options, **arguments: Any) -> Any:
+def _call_timm(options: Options, **arguments: Any) -> Any:
     """Calls timm.create_model with the options' arguments and further ones."""
     import timm
     import torch
 
-    from dpprobe.backbones.network_forward import line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
             model = timm.create_model(options.model, **(options.model_args | arguments))
     except (KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
-        if fault := _fault(options, str(error)):
+        if fault := _explain_fault(options, str(error)):
             raise ConfigError(fault) from error
         remedy = "check the name, the checkpoint and model_args"
         if options.pretrained:
             remedy = f"check the name and model_args; {NO_NETWORK}"
         raise ConfigError(
-            f"model: timm cannot create {options.model} ({line(error)}); {remedy}"
+            f"model: timm cannot create {options.model} ({one_line(error)}); {remedy}"
         ) from error
     if not hasattr(model, "reset_classifier"):
         raise ConfigError(
@@ -324,22 +325,25 @@ def _build(options: Options, **arguments: Any) -> Any:
     return model
 
 
-def _fault(options: Options, said: str) -> str | None:
+def _explain_fault(options: Options, said: str) -> str | None:
     """Returns the error and its remedy for a tag or an argument that timm does not know."""
     architecture, _, tag = options.model.partition(".")
     if tag and said.startswith("Invalid pretrained tag"):
         tags = (known_architectures() or {}).get(architecture, ())
         has = f"it has {', '.join(tags)}" if tags else "timm has none of it"
-        return f"model: timm has no weights {tag!r} of {architecture}; {_nearest(tag, tags)}: {has}"
+        return (
+            f"model: timm has no weights {tag!r} of {architecture}; "
+            f"{_suggest_names(tag, tags)}: {has}"
+        )
     refused = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
     if refused is None or refused[2] not in options.model_args:
         return None
     kind, key = refused.groups()
-    remedy = _nearest(key, _arguments(architecture, kind))
+    remedy = _suggest_names(key, _list_arguments(architecture, kind))
     return f"model_args: {key} is no argument of {architecture} ({kind}); {remedy}"
 
 
-def _arguments(architecture: str, kind: str) -> list[str]:
+def _list_arguments(architecture: str, kind: str) -> list[str]:
     """Lists the arguments that a study may give to a model's class; none where it is not found."""
     import timm
 
@@ -351,13 +355,13 @@ def _arguments(architecture: str, kind: str) -> list[str]:
     return [name for name in names if name not in RESERVED_ARGUMENTS]
 
 
-def _resize(model: Any, options: Options, size: tuple[int, int]) -> None:
+def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None:
     """Lets a network of a fixed size take another one: a ViT's position embeddings are resampled.
 
     Raises:
       ConfigError: when patches do not tile such images.
     """
-    from dpprobe.backbones.network_forward import line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
     embed: Any = getattr(model, "patch_embed", None)
     patch = getattr(embed, "patch_size", None)
@@ -375,12 +379,13 @@ def _resize(model: Any, options: Options, size: tuple[int, int]) -> None:
         model.set_input_size(img_size=size)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"model: {options.model} does not take images of {[*size]} ({line(error)}); {remedy}, "
+            f"model: {options.model} does not take images of {[*size]} ({one_line(error)}); "
+            f"{remedy}, "
             "or leave it out"
         ) from error
 
 
-def _preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the preprocessing that timm resolves, with the study's overrides; JSON-compatible."""
     channels = options.model_args.get("in_chans", resolved["input_size"][0])
     given = options.preprocessing.model_dump(
@@ -388,7 +393,7 @@ def _preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, A
     )
     size = given.pop("size", options.model_args.get("img_size"))
     sides = [size, size] if isinstance(size, int) else list(resolved["input_size"][1:])
-    values = {name: _plain(value) for name, value in (dict(resolved) | given).items()}
+    values = {name: _plain_value(value) for name, value in (dict(resolved) | given).items()}
     values["input_size"] = [channels, *sides]
     for name in ("mean", "std"):
         if isinstance(values[name], float | int):
@@ -400,5 +405,5 @@ def _preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, A
     return values
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

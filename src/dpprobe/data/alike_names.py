@@ -13,16 +13,16 @@ def text_of(value: Any) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Returns what names that look alike have in common."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
-def alike(names: Iterable[str]) -> list[tuple[str, ...]]:
+def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
     """Lists the names that another one looks like, each with all that do, in their order."""
     same: dict[str, dict[str, None]] = {}
     for name in names:
-        same.setdefault(folded(name), {})[name] = None
+        same.setdefault(fold_name(name), {})[name] = None
     return [tuple(group) for group in same.values() if len(group) > 1]
 
 

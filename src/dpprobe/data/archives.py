@@ -23,7 +23,7 @@ from typing import IO
 from filelock import FileLock, Timeout
 
 from dpprobe import artifacts
-from dpprobe.artifacts import megabytes
+from dpprobe.artifacts import format_size
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
 
@@ -50,7 +50,7 @@ def folder_name(name: str) -> str | None:
     return None
 
 
-def extract(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
+def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
     """Unpacks an archive into `directory`, which then holds its members and nothing else.
 
     It is unpacked beside and renamed, so `directory` is whole or as it was; a second process waits
@@ -71,13 +71,13 @@ def extract(archive: Path, directory: Path, *, sha256: str | None = None) -> Non
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
     if _is_whole(directory, mark, state):
         return
-    with _explained(archive, directory), _locked(directory):
+    with _explain_errors(archive, directory), _lock_folder(directory):
         if _is_whole(directory, mark, state):
             return
         prefix = f".{directory.name}.extracting"
         for left in directory.parent.iterdir():  # by a process that was killed
             if left.name.startswith(prefix):
-                _remove(left)
+                _remove_folder(left)
         temporary = directory.with_name(f"{prefix}-{secrets.token_hex(4)}")
         try:
             temporary.mkdir()
@@ -86,14 +86,14 @@ def extract(archive: Path, directory: Path, *, sha256: str | None = None) -> Non
             else:
                 _extract_tar(archive, temporary)
             mark.unlink(missing_ok=True)
-            _remove(directory)
+            _remove_folder(directory)
             # A mark without its folder counts for nothing.
-            artifacts.write_json(mark, {**state, **_contents(temporary)})
+            artifacts.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:
-            _remove(temporary)
+            _remove_folder(temporary)
             raise
-        artifacts.sync(directory.parent)
+        artifacts.flush_to_disk(directory.parent)
 
 
 def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
@@ -106,10 +106,10 @@ def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
         return False
     if not isinstance(known, dict) or any(known.get(key) != state[key] for key in state):
         return False
-    return known == {**state, **_contents(directory)}
+    return known == {**state, **_count_contents(directory)}
 
 
-def _contents(folder: Path) -> dict[str, int]:
+def _count_contents(folder: Path) -> dict[str, int]:
     """Counts the files of a folder and the bytes that they have together."""
     files, size = 0, 0
     for place, _, names in os.walk(folder):
@@ -120,7 +120,7 @@ def _contents(folder: Path) -> dict[str, int]:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _lock_folder(directory: Path) -> Iterator[None]:
     """Keeps other processes from unpacking into a folder at the same time."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     path = directory.with_name(f".{directory.name}.lock")
@@ -143,7 +143,7 @@ def _locked(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def decompress(archive: Path, path: Path, *, largest: int) -> None:
+def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
     """Unpacks a gzip of one file.
 
     Args:
@@ -155,26 +155,26 @@ def decompress(archive: Path, path: Path, *, largest: int) -> None:
       DataError: when it is damaged or larger.
     """
     with (
-        _explained(archive, path.parent),
+        _explain_errors(archive, path.parent),
         artifacts.atomic_path(path) as temporary,
         gzip.open(archive) as packed,
         temporary.open("wb") as stream,
     ):
-        _copy(packed, stream, limit=largest, where=archive.name)
+        _copy_limited(packed, stream, limit=largest, where=archive.name)
 
 
-def _remove(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
 
 
 @contextmanager
-def _explained(archive: Path, directory: Path) -> Iterator[None]:
+def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
     """Turns the errors of damaged archives and full disks into one line."""
     try:
         yield
     except _DAMAGE as error:
-        raise _damaged(archive, error) from error
+        raise _damaged_error(archive, error) from error
     except NotImplementedError as error:
         raise DataError(
             f"{archive}: packed in a way Python cannot unpack ({error}); unpack it with another "
@@ -182,7 +182,7 @@ def _explained(archive: Path, directory: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno is None:  # gzip and bzip2 say so that their content is no such
-            raise _damaged(archive, error) from error
+            raise _damaged_error(archive, error) from error
         if artifacts.is_full(error):
             raise DataError(
                 f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
@@ -194,7 +194,7 @@ def _explained(archive: Path, directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _damaged(archive: Path, error: Exception) -> DataError:
+def _damaged_error(archive: Path, error: Exception) -> DataError:
     line = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
     return DataError(
         f"{archive}: damaged or cut off ({line}); nothing was unpacked. Delete it and run again, "
@@ -225,19 +225,19 @@ def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) 
     free = shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{archive}: unpacked it takes {megabytes(size)}, and {megabytes(free)} are "
+            f"{archive}: unpacked it takes {format_size(size)}, and {format_size(free)} are "
             f"free in {folder.parent}; {artifacts.DISK_REMEDY}"
         )
 
 
-def _ignored(name: str) -> bool:
+def _is_ignored(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return IGNORED_FOLDER in parts or (bool(parts) and parts[-1] == IGNORED_FILE)
 
 
 def _extract_zip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
-        members = [member for member in packed.infolist() if not _ignored(member.filename)]
+        members = [member for member in packed.infolist() if not _is_ignored(member.filename)]
         for member in members:
             if member.flag_bits & 1:
                 raise DataError(
@@ -254,14 +254,14 @@ def _extract_zip(archive: Path, folder: Path) -> None:
                 _check_name(archive, member.filename)
         files = [member for member in members if not member.is_dir()]
         _check_members(archive, [(one.filename, one.file_size) for one in files], folder)
-        with _progress(archive, len(files)) as progress:
+        with _make_progress(archive, len(files)) as progress:
             for member in files:
                 path = folder / member.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with packed.open(member) as source, path.open("wb") as target:
                     where = f"{archive.name}: {member.filename}"
-                    _copy(source, target, limit=member.file_size, where=where)
-                progress.advance(1)
+                    _copy_limited(source, target, limit=member.file_size, where=where)
+                progress.advance_by(1)
 
 
 class _StrictTarInfo(tarfile.TarInfo):
@@ -284,7 +284,7 @@ def _extract_tar(archive: Path, folder: Path) -> None:
             "install Python 3.11.4 or newer"
         )
     with tarfile.open(archive, tarinfo=_StrictTarInfo) as packed:
-        members = [member for member in packed.getmembers() if not _ignored(member.name)]
+        members = [member for member in packed.getmembers() if not _is_ignored(member.name)]
         # tarfile stops before the checksum at the end of a compressed stream.
         while packed.fileobj is not None and packed.fileobj.read(COPY_BYTES):
             pass
@@ -299,10 +299,10 @@ def _extract_tar(archive: Path, folder: Path) -> None:
                 )
         files = [member for member in members if not member.isdir()]
         _check_members(archive, [(one.name, one.size) for one in files], folder)
-        with _progress(archive, len(files)) as progress:
+        with _make_progress(archive, len(files)) as progress:
             for member in members:
                 _extract_member(archive, packed, member, folder)
-                progress.advance(int(not member.isdir()))
+                progress.advance_by(int(not member.isdir()))
 
 
 def _extract_member(
@@ -318,11 +318,13 @@ def _extract_member(
         ) from error
 
 
-def _progress(archive: Path, files: int) -> Progress:
+def _make_progress(archive: Path, files: int) -> Progress:
     return Progress(files, label=f"unpack {archive.name}", unit="files")
 
 
-def _copy(source: IO[bytes] | gzip.GzipFile, target: IO[bytes], *, limit: int, where: str) -> None:
+def _copy_limited(
+    source: IO[bytes] | gzip.GzipFile, target: IO[bytes], *, limit: int, where: str
+) -> None:
     """Copies at most `limit` bytes; more is an error."""
     done = 0
     while chunk := source.read(COPY_BYTES):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dpprobe.data.alike_names import folded
+from dpprobe.data.alike_names import fold_name
 from dpprobe.data.csv_options import ManifestOptions
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
@@ -39,7 +39,7 @@ def check_columns(options: ManifestOptions, split: SplitName) -> None:
     Raises:
       ConfigError: naming the option and the column that is missing.
     """
-    file = options.file(split)
+    file = options.split_file(split)
     known = list(read_header(options, file, split))
     if options.split_column is not None and options.split_column not in known:
         raise _no_column("split_column", file, options.split_column, known)
@@ -52,7 +52,7 @@ def check_columns(options: ManifestOptions, split: SplitName) -> None:
     for number, join in enumerate(options.joins):
         where = f"joins.{number}"
         there = read_header(options, join.file, f"{where}.file")
-        for here, key in join.keys.items():
+        for here, key in join.key_columns.items():
             if here not in known:
                 raise _no_column(f"{where}.by", file, here, known)
             if key not in there:
@@ -65,14 +65,14 @@ def check_columns(options: ManifestOptions, split: SplitName) -> None:
                     f"{where}.columns: {column!r} is a column already; leave it out of the join"
                 )
             known.append(column)
-    for column, option in options.columns().items():
+    for column, option in options.list_columns().items():
         if column not in known:
             raise _no_column(option, file, column, known)
 
 
 def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> ConfigError:
     known = list(known)
-    near = [name for name in known if folded(name) == folded(column)]
+    near = [name for name in known if fold_name(name) == fold_name(column)]
     if near:
         hint = f"write {near[0]!r}, as the file spells it"
     elif character := other_delimiter(known):
@@ -103,7 +103,7 @@ def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, 
             f"{option}: {file}: write a file that ends in {', '.join(SUFFIXES)} (of a "
             f"workbook, {_EXCEL})"
         )
-    if not options.locate(file).is_file():
+    if not options.locate_path(file).is_file():
         raise ConfigError(
             f"{option}: no file {file} under root ({options.root}); correct it or put it there"
         )
@@ -124,13 +124,13 @@ def open_rows(options: ManifestOptions, file: str) -> Iterator[Reader]:
     Raises:
       ConfigError: naming the line, when it cannot be read.
     """
-    path = options.locate(file)
+    path = options.locate_path(file)
     tabs = file.lower().removesuffix(".gz").endswith(".tsv")
     reader = None
     try:
-        with _open(path) as raw:
+        with _open_file(path) as raw:
             _check_kind(file, raw.read(4))
-        with _open(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
+        with _open_file(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
             reader = csv.reader(
                 stream, delimiter=options.delimiter or ("\t" if tabs else ","), strict=True
             )
@@ -142,7 +142,7 @@ def open_rows(options: ManifestOptions, file: str) -> Iterator[Reader]:
         raise ConfigError(f"{file} line {line}: cannot be read ({error}); replace it") from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open_file(path: Path) -> IO[bytes]:
     return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
@@ -162,7 +162,7 @@ def _not_utf_8(file: str, path: Path) -> ConfigError:
     The reader is of no help there: it decodes many lines before it counts the first.
     """
     remedy = _AS_UTF_8.format("WINDOWS-1252")
-    with _open(path) as stream:
+    with _open_file(path) as stream:
         for number, line in enumerate(stream, start=1):
             try:
                 line.decode()

@@ -25,16 +25,16 @@ class Options(ManifestOptions):
 
     source: Literal["csv"] = "csv"
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         if not resolve_path(self.root).is_dir():
             raise ConfigError(f"root: no folder {self.root}; correct it or put the images there")
-        for name in self.splits():
+        for name in self.list_splits():
             csv_files.check_columns(self, name)
 
     def count_rows(self) -> tuple[int, int]:
         from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
-        return csv_rows.count(self)
+        return csv_rows.count_rows(self)
 
     def count_units(self) -> int | None:
         from dpprobe.data import csv_rows  # as above
@@ -56,15 +56,15 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """
     from dpprobe.data import csv_rows, table  # heavy: numpy, pandas and pyarrow
 
-    options.check()
-    parts = csv_rows.read(options)
+    options.check_files()
+    parts = csv_rows.read_rows(options)
     table.write_dataset(
         directory,
-        csv_rows.batches(options, parts),
+        csv_rows.make_batches(options, parts),
         options=recorded or options,
-        class_names=options.names(),
+        class_names=options.class_names_or_labels(),
         multi_label=options.multi_label(),
-        groups=list(options.groups()),
+        groups=list(options.list_groups()),
         units=options.names_units(),
         rows=sum(len(rows.frame) for rows in parts.values()),
         embed=options.embed,

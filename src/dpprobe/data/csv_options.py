@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from dpprobe.data.alike_names import alike, in_words
+from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
@@ -95,7 +95,7 @@ class Join(Block):
     )
 
     @property
-    def keys(self) -> dict[str, str]:
+    def key_columns(self) -> dict[str, str]:
         """Column here -> column of the file."""
         if isinstance(self.by, str):
             return {self.by: self.by}
@@ -212,11 +212,11 @@ class ManifestOptions(UnitOptions):
 
     @model_validator(mode="after")
     def _check_together(self) -> ManifestOptions:
-        for fault in self._faults():
+        for fault in self._list_faults():
             raise ValueError(fault)
         return self
 
-    def _faults(self) -> Iterator[str]:
+    def _list_faults(self) -> Iterator[str]:
         if (self.label_column is None) == (self.label_columns is None):
             yield "label_column, label_columns: write one of the two"
         if self.path_column is not None and self.path_template is not None:
@@ -237,7 +237,7 @@ class ManifestOptions(UnitOptions):
             )
         elif len(set(names)) != len(names):
             yield f"class_names: {', '.join(names)}: a name stands twice; remove it"
-        elif same := alike(names):
+        elif same := find_alike(names):
             yield f"class_names: {in_words(same[0])} differ in case or spaces alone; remove one"
         if self.label_columns is None:
             if self.uncertain != "error":
@@ -268,16 +268,16 @@ class ManifestOptions(UnitOptions):
         """Returns True if the manifest itself says which rows are tested on."""
         return self.test is not None or self.split_column is not None
 
-    def names(self) -> tuple[str, ...]:
+    def class_names_or_labels(self) -> tuple[str, ...]:
         """Returns the classes, or the labels."""
         names = self.class_names or self.label_columns
         assert names is not None  # see _faults
         return names
 
     def group_names(self) -> tuple[str, ...]:
-        return tuple(self.groups())
+        return tuple(self.list_groups())
 
-    def groups(self) -> dict[str, Group]:
+    def list_groups(self) -> dict[str, Group]:
         """Returns the subgroups: column of the split tables -> the column of its values."""
         given = self.group_columns
         pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
@@ -291,20 +291,23 @@ class ManifestOptions(UnitOptions):
 
         Another pattern under the same name makes other units, whose prices do not add up.
         """
-        return None if self.unit_column is None else self._origin(self.unit_column)
+        return None if self.unit_column is None else self._describe_column(self.unit_column)
 
-    def _origin(self, column: str) -> str:
+    def _describe_column(self, column: str) -> str:
         """Returns a column's name; of one that is made also what it is made of."""
         if column in self.extract:
             made = self.extract[column]
             return f"{column} ({made.pattern} in {made.column})"
         for join in self.joins:
             if column in join.columns:
-                keys = (f"{self._origin(here)} = {there}" for here, there in join.keys.items())
+                keys = (
+                    f"{self._describe_column(here)} = {there}"
+                    for here, there in join.key_columns.items()
+                )
                 return f"{column} ({join.file} by {', '.join(keys)})"
         return column
 
-    def locate(self, name: str) -> Path:
+    def locate_path(self, name: str) -> Path:
         """Returns a path that is written here: relative to `root`, unless it is absolute."""
         return resolve_path(self.root) / resolve_path(name)
 
@@ -326,7 +329,7 @@ class ManifestOptions(UnitOptions):
         """Returns why a unit can move another: by the split, or by a limit after other choices."""
         if fault := super().split_fault(own_test=own_test):
             return fault
-        options = self._choosing()
+        options = self._describe_filters()
         if not options or self.limit == Limit():
             return None
         return (
@@ -335,7 +338,7 @@ class ManifestOptions(UnitOptions):
         )
 
     def images_fault(self) -> str | None:
-        options = self._choosing()
+        options = self._describe_filters()
         if not options or self.max_images_per_patient is None:
             return None
         return (
@@ -343,7 +346,7 @@ class ManifestOptions(UnitOptions):
             "that one left out lets another in; write unit: patient, or a file of the rows to use"
         )
 
-    def _choosing(self) -> str:
+    def _describe_filters(self) -> str:
         """Returns the options that leave rows out by their values, in words; empty for none."""
         policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
         chosen = {
@@ -355,20 +358,22 @@ class ManifestOptions(UnitOptions):
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the CSV files, without the images: a changed one is refused by its hash."""
-        files = [self.file(name) for name in self.splits()] + [join.file for join in self.joins]
-        return tuple(dict.fromkeys(str(self.locate(file)) for file in files))
+        files = [self.split_file(name) for name in self.list_splits()] + [
+            join.file for join in self.joins
+        ]
+        return tuple(dict.fromkeys(str(self.locate_path(file)) for file in files))
 
     def multi_label(self) -> bool:
         return self.label_columns is not None
 
     def count_classes(self) -> int:
-        return len(self.names())
+        return len(self.class_names_or_labels())
 
-    def splits(self) -> tuple[SplitName, ...]:
+    def list_splits(self) -> tuple[SplitName, ...]:
         """Returns the splits that have a file each."""
         return ("train",) if self.test is None else ("train", "test")
 
-    def file(self, split: SplitName) -> str:
+    def split_file(self, split: SplitName) -> str:
         """Returns a split's file, as written."""
         written = self.train if split == "train" else self.test
         assert written is not None
@@ -380,7 +385,7 @@ class ManifestOptions(UnitOptions):
             return (self.path_column or "path",)
         return tuple(column for _, column, _ in template_parts(self.path_template) if column)
 
-    def columns(self) -> dict[str, str]:
+    def list_columns(self) -> dict[str, str]:
         """Returns every column that is read, but the keys of joins -> the option that names it."""
         option = "path_template" if self.path_template else "path_column"
         wanted = dict.fromkeys(self.path_columns(), option)
@@ -388,5 +393,5 @@ class ManifestOptions(UnitOptions):
             if getattr(self, name) is not None:
                 wanted[getattr(self, name)] = name
         wanted |= dict.fromkeys(self.label_columns or (), "label_columns")
-        wanted |= {group.column: "group_columns" for group in self.groups().values()}
+        wanted |= {group.column: "group_columns" for group in self.list_groups().values()}
         return wanted | dict.fromkeys(self.filters, "filters")

@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dpprobe.data import patient_units, table, train_test_split
-from dpprobe.data.alike_names import folded, joined_labels
+from dpprobe.data.alike_names import fold_name, joined_labels
 from dpprobe.data.csv_files import open_rows, read_header
 from dpprobe.data.csv_options import Group, Join, ManifestOptions
 from dpprobe.data.path_template import fill_template, template_parts
@@ -54,12 +54,12 @@ class ManifestRows:
     frame: pd.DataFrame
     codes: np.ndarray
 
-    def take(self, rows: np.ndarray | slice) -> ManifestRows:
+    def take_rows(self, rows: np.ndarray | slice) -> ManifestRows:
         """Takes some of the rows: those of a slice, or those where a mask is true."""
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
-def count(options: ManifestOptions) -> tuple[int, int]:
+def count_rows(options: ManifestOptions) -> tuple[int, int]:
     """Counts the rows of the train and of the test table. No image is looked at.
 
     Raises:
@@ -69,16 +69,16 @@ def count(options: ManifestOptions) -> tuple[int, int]:
     by_class = options.split_by == "class"
     if by_class and options.unit_column is None and not options.has_test():
         # Sizes of classes are enough: no id is needed, and no row is chosen.
-        strata = _strata(options, load(options, needed, quiet=True)["train"])
+        strata = _assign_strata(options, load_columns(options, needed, quiet=True)["train"])
         return train_test_split.count_rows(Counter(strata).values(), options.test_fraction)
-    parts = _split(options, needed, quiet=True)
+    parts = _read_sides(options, needed, quiet=True)
     return len(parts["train"].frame), len(parts["test"].frame)
 
 
 def count_units(options: ManifestOptions) -> int:
     """Counts the patients of the train table. No image is looked at."""
     assert options.unit_column is not None
-    rows = _split(options, _columns_that_decide(options), quiet=True)["train"]
+    rows = _read_sides(options, _columns_that_decide(options), quiet=True)["train"]
     return int(rows.frame[options.unit_column].nunique())
 
 
@@ -91,20 +91,20 @@ def _columns_that_decide(options: ManifestOptions) -> set[str]:
     return named | {*options.filters, *(options.label_columns or ())}
 
 
-def read(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
+def read_rows(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
     """Reads the rows of both tables.
 
     Raises:
       ConfigError: when a file cannot be read as it should, or no row is left.
     """
-    return _split(options, set(options.columns()), quiet=False)
+    return _read_sides(options, set(options.list_columns()), quiet=False)
 
 
-def _split(
+def _read_sides(
     options: ManifestOptions, needed: set[str], *, quiet: bool
 ) -> dict[SplitName, ManifestRows]:
     """Reads the needed columns of both tables' rows."""
-    parts = load(options, needed, quiet=quiet)
+    parts = load_columns(options, needed, quiet=quiet)
     units: dict[SplitName, list[str]] | None = None
     if options.unit_column is not None:
         units = {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}
@@ -112,14 +112,14 @@ def _split(
     sides = patient_units.assign_sides(
         options,
         {name: len(rows.frame) for name, rows in parts.items()},
-        ids=lambda: _ids(options, train),
-        strata=lambda: _strata(options, train),
+        ids=lambda: _make_ids(options, train),
+        strata=lambda: _assign_strata(options, train),
         units=units,
     )
     chosen = np.array(sides["train"], dtype=object)
-    parts["train"] = train.take(chosen == "train")
+    parts["train"] = train.take_rows(chosen == "train")
     if not options.has_test():
-        parts["test"] = train.take(chosen == "test")
+        parts["test"] = train.take_rows(chosen == "test")
     if not quiet and units is not None and options.max_images_per_patient is not None:
         logger.info(
             "%s: %d rows left out by max_images_per_patient",
@@ -128,39 +128,43 @@ def _split(
     return parts
 
 
-def load(
+def load_columns(
     options: ManifestOptions, needed: set[str], *, quiet: bool = False
 ) -> dict[SplitName, ManifestRows]:
     """Reads the needed columns of the manifest's splits, or of "train" where it is the only one."""
     if options.split_column is None:
         return {
-            name: _use(options, name, _read(options, name, needed, quiet=quiet), quiet=quiet)
-            for name in options.splits()
+            name: _use_rows(
+                options, name, _read_split(options, name, needed, quiet=quiet), quiet=quiet
+            )
+            for name in options.list_splits()
         }
-    frame = _read(options, "train", needed, quiet=quiet)
+    frame = _read_split(options, "train", needed, quiet=quiet)
     parts: dict[SplitName, ManifestRows] = {}
     names: tuple[SplitName, ...] = ("train", "test")
     for name in names:
         values = options.train_values if name == "train" else options.test_values
-        rows = frame[_chosen(frame, options.split_column, values, f"{name}_values", options.train)]
+        rows = frame[
+            _choose_rows(frame, options.split_column, values, f"{name}_values", options.train)
+        ]
         if rows.empty:
             written = sorted(frame[options.split_column].unique())
             raise ConfigError(
                 f"{name}_values: {options.train}: no row of column {options.split_column!r} "
                 f"says {' or '.join(map(str, values))}; it says {', '.join(written[:SHOWN])}"
             )
-        parts[name] = _use(options, name, rows, quiet=quiet)
+        parts[name] = _use_rows(options, name, rows, quiet=quiet)
     return parts
 
 
-def _use(
+def _use_rows(
     options: ManifestOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
 ) -> ManifestRows:
     """Returns the rows that filters, labels and the limit leave."""
-    file = options.file(name) if options.split_column is None else options.train
+    file = options.split_file(name) if options.split_column is None else options.train
     total = len(frame)
     for column, values in options.filters.items():
-        frame = frame[_chosen(frame, column, values, f"filters.{column}", file)]
+        frame = frame[_choose_rows(frame, column, values, f"filters.{column}", file)]
         if frame.empty:
             wanted = " or ".join(map(str, values))
             raise ConfigError(
@@ -168,9 +172,9 @@ def _use(
                 "correct the values"
             )
     filtered = total - len(frame)
-    codes = _codes(options, frame)
+    codes = _encode_labels(options, frame)
     kept = ~(codes == DROP).any(axis=1)
-    rows = ManifestRows(file=file, frame=frame, codes=codes).take(kept)
+    rows = ManifestRows(file=file, frame=frame, codes=codes).take_rows(kept)
     if rows.frame.empty:
         raise ConfigError(f"{file}: no {name} row is left; correct uncertain, missing or the file")
     if not quiet:
@@ -179,10 +183,10 @@ def _use(
             file, name, total, filtered, int((~kept).sum()),
         )  # fmt: skip
     most = getattr(options.limit, name)
-    return rows if most is None else rows.take(slice(most))
+    return rows if most is None else rows.take_rows(slice(most))
 
 
-def _chosen(
+def _choose_rows(
     frame: pd.DataFrame, column: str, values: Sequence[Any], option: str, file: str
 ) -> pd.Series:
     """Returns where a column has one of the values that an option names.
@@ -191,9 +195,9 @@ def _chosen(
       ConfigError: for a value that looks like one of these, whose rows would be lost in silence.
     """
     wanted = {str(value) for value in values}
-    looks = {folded(value): value for value in wanted}
+    looks = {fold_name(value): value for value in wanted}
     for written in sorted(set(frame[column].unique()) - wanted):
-        if named := looks.get(folded(written)):
+        if named := looks.get(fold_name(written)):
             line = frame[LINE][frame[column] == written].iloc[0]
             raise ConfigError(
                 f"{option}: {file} line {line}: {column} is {written!r}, which is not {named!r}; "
@@ -202,18 +206,18 @@ def _chosen(
     return frame[column].isin(wanted)
 
 
-def _read(
+def _read_split(
     options: ManifestOptions, name: SplitName, needed: set[str], *, quiet: bool
 ) -> pd.DataFrame:
     """Reads one split's file with its extracted and joined columns, in the order of its lines."""
-    file = options.file(name)
+    file = options.split_file(name)
     made = {column: options.extract[column] for column in options.extract}
     joins: list[Join] = []
     wanted = set(needed)
     for join in reversed(options.joins):  # a join's key may be another's column
         if wanted & set(join.columns):
             joins.insert(0, join)
-            wanted |= join.keys.keys()
+            wanted |= join.key_columns.keys()
     used = {column: made[column] for column in made if column in wanted}
     header = read_header(options, file, name)
     columns = {column for column in header if column in wanted}
@@ -228,7 +232,7 @@ def _read(
             )
         frame[column] = values
     for join in joins:
-        frame = _join(options, frame, join, file=file, quiet=quiet)
+        frame = _join_file(options, frame, join, file=file, quiet=quiet)
     return frame
 
 
@@ -258,11 +262,11 @@ def _read_file(options: ManifestOptions, file: str, columns: set[str]) -> pd.Dat
     return frame
 
 
-def _join(
+def _join_file(
     options: ManifestOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
 ) -> pd.DataFrame:
     """Joins another file's columns; keeps the rows and their order."""
-    keys = join.keys
+    keys = join.key_columns
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
     theirs = list(keys.values())
     other = other[(other[theirs] != "").all(axis=1)]  # a blank is no key
@@ -270,7 +274,7 @@ def _join(
     if twice.any() and not join.first:
         row = other[twice].iloc[0]
         raise ConfigError(
-            f"joins: {join.file} line {row[LINE]}: a second row of {_key(row, theirs)}; "
+            f"joins: {join.file} line {row[LINE]}: a second row of {_describe_key(row, theirs)}; "
             "remove one, add a key, or write first: true"
         )
     other = other[~twice]
@@ -284,8 +288,8 @@ def _join(
     )
     unmatched = int(joined[made[0]].isna().sum())
     if len(frame) and unmatched == len(frame):
-        ours = _key(frame.iloc[0], list(keys))
-        known = f"has {_key(other.iloc[0], theirs)}" if len(other) else "has no key at all"
+        ours = _describe_key(frame.iloc[0], list(keys))
+        known = f"has {_describe_key(other.iloc[0], theirs)}" if len(other) else "has no key at all"
         raise ConfigError(
             f"joins: {join.file}: no row of {file} has a row there ({file} has {ours}, {join.file} "
             f"{known}); correct `by`, or make such a column with `extract`"
@@ -295,15 +299,15 @@ def _join(
     return joined.drop(columns=made).fillna(dict.fromkeys(join.columns, ""))
 
 
-def _key(row: pd.Series, columns: Sequence[str]) -> str:
+def _describe_key(row: pd.Series, columns: Sequence[str]) -> str:
     return ", ".join(f"{name} {row[name]!r}" for name in columns)
 
 
-def _codes(options: ManifestOptions, frame: pd.DataFrame) -> np.ndarray:
+def _encode_labels(options: ManifestOptions, frame: pd.DataFrame) -> np.ndarray:
     """Returns the labels as numbers; negative where they are none."""
     if options.label_columns is None:
         assert options.label_column is not None
-        names = options.names()
+        names = options.class_names_or_labels()
         blank = DROP if options.missing == "drop" else BLANK
         numbers = {name: number for number, name in enumerate(names)}
         if not any(_is_index(name) for name in names):  # a number among the names is a name
@@ -312,7 +316,7 @@ def _codes(options: ManifestOptions, frame: pd.DataFrame) -> np.ndarray:
         return codes.fillna(OTHER).to_numpy(dtype=np.int64)[:, None]
     columns = []
     for name in options.label_columns:
-        meaning = {text: _meaning(options, name, text) for text in frame[name].unique()}
+        meaning = {text: _parse_label(options, name, text) for text in frame[name].unique()}
         columns.append(frame[name].map(meaning).to_numpy(dtype=np.int8))
     return np.stack(columns, axis=1)
 
@@ -321,7 +325,7 @@ def _is_index(name: str) -> bool:
     return name.lstrip("+-").isdecimal()
 
 
-def _meaning(options: ManifestOptions, column: str, text: str) -> int:
+def _parse_label(options: ManifestOptions, column: str, text: str) -> int:
     """Returns the code of one label of several."""
     if text.lower() in BLANKS:
         return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
@@ -337,7 +341,7 @@ def _meaning(options: ManifestOptions, column: str, text: str) -> int:
     return int(number) if number in (0, 1) else OTHER
 
 
-def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
+def _assign_strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
     """Returns each row's stratum: its class, or the same for all where there are several labels."""
     if options.label_columns is not None:
         return [0] * len(rows.codes)
@@ -345,13 +349,13 @@ def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
     return labels
 
 
-def _ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:
+def _make_ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:
     if options.id_column is not None:
         return list(rows.frame[options.id_column])
-    return _paths(options, rows)
+    return _make_paths(options, rows)
 
 
-def _paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
+def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
     """Returns each row's path as the manifest has it; empty where a column of it is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
     if options.path_template is None:
@@ -361,41 +365,46 @@ def _paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
     return [fill_template(parts, row) if all(row.values()) else "" for row in filled]
 
 
-def batches(
+def make_batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables. Both splits' rows must be known."""
     mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        mistaken = patient_units.mistaken(
+        mistaken = patient_units.find_mistaken(
             {name: rows.frame[options.unit_column] for name, rows in parts.items()}
         )
     for name, rows in parts.items():
         for start in range(0, len(rows.frame), BATCH_ROWS):
-            yield name, _batch(options, rows.take(slice(start, start + BATCH_ROWS)), mistaken)
+            yield (
+                name,
+                _make_batch(options, rows.take_rows(slice(start, start + BATCH_ROWS)), mistaken),
+            )
 
 
-def _batch(options: ManifestOptions, rows: ManifestRows, mistaken: Mapping[str, str]) -> pa.Table:
+def _make_batch(
+    options: ManifestOptions, rows: ManifestRows, mistaken: Mapping[str, str]
+) -> pa.Table:
     faults: list[list[tuple[str, str]]] = [[] for _ in range(len(rows.frame))]
-    written = _paths(options, rows)
+    written = _make_paths(options, rows)
     root = resolve_path(options.root)
     for fault, path in zip(faults, written, strict=True):
         if not path:
             fault.append(("missing", f"no path: {' or '.join(options.path_columns())} is blank"))
-    labels = _labels(options, rows, faults)
+    labels = _make_labels(options, rows, faults)
     groups = {
-        name: _group(group, rows.frame[group.column].tolist(), faults)
-        for name, group in options.groups().items()
+        name: _group_values(group, rows.frame[group.column].tolist(), faults)
+        for name, group in options.list_groups().items()
     }
     patients = None
     if options.unit_column is not None:
         patients = rows.frame[options.unit_column].tolist()
         for fault, further in zip(
-            faults, patient_units.faults(patients, mistaken, options.unit_column), strict=True
+            faults, patient_units.list_faults(patients, mistaken, options.unit_column), strict=True
         ):
             fault += further
     return table.make_batch(
-        ids=_ids(options, rows),
+        ids=_make_ids(options, rows),
         labels=labels,
         images=[None] * len(written),
         # No `~` is expanded in a row's path: it is data.
@@ -407,7 +416,7 @@ def _batch(options: ManifestOptions, rows: ManifestRows, mistaken: Mapping[str, 
     )
 
 
-def _labels(
+def _make_labels(
     options: ManifestOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
     """Returns the labels; None, and a fault that says why, where there is none."""
@@ -417,7 +426,11 @@ def _labels(
     for row, label in np.argwhere(rows.codes < 0).tolist():
         text, code = written[label][row], int(rows.codes[row, label])
         fault = _label_fault(options, columns[label], text, code)
-        if not hinted and code not in (BLANK, UNCERTAIN) and joined_labels([text], options.names()):
+        if (
+            not hinted
+            and code not in (BLANK, UNCERTAIN)
+            and joined_labels([text], options.class_names_or_labels())
+        ):
             hinted = True  # of rows beyond the first the same is true
             fault += (
                 "; its parts are: for several labels an image write a column of 0 and 1 for each "
@@ -441,13 +454,17 @@ def _label_fault(options: ManifestOptions, column: str, text: str, code: int) ->
     if code == UNCERTAIN:
         return f"{column} is -1, uncertain, and `uncertain` is error (ones, zeros or drop go on)"
     if options.label_columns is None:
-        near = [name for name in options.names() if folded(name) == folded(text)]
+        near = [
+            name for name in options.class_names_or_labels() if fold_name(name) == fold_name(text)
+        ]
         hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
         return f"{column} is {text!r}, which is none of class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"
 
 
-def _group(group: Group, values: list[str], faults: list[list[tuple[str, str]]]) -> list[str]:
+def _group_values(
+    group: Group, values: list[str], faults: list[list[tuple[str, str]]]
+) -> list[str]:
     """Returns a subgroup's values: as they are, or the ranges that they fall in."""
     if group.ignore_case:
         values = [value.casefold() for value in values]

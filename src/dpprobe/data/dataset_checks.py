@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dpprobe.data.alike_names import alike, in_words
+from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.problems import SHOWN, Problems
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def add_problem(
 ) -> None:
     """Adds a problem of one row, or a note on it."""
     detail = f"{image.origin}: {detail}" if image.origin else detail
-    problems.add(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
+    problems.add_problem(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
 
 
 class _First(NamedTuple):
@@ -60,7 +60,7 @@ class _First(NamedTuple):
     unit: str | None
     label: Any = None
 
-    def same(self, image: CheckedImage) -> str:
+    def say_what_agrees(self, image: CheckedImage) -> str:
         return "bytes" if image.sha256 == self.sha256 else "pixels"
 
 
@@ -132,14 +132,14 @@ class Checks:
             self._note_copy(key, first, image, label, unit)
         if twin is not None:
             self.twins += first is None
-            detail = f"the same {twin.same(image)} as {other} id {twin.id}"
-            detail += self._contradiction(twin, label)
+            detail = f"the same {twin.say_what_agrees(image)} as {other} id {twin.id}"
+            detail += self._describe_contradiction(twin, label)
             if self._options.duplicates == "error":
                 add_problem(self._problems, "duplicate", detail, split=split, image=image)
             elif self.twins <= SHOWN:
                 logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
 
-    def _contradiction(self, first: _First, label: Any) -> str:
+    def _describe_contradiction(self, first: _First, label: Any) -> str:
         """Says that a picture has two labels; nothing where they agree."""
         if label == first.label:
             return ""
@@ -151,23 +151,23 @@ class Checks:
     def _note_copy(
         self, key: bytes, first: _First, image: CheckedImage, label: Any, unit: str | None
     ) -> None:
-        detail = f"the same {first.same(image)} as train row {first.row} (id {first.id})"
+        detail = f"the same {first.say_what_agrees(image)} as train row {first.row} (id {first.id})"
         if unit != first.unit:
             detail += f", of another patient: {unit!r} and {first.unit!r}"
-        detail += (contradiction := self._contradiction(first, label))
+        detail += (contradiction := self._describe_contradiction(first, label))
         self._contradictions += bool(contradiction)
         add_problem(self._problems, "copy", detail, split="train", image=image)
-        self._copies.add(key, first, unit)
+        self._copies.add_copy(key, first, unit)
 
-    def copies(self) -> dict[str, CopyCounts]:
+    def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by the unit that they stand under.
 
         Of each unit `rows` that hold the image of an earlier row of another unit, the `most` units
         that hold one image, and `by` what images were compared.
         """
-        return self._copies.counts(by=BYTES_AND_PIXELS if self._decoded else BYTES)
+        return self._copies.count_copies(by=BYTES_AND_PIXELS if self._decoded else BYTES)
 
-    def finish(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
+    def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
         """Checks what is known only at the end.
 
         Args:
@@ -179,7 +179,7 @@ class Checks:
         self._check_spelling()
         for name, (rows, per_class) in sizes.items():
             if rows == 0:
-                self._problems.add("class", "no row", split=name)
+                self._problems.add_problem("class", "no row", split=name)
             else:
                 self._check_classes(name, per_class)
         train, test = (sizes[name][1].tolist() for name in ("train", "test"))
@@ -188,9 +188,9 @@ class Checks:
         counts = {name: (f"{name}: ", rows, "rows") for name, (rows, _) in sizes.items()}
         counts["classes"] = ("", len(self._class_names), "classes")
         for name, (where, count, unit) in counts.items():
-            expected = getattr(self._options.expected(), name)
+            expected = getattr(self._options.expected_counts(), name)
             if expected not in (None, count):
-                self._problems.add("size", f"{where}{count} {unit}, {expected} expected")
+                self._problems.add_problem("size", f"{where}{count} {unit}, {expected} expected")
 
     def _warn_of_copies(self) -> None:
         if self._contradictions:
@@ -199,7 +199,7 @@ class Checks:
                 "other label): correct the label or remove them; they stand in %s",
                 self._contradictions, self._problems.path,
             )  # fmt: skip
-        copies = self.copies()
+        copies = self.count_copies()
         if not copies["image"]["rows"]:
             return
         logger.warning(
@@ -218,10 +218,12 @@ class Checks:
 
     def _check_spelling(self) -> None:
         for column, values in self._groups.items():
-            for names in alike(values):
+            for names in find_alike(values):
                 name = column.removeprefix("group_")
-                self._problems.add("group", f"{name}: {in_words(names)} are groups of their own")
-        doubtful = alike(self._units)
+                self._problems.add_problem(
+                    "group", f"{name}: {in_words(names)} are groups of their own"
+                )
+        doubtful = find_alike(self._units)
         if doubtful:
             logger.warning(
                 "patients: %d differ from another by case or spaces alone, such as %s; each name "
@@ -241,13 +243,13 @@ class Checks:
                 return
         for name in names:
             kind = "class" if split == "train" else "untested"
-            self._problems.add(kind, f"no row of class {name}", split=split)
+            self._problems.add_problem(kind, f"no row of class {name}", split=split)
 
 
 def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
     """Names the classes with fewer than `RARE` training or test images, but some of both."""
     few = [
-        f"class {name}: {_images(rows, 'training')}, {_images(tested, 'test')}"
+        f"class {name}: {_count_images(rows, 'training')}, {_count_images(tested, 'test')}"
         for name, rows, tested in zip(class_names, train, test, strict=True)
         if 0 < min(rows, tested) < RARE
     ]
@@ -260,7 +262,7 @@ def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[
     )
 
 
-def _images(count: int, kind: str) -> str:
+def _count_images(count: int, kind: str) -> str:
     return f"{count:,} {kind} image{'' if count == 1 else 's'}"
 
 
@@ -281,13 +283,13 @@ class _Copies:
         self._units: dict[bytes, set[str | None]] = {}
         self._rows_of_others = 0
 
-    def add(self, key: bytes, first: _First, unit: str | None) -> None:
+    def add_copy(self, key: bytes, first: _First, unit: str | None) -> None:
         self._rows[key] += 1
         units = self._units.setdefault(key, {first.unit})
         self._rows_of_others += unit not in units
         units.add(unit)
 
-    def counts(self, *, by: str) -> dict[str, CopyCounts]:
+    def count_copies(self, *, by: str) -> dict[str, CopyCounts]:
         most = max(self._rows.values(), default=0) + 1
         counts: dict[str, CopyCounts] = {
             "image": {"rows": self._rows.total(), "most": most, "by": by}
@@ -301,7 +303,7 @@ class _Copies:
 def count_copies(
     images: Sequence[bytes], units: Sequence[str | None] | None
 ) -> dict[str, CopyCounts]:
-    """Counts as `Checks.copies` does, from what a table has of its training rows.
+    """Counts as `Checks.count_copies` does, from what a table has of its training rows.
 
     Args:
       images: the SHA-256 of each row's encoded image.
@@ -312,5 +314,5 @@ def count_copies(
         unit = None if units is None else units[row]
         first = seen.setdefault(image, _First(row, "", image, unit))
         if first.row != row:
-            copies.add(image, first, unit)
-    return copies.counts(by=BYTES)
+            copies.add_copy(image, first, unit)
+    return copies.count_copies(by=BYTES)

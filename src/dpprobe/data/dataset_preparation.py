@@ -1,6 +1,6 @@
 """Downloads a dataset and writes its split tables, by the module of its source.
 
-A source is one module with an `Options` class and a `prepare` function, named in
+A source is one module with an `Options` class and a `prepare_dataset` function, named in
 `dpprobe.data.registry.SOURCES`.
 """
 
@@ -17,7 +17,7 @@ from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
 
 
-def download(options: DatasetOptions, directory: Path) -> None:
+def download_dataset(options: DatasetOptions, directory: Path) -> None:
     """Fetches the files of a dataset into `directory`, and last writes its `receipt.json`.
 
     A file that is there already and has the right content is kept; an interrupted transfer goes
@@ -34,7 +34,7 @@ def download(options: DatasetOptions, directory: Path) -> None:
         write_receipt(directory, fetched, params=options.download_params())
 
 
-def prepare(
+def prepare_dataset(
     options: DatasetOptions,
     directory: Path,
     *,
@@ -46,7 +46,7 @@ def prepare(
     Args:
       options: the dataset's.
       directory: where the tables go.
-      downloaded: the folder that `download` filled, for a source that needs one.
+      downloaded: the folder that `download_dataset` filled, for a source that needs one.
       whole: with `subsample`, the folder of the tables of all rows; they are made, and removed,
         where it is not given.
 
@@ -65,7 +65,7 @@ def prepare(
         made = directory / "whole"
         if whole is None:
             shutil.rmtree(made, ignore_errors=True)
-            _prepare_whole(options.whole(), made, downloaded)
+            _prepare_whole(options.without_subsample(), made, downloaded)
         write_subsampled(whole or made, directory, options)
         shutil.rmtree(made, ignore_errors=True)
 

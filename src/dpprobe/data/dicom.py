@@ -67,14 +67,14 @@ def open_dicom(data: bytes) -> Image.Image:
     import numpy as np
     from PIL import Image
 
-    dataset = _read(data)
-    _check(dataset)
-    pixels = _pixels(dataset)
+    dataset = _read_dicom(data)
+    _check_dicom(dataset)
+    pixels = _decode_pixels(dataset)
     if pixels.ndim == 3:
         return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8), "RGB")
     try:
-        shades = _shades(dataset, pixels)
-    except Exception as error:  # as in `_read`
+        shades = _compute_shades(dataset, pixels)
+    except Exception as error:  # as in `_read_dicom`
         raise ImageError(
             f"DICOM: its rescale or window values are of no use ({type(error).__name__}); correct "
             "or remove them"
@@ -82,7 +82,7 @@ def open_dicom(data: bytes) -> Image.Image:
     return Image.fromarray(np.round(shades * 255).astype(np.uint8), "L")
 
 
-def _read(data: bytes) -> Dataset:
+def _read_dicom(data: bytes) -> Dataset:
     import pydicom
     from pydicom import config
 
@@ -96,17 +96,17 @@ def _read(data: bytes) -> Dataset:
         ) from None
 
 
-def _check(dataset: Dataset) -> None:
+def _check_dicom(dataset: Dataset) -> None:
     """Refuses what is no single picture, before its pixels are decoded."""
     if not any(name in dataset for name in _PIXELS):
         raise ImageError("DICOM: no pixels in it (cut short, or a report or an index of others)")
-    frames = _number(dataset.get("NumberOfFrames"), 1)
+    frames = _read_number(dataset.get("NumberOfFrames"), 1)
     if frames != 1:
         raise ImageError(
             f"DICOM: {frames} frames in one file; write each that is to be used as a file"
         )
     kind, bits = str(dataset.get("PhotometricInterpretation")), dataset.get("BitsAllocated")
-    if _number(dataset.get("SamplesPerPixel"), 1) == 3:
+    if _read_number(dataset.get("SamplesPerPixel"), 1) == 3:
         if bits != 8:
             raise ImageError(f"DICOM: colours of {bits} bits; write them with 8 bits")
     elif kind == "PALETTE COLOR":
@@ -115,7 +115,7 @@ def _check(dataset: Dataset) -> None:
         raise ImageError("DICOM: neither grey (MONOCHROME1, MONOCHROME2) nor colours (RGB, YBR)")
 
 
-def _pixels(dataset: Dataset) -> np.ndarray:
+def _decode_pixels(dataset: Dataset) -> np.ndarray:
     """Decodes the stored values: [rows, columns], or uint8 [rows, columns, 3] of RGB."""
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.pixels.utils import pixel_array
@@ -131,14 +131,14 @@ def _pixels(dataset: Dataset) -> np.ndarray:
         raise ImageError(f"DICOM: its transfer syntax ({name}) cannot be decoded here; {UNPACK}")
     try:
         return pixel_array(dataset)
-    except Exception as error:  # as in `_read`
+    except Exception as error:  # as in `_read_dicom`
         raise ImageError(
             f"DICOM: its pixels cannot be decoded, as if it were cut short or damaged "
             f"({type(error).__name__}, transfer syntax {syntax.name})"
         ) from None
 
 
-def _shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
+def _compute_shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
     """Returns the shade of each pixel, from 0 (black) to 1."""
     import numpy as np
     from pydicom.pixels.processing import apply_modality_lut
@@ -208,7 +208,7 @@ def _by_range(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
     return (values - shown.min()) / (shown.max() - shown.min())
 
 
-def _number(value: Any, otherwise: int) -> int:
+def _read_number(value: Any, otherwise: int) -> int:
     """Returns a header's whole number, or another one where it is absent or blank.
 
     Raises:

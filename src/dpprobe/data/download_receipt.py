@@ -42,7 +42,7 @@ class Receipt:
     params: Mapping[str, Any] | None
     revision: str | None
 
-    def sha256(self, name: str) -> str:
+    def find_sha256(self, name: str) -> str:
         """Returns the recorded SHA-256 of a file.
 
         Raises:

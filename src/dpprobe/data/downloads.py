@@ -32,7 +32,7 @@ import requests
 import urllib3
 
 from dpprobe import artifacts
-from dpprobe.artifacts import megabytes
+from dpprobe.artifacts import format_size
 from dpprobe.data.addresses import public_url
 from dpprobe.data.download_receipt import Fetched
 from dpprobe.errors import DownloadError, WrongDownloadError
@@ -99,7 +99,7 @@ class Checksum(NamedTuple):
     value: str
 
 
-def fetch(
+def fetch_file(
     url: str,
     path: Path,
     *,
@@ -150,7 +150,7 @@ def fetch(
 
 
 class _Wanted(NamedTuple):
-    """The arguments of `fetch`."""
+    """The arguments of `fetch_file`."""
 
     url: str
     path: Path
@@ -159,7 +159,7 @@ class _Wanted(NamedTuple):
     policy: Policy
 
     @property
-    def where(self) -> str:
+    def file_and_url(self) -> str:
         return f"{self.path.name}: {public_url(self.url)}"
 
 
@@ -186,7 +186,7 @@ class _Partial:
             raise DownloadError(
                 f"{self.path}: cannot be written ({error.strerror}); correct the permissions"
             ) from error
-        self._lock()
+        self._lock_file()
         # Earlier bytes may be of another version of the file.
         self.resumed = self.size > 0
         return self
@@ -206,7 +206,7 @@ class _Partial:
         """A sentence's part about the bytes that a further attempt builds on."""
         if self.size == 0:
             return ""
-        return f"{megabytes(self.size)} are kept and the next attempt goes on from there; "
+        return f"{format_size(self.size)} are kept and the next attempt goes on from there; "
 
     def clear(self) -> None:
         self._file.truncate(0)
@@ -221,9 +221,9 @@ class _Partial:
         """Gives the bytes their name, once they are on the disk."""
         os.fsync(self._file.fileno())
         self.path.replace(path)
-        artifacts.sync(path.parent)
+        artifacts.flush_to_disk(path.parent)
 
-    def _lock(self) -> None:
+    def _lock_file(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Between opening and locking another process may have renamed the file.
@@ -261,32 +261,33 @@ def _verify(path: Path, checksum: Checksum) -> tuple[str, str | None]:
 
 def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     """Completes the partial file and returns its SHA-256 once the checksum is right."""
-    _transfer(wanted, partial)
+    _transfer_missing(wanted, partial)
     sha256, fault = _verify(partial.path, wanted.checksum)
     if fault is not None and partial.resumed:
         # Once: a connection that always breaks makes parts of each attempt.
-        logger.warning("%s: resumed, it has %s; from the start", wanted.where, fault)
+        logger.warning("%s: resumed, it has %s; from the start", wanted.file_and_url, fault)
         partial.clear()
-        _transfer(wanted, partial)
+        _transfer_missing(wanted, partial)
         sha256, fault = _verify(partial.path, wanted.checksum)
     if fault is None:
         return sha256
     wrong = wanted.path.with_name(wanted.path.name + WRONG_SUFFIX)
     partial.path.replace(wrong)
     raise WrongDownloadError(
-        f"{wanted.where}: {fault}; kept as {wrong.name}. The file was changed or replaced: compare "
+        f"{wanted.file_and_url}: {fault}; kept as {wrong.name}. The file was changed or replaced: "
+        "compare "
         "with what its site says, and correct the checksum or the address"
     )
 
 
-def _transfer(wanted: _Wanted, partial: _Partial) -> None:
+def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
     """Requests the missing part until all is there, or too many tries brought nothing."""
     policy = wanted.policy
     furthest, failures = partial.size, 0
     with requests.Session() as session:
         while True:
             try:
-                return _request(session, wanted, partial)
+                return _request_missing(session, wanted, partial)
             except _Transient as caught:
                 fault = caught
             if partial.size >= furthest + GAIN_BYTES:
@@ -300,16 +301,16 @@ def _transfer(wanted: _Wanted, partial: _Partial) -> None:
                 wait *= random.uniform(0.5, 1.5)
             logger.warning(
                 "%s: %s; try %d of %d in %.1f s",
-                wanted.where, fault, failures + 1, policy.attempts, wait,
+                wanted.file_and_url, fault, failures + 1, policy.attempts, wait,
             )  # fmt: skip
             time.sleep(wait)
     raise DownloadError(
-        f"{wanted.where}: {fault}, after {policy.attempts} tries; {partial.kept}run again "
+        f"{wanted.file_and_url}: {fault}, after {policy.attempts} tries; {partial.kept}run again "
         "later, or correct the address"
     )
 
 
-def _request(session: requests.Session, wanted: _Wanted, partial: _Partial) -> None:
+def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Partial) -> None:
     """Makes one request for the missing part.
 
     Raises:
@@ -327,13 +328,13 @@ def _request(session: requests.Session, wanted: _Wanted, partial: _Partial) -> N
     except requests.RequestException as error:
         for kind, text in PERMANENT.items():
             if isinstance(error, kind):
-                raise WrongDownloadError(f"{wanted.where}: {text}") from None
-        raise _Transient(_reason(error)) from None
+                raise WrongDownloadError(f"{wanted.file_and_url}: {text}") from None
+        raise _Transient(_explain_failure(error)) from None
     with response:
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and partial.size:
             return  # all of the file is here, or another file: the checksum decides
         _check_status(response, wanted, partial)
-        _receive(response, wanted, partial)
+        _receive_body(response, wanted, partial)
 
 
 def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
@@ -364,7 +365,7 @@ def _retry_after(response: requests.Response) -> float | None:
         return None
 
 
-def _receive(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
+def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
     """Appends an answer's body to the partial file, or begins it anew."""
     chunks = _read_chunks(response)
     first = next(chunks, b"")
@@ -375,7 +376,7 @@ def _receive(response: requests.Response, wanted: _Wanted, partial: _Partial) ->
     needed = int(length) if length.isdecimal() else None
     free = shutil.disk_usage(wanted.path.parent).free
     if needed is not None and needed > free + (0 if resumed else partial.size):
-        raise DownloadError(_full(wanted, partial, needed, free))
+        raise DownloadError(_explain_full_disk(wanted, partial, needed, free))
     if resumed:
         partial.resumed = True
     else:
@@ -389,12 +390,12 @@ def _receive(response: requests.Response, wanted: _Wanted, partial: _Partial) ->
             partial.write(first)
             for chunk in chunks:
                 partial.write(chunk)
-                progress.advance((partial.size - start) // MEGABYTE - progress.done)
+                progress.advance_by((partial.size - start) // MEGABYTE - progress.done)
     except OSError as error:
         if artifacts.is_full(error):
             free = shutil.disk_usage(wanted.path.parent).free
             left = None if needed is None else needed - (partial.size - start)
-            raise DownloadError(_full(wanted, partial, left, free)) from error
+            raise DownloadError(_explain_full_disk(wanted, partial, left, free)) from error
         raise DownloadError(
             f"{partial.path}: cannot be written ({error.strerror or error}); correct the disk or "
             "the permissions and run again"
@@ -407,7 +408,7 @@ def _read_chunks(response: requests.Response) -> Iterator[bytes]:
         try:
             chunk = response.raw.read1(CHUNK_BYTES, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _Transient(_reason(error)) from error
+            raise _Transient(_explain_failure(error)) from error
         if not chunk:
             return
         yield chunk
@@ -419,23 +420,24 @@ def _refuse_page(first: bytes, wanted: _Wanted) -> None:
     page = start.startswith((b"<!doctype html", b"<html"))
     if page and not wanted.path.name.lower().endswith(PAGE_SUFFIXES):
         raise WrongDownloadError(
-            f"{wanted.where}: the address gives a web page now, not the file: perhaps a login, a "
+            f"{wanted.file_and_url}: the address gives a web page now, not the file: perhaps a "
+            "login, a "
             "licence to accept or a notice that the file has moved; open it in a browser and "
             "correct the address"
         )
 
 
-def _full(wanted: _Wanted, partial: _Partial, needed: int | None, free: int) -> str:
-    amount = f"{megabytes(needed)} more are needed" if needed is not None else "more is needed"
+def _explain_full_disk(wanted: _Wanted, partial: _Partial, needed: int | None, free: int) -> str:
+    amount = f"{format_size(needed)} more are needed" if needed is not None else "more is needed"
     return (
-        f"{wanted.where}: the disk is full: {amount} in {wanted.path.parent} and "
-        f"{megabytes(free)} are free; {partial.kept}{artifacts.DISK_REMEDY}"
+        f"{wanted.file_and_url}: the disk is full: {amount} in {wanted.path.parent} and "
+        f"{format_size(free)} are free; {partial.kept}{artifacts.DISK_REMEDY}"
     )
 
 
-def _reason(error: BaseException) -> str:
+def _explain_failure(error: BaseException) -> str:
     """Returns why a connection failed, without the address, which a library's text would show."""
-    causes = list(_causes(error))
+    causes = list(_list_causes(error))
     for cause in causes:
         if isinstance(cause, socket.gaierror):
             return "the host's name is not found"
@@ -447,9 +449,9 @@ def _reason(error: BaseException) -> str:
     return "the connection broke"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
     """Yields an error and those behind it: causes, reasons and wrapped errors."""
     yield error
     for behind in (getattr(error, "reason", None), error.__cause__, *error.args):
         if isinstance(behind, BaseException):
-            yield from _causes(behind)
+            yield from _list_causes(behind)

@@ -113,7 +113,7 @@ class Options(parquet.ColumnOptions):
             raise ValueError("a user name or token in the address; set HF_TOKEN instead")
         return value
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         parquet.check_splits(
             self.limit, test=self.test is not None, accepted=self.accepted_labels is not None
         )
@@ -161,7 +161,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
     token = get_token()
     api = HfApi(endpoint=options.endpoint, token=token or False, library_name="dpprobe")
-    info = _ask(
+    info = _ask_hub(
         lambda: api.dataset_info(options.repo, revision=options.revision, timeout=TIMEOUT),
         options,
         address=api.endpoint,
@@ -177,19 +177,20 @@ def download(options: Options, directory: Path) -> list[Fetched]:
         name
         for patterns in (options.train, options.test)
         if patterns is not None
-        for name in _matching(patterns, names, options)
+        for name in _match_files(patterns, names, options)
     ]
     fetched = [
-        _fetch(options, directory, name, api=api, token=token) for name in dict.fromkeys(wanted)
+        _fetch_checked(options, directory, name, api=api, token=token)
+        for name in dict.fromkeys(wanted)
     ]
     labels = options.accepted_labels
     if labels is not None:
         checksum = downloads.Checksum("sha256", labels.sha256)
-        fetched.append(downloads.fetch(labels.url, directory / _ACCEPTED, checksum=checksum))
+        fetched.append(downloads.fetch_file(labels.url, directory / _ACCEPTED, checksum=checksum))
     return fetched
 
 
-def _matching(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
+def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
     """Returns the files that patterns name, in the order of the patterns, then of the names."""
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -205,7 +206,7 @@ def _matching(patterns: parquet.Paths, names: Sequence[str], options: Options) -
     return files
 
 
-def _fetch(
+def _fetch_checked(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
     """Fetches one file and compares it with the checksum that the Hub states at its address.
@@ -227,7 +228,7 @@ def _fetch(
         revision=options.revision,
         endpoint=options.endpoint,
     )
-    stated = _ask(
+    stated = _ask_hub(
         lambda: get_hf_file_metadata(url, token=token or False, timeout=TIMEOUT),
         options,
         address=api.endpoint,
@@ -236,7 +237,7 @@ def _fetch(
     etag = stated.etag or ""
     # Git's checksum of files outside the large-file store.
     kind: Literal["sha256", "git"] = "sha256" if re.fullmatch("[0-9a-f]{64}", etag) else "git"
-    return downloads.fetch(
+    return downloads.fetch_file(
         url,
         directory / _FILES / name,
         checksum=downloads.Checksum(kind, etag),
@@ -246,7 +247,7 @@ def _fetch(
     )
 
 
-def _ask(
+def _ask_hub(
     question: Callable[[], Answer], options: Options, *, address: str, token: str | None
 ) -> Answer:
     """Asks the Hub, and asks again where the answer may come later.
@@ -258,8 +259,8 @@ def _ask(
     from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
     from tenacity.wait import wait_chain, wait_fixed
 
-    def log(state: RetryCallState) -> None:
-        fault = _fault(state.outcome.exception() if state.outcome else None)
+    def log_retry(state: RetryCallState) -> None:
+        fault = _describe_fault(state.outcome.exception() if state.outcome else None)
         logger.warning("%s: %s; asking again in %g s", address, fault, state.upcoming_sleep)
 
     attempts = len(WAITS) + 1
@@ -267,7 +268,7 @@ def _ask(
         retry=retry_if_exception(_may_pass),
         wait=wait_chain(*map(wait_fixed, WAITS)),
         stop=stop_after_attempt(attempts),
-        before_sleep=log,
+        before_sleep=log_retry,
         reraise=True,
     )
     try:
@@ -280,11 +281,12 @@ def _ask(
     except Exception as error:
         if _may_pass(error):
             raise DownloadError(
-                f"{options.repo}: {address} gives no answer ({_fault(error)}) after {attempts} "
+                f"{options.repo}: {address} gives no answer ({_describe_fault(error)}) after "
+                f"{attempts} "
                 "attempts; check the network and run again, what is here already is kept"
             ) from None
         if isinstance(error, errors.HfHubHTTPError):
-            raise _explain(error, options, token=token) from None
+            raise _explain_error(error, options, token=token) from None
         raise
 
 
@@ -299,7 +301,7 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, httpx2.TransportError | errors.FileMetadataError)
 
 
-def _fault(error: BaseException | None) -> str:
+def _describe_fault(error: BaseException | None) -> str:
     """Describes a fault in a few words, without the request's address."""
     from huggingface_hub import errors
 
@@ -308,7 +310,9 @@ def _fault(error: BaseException | None) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _explain(error: Any, options: Options, *, token: str | None) -> ConfigError | DownloadError:
+def _explain_error(
+    error: Any, options: Options, *, token: str | None
+) -> ConfigError | DownloadError:
     """Returns an error that says the remedy. It quotes nothing of the request."""
     from huggingface_hub import errors
 
@@ -356,19 +360,19 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
         if part.name.startswith(f"{_FILES}/")
     ]
 
-    def located(patterns: parquet.Paths) -> tuple[str, ...]:
-        matches = _matching(patterns, names, options)
+    def locate_files(patterns: parquet.Paths) -> tuple[str, ...]:
+        matches = _match_files(patterns, names, options)
         return tuple(str(downloaded / _FILES / name) for name in matches)
 
     shared = {name: getattr(options, name) for name in parquet.ColumnOptions.model_fields}
     local = parquet.Options(
         **{**shared, "source": "parquet"},
-        train=located(options.train),
-        test=None if options.test is None else located(options.test),
+        train=locate_files(options.train),
+        test=None if options.test is None else locate_files(options.test),
         accepted_labels=None
         if options.accepted_labels is None
         else parquet.AcceptedLabels(file=str(downloaded / _ACCEPTED)),
     )
-    local.check()
+    local.check_files()
     check_several_labels(declared=options.several_labels, actual=local.multi_label())
     parquet.prepare(local, directory, recorded=options, revision=options.revision)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from dpprobe.data.alike_names import folded
+from dpprobe.data.alike_names import fold_name
 from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.problems import ImageError
 
@@ -70,7 +70,9 @@ def open_image(data: bytes) -> Image.Image:
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        raise ImageError(f"cannot be decoded (no known kind of image: {_begins(data)})") from error
+        raise ImageError(
+            f"cannot be decoded (no known kind of image: {_describe_start(data)})"
+        ) from error
     except Exception as error:  # Pillow's readers raise errors of any kind
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ImageError(f"cannot be decoded ({line})") from error
@@ -92,20 +94,20 @@ def pixel_hash(picture: Image.Image) -> bytes:
     return digest.digest()
 
 
-def misspelt(path: str) -> str:
+def hint_misspelling(path: str) -> str:
     """Returns a hint for a missing file whose name is there in another spelling; or nothing."""
     if "\\" in path:
         return ": the path has backslashes, as on Windows; write / in their place"
     parent, name = os.path.split(path)
-    there = _names(parent or ".").get(folded(name))
+    there = _list_names(parent or ".").get(fold_name(name))
     return f": there is {there!r}, spelt otherwise" if there is not None else ""
 
 
 @lru_cache(maxsize=8)
-def _names(folder: str) -> dict[str, str]:
+def _list_names(folder: str) -> dict[str, str]:
     """Returns the names in a folder by what they look like."""
     try:
-        return {folded(path.name): path.name for path in Path(folder).iterdir()}
+        return {fold_name(path.name): path.name for path in Path(folder).iterdir()}
     except OSError:
         return {}
 
@@ -117,7 +119,7 @@ def _learn_heif() -> None:
     pillow_heif.register_heif_opener(thumbnails=False)
 
 
-def _begins(data: bytes) -> str:
+def _describe_start(data: bytes) -> str:
     if not data:
         return "it is empty"
     if data[4:8] == b"ftyp":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from dpprobe.data import train_test_split
-from dpprobe.data.alike_names import alike, in_words
+from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.train_test_split import SplitOptions
@@ -56,19 +56,19 @@ class Options(SplitOptions):
     )
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         list_images(self)
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
         """Returns every folder that is searched; `source_state` changes with the images in them."""
-        return tuple(sorted(str(folder) for folder, _ in self._walk()))
+        return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def source_state(self) -> str:
         """Hashes the images' names, sizes and times: an image replaced in place changes it."""
         root = resolve_path(self.path)
         states = []
-        for folder, entries in self._walk():
+        for folder, entries in self._walk_folders():
             place = folder.relative_to(root)
             for entry in entries:
                 try:
@@ -105,12 +105,12 @@ class Options(SplitOptions):
     def count_classes(self) -> int:
         return len(list_images(self).class_names)
 
-    def _walk(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+    def _walk_folders(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         root = resolve_path(self.path)
         parts = [root / name for name in ("train", "test") if (root / name).is_dir()]
         for part in parts or [root]:
             left_out = {part / name for name in self.exclude}
-            for folder, entries in _walk(part):
+            for folder, entries in _walk_folder(part):
                 if left_out.isdisjoint((folder, *folder.parents)):
                     yield folder, entries
 
@@ -188,7 +188,7 @@ def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> I
         for folder, images in classes.items():
             if not images:
                 yield f"path: {place}/{folder} holds no image; add some, remove it or exclude it"
-    for names in alike(sorted({folder for classes in files.values() for folder in classes})):
+    for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
             f"path: {options.path}: the class folders {in_words(names)} differ in case or spaces "
             "alone, and would be classes of their own; merge them, or give one a name of its own"
@@ -213,7 +213,7 @@ def _list_classes(
 
 def _list_files(root: Path, folder: Path, others: list[str]) -> list[str]:
     files: list[str] = []
-    for current, entries in _walk(folder):
+    for current, entries in _walk_folder(folder):
         place = current.relative_to(root).as_posix()
         for entry in entries:
             listed = files if is_image_file(entry.path) else others
@@ -221,7 +221,7 @@ def _list_files(root: Path, folder: Path, others: list[str]) -> list[str]:
     return sorted(files)
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
     """Yields a folder and all below it, each with its files.
 
     Names that begin with a dot are passed over, and the files that Windows puts beside images.
@@ -246,7 +246,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
             if error.errno == errno.ELOOP:
                 raise ConfigError(
                     f"path: {folder}: a link in it leads back to where it lies; remove the link "
-                    f"{_repeated(current)}"
+                    f"{_find_repeated_link(current)}"
                 ) from error
             raise ConfigError(
                 f"path: {current} cannot be listed ({error.strerror}); correct its permissions"
@@ -254,7 +254,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         yield current, files
 
 
-def _repeated(folder: Path) -> Path:
+def _find_repeated_link(folder: Path) -> Path:
     """Returns the first link on the way to a folder."""
     return next((each for each in reversed(folder.parents) if each.is_symlink()), folder)
 
@@ -298,7 +298,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
             logger.warning("%s: not used: %s", options.path, ", ".join(unused))
     table.write_dataset(
         directory,
-        _batches(rows, root),
+        _make_batches(rows, root),
         options=recorded or options,
         class_names=listing.class_names,
         rows=sum(len(part) for part in rows.values()),
@@ -307,7 +307,9 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     )
 
 
-def _batches(rows: dict[str, list[tuple[str, int]]], root: Path) -> Iterator[tuple[str, pa.Table]]:
+def _make_batches(
+    rows: dict[str, list[tuple[str, int]]], root: Path
+) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
     for name in table.SPLITS:

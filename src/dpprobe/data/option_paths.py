@@ -25,15 +25,15 @@ def with_paths(
     values = dict(options)
     for key, fate in paths.items():
         first, *inner = key.split(".")
-        values[first] = _changed(values[first], inner, key=first, fate=fate, change=change)
+        values[first] = _change_paths(values[first], inner, key=first, fate=fate, change=change)
     return values
 
 
-def _changed(value: Any, inner: list[str], *, key: str, fate: str, change: Change) -> Any:
+def _change_paths(value: Any, inner: list[str], *, key: str, fate: str, change: Change) -> Any:
     """Returns a value with the paths in it changed; `inner` leads to them."""
 
-    def go(value: Any, inner: list[str], key: str) -> Any:
-        return _changed(value, inner, key=key, fate=fate, change=change)
+    def change_inner(value: Any, inner: list[str], key: str) -> Any:
+        return _change_paths(value, inner, key=key, fate=fate, change=change)
 
     if value is None:
         return None
@@ -41,11 +41,11 @@ def _changed(value: Any, inner: list[str], *, key: str, fate: str, change: Chang
         return change(value, key, fate)
     if isinstance(value, list):
         return [
-            go(each, inner[1:], f"{key}.{number}" if inner else key)
+            change_inner(each, inner[1:], f"{key}.{number}" if inner else key)
             for number, each in enumerate(value)
         ]
     name, *rest = inner
-    return {**value, name: go(value[name], rest, f"{key}.{name}")}
+    return {**value, name: change_inner(value[name], rest, f"{key}.{name}")}
 
 
 def each_once(key: str, files: list[Path]) -> list[Path]:

@@ -117,7 +117,7 @@ class DatasetOptions(Options, ABC):
     )
 
     @abstractmethod
-    def check(self) -> None:
+    def check_files(self) -> None:
         """Raises ConfigError when a file that they name is not there. Cheap: no image is read."""
 
     def download_params(self) -> dict[str, Any] | None:
@@ -148,7 +148,7 @@ class DatasetOptions(Options, ABC):
         unset = () if self.subsample else ("subsample",)
         return self.model_dump(mode="json", exclude={*DATASET_NOTES, *unset})
 
-    def whole(self) -> Self:
+    def without_subsample(self) -> Self:
         """Returns the options of all rows, without `subsample`."""
         return self.model_copy(update={"subsample": None})
 
@@ -159,7 +159,7 @@ class DatasetOptions(Options, ABC):
         """
         options = self.model_dump(mode="json")
         values = with_paths(options, self.paths, lambda path, *_: str(resolve_path(path).resolve()))
-        return _without(values, _OF_THE_SAME_IMAGES)
+        return _drop_options(values, _OF_THE_SAME_IMAGES)
 
     def image_files(self) -> tuple[str, ...]:
         """Returns the files of which every image is the dataset's, but for a `limit`.
@@ -228,7 +228,7 @@ class DatasetOptions(Options, ABC):
         """
         return False
 
-    def expected(self) -> Expected:
+    def expected_counts(self) -> Expected:
         """Returns `expect`, as far as a limit and `subsample` leave it."""
         limit = self.row_limit()
         if not self.has_test() and limit.train is not None:
@@ -240,7 +240,7 @@ class DatasetOptions(Options, ABC):
 
     def expected_rows(self) -> tuple[int, int] | None:
         """Returns the rows of the train and the test table where `expect` says both."""
-        sizes = self.expected()
+        sizes = self.expected_counts()
         return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
 
     @abstractmethod
@@ -266,7 +266,7 @@ class DatasetOptions(Options, ABC):
         if self.subsample is None:
             return self.count_rows()
         sizes = self.class_rows()
-        if sizes is not None and (faults := self.subsample.faults(sizes)):
+        if sizes is not None and (faults := self.subsample.list_faults(sizes)):
             raise ConfigError("; ".join(f"subsample: {fault}" for fault in faults))
         if self.subsample.fractions or self.names_units() or (rows := self.count_rows()) is None:
             return None
@@ -314,10 +314,10 @@ class DatasetOptions(Options, ABC):
         return None if self.subsample else self.count_units()
 
 
-def _without(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
+def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
     """Returns options without those of some names, also within options."""
     return {
-        name: _without(value, names) if isinstance(value, dict) else value
+        name: _drop_options(value, names) if isinstance(value, dict) else value
         for name, value in values.items()
         if name not in names
     }
@@ -344,7 +344,7 @@ def headline_metric(
     if metric is None:
         if multi_label:
             return "auc"
-        if imbalance(test_counts) <= IMBALANCED:
+        if compute_imbalance(test_counts) <= IMBALANCED:
             return "accuracy"
         return "auc" if num_classes == 2 else "macro_accuracy"
     if metric == "auc" and not multi_label and num_classes not in (2, None):
@@ -360,7 +360,7 @@ def headline_metric(
     return metric
 
 
-def imbalance(counts: Sequence[int]) -> float:
+def compute_imbalance(counts: Sequence[int]) -> float:
     """Returns how many times the rows of the smallest class the largest has; 1 for one class.
 
     Classes without rows are left out.

@@ -110,7 +110,7 @@ class Options(ColumnOptions):
         None, description="Labels that count as right beside `label`, for the test rows (ReaL)."
     )
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         check_splits(
             self.limit, test=self.test is not None, accepted=self.accepted_labels is not None
         )
@@ -119,7 +119,11 @@ class Options(ColumnOptions):
                 f"accepted_labels.file: no file {self.accepted_labels.file}; correct it or put "
                 "the file there"
             )
-        headers = [_header(self, path) for name in self._splits() for path in self._files(name)]
+        headers = [
+            _read_header(self, path)
+            for name in self._list_splits()
+            for path in self._list_files(name)
+        ]
         for other in headers[1:]:
             if (other.multi_label, other.class_names) != headers[0][1:3]:
                 raise ConfigError(
@@ -145,57 +149,59 @@ class Options(ColumnOptions):
     def count_rows(self) -> tuple[int, int]:
         hashed = self.test is None and self.split_by == "id"
         if self.unit_column is not None or hashed:
-            sides = _sides(self, _all_ids(self), _patients(self))
+            sides = _assign_sides(self, _all_ids(self), _read_patients(self))
             counts = Counter(side for part in sides.values() for side in part)
             return counts["train"], counts["test"]
-        rows = self._count("train")
+        rows = self._count_rows("train")
         if self.test is not None:
-            return rows, self._count("test")
+            return rows, self._count_rows("test")
         if self.multi_label():
             return train_test_split.count_rows([rows], self.test_fraction)
-        labels = _column(self, "train", self.label_column)
+        labels = _read_column(self, "train", self.label_column)
         return train_test_split.count_rows(Counter(labels).values(), self.test_fraction)
 
     def count_units(self) -> int | None:
-        patients = _patients(self)
+        patients = _read_patients(self)
         if patients is None:
             return None
-        sides = _sides(self, _all_ids(self), patients)
+        sides = _assign_sides(self, _all_ids(self), patients)
         pairs = zip(patients["train"], sides["train"], strict=True)
         return len({unit for unit, side in pairs if side == "train"})
 
     def multi_label(self) -> bool:
-        return _header(self, self._files("train")[0]).multi_label
+        return _read_header(self, self._list_files("train")[0]).multi_label
 
     def count_classes(self) -> int | None:
-        names = self.names()
+        names = self.class_names_or_labels()
         return len(names) if names else None
 
-    def names(self) -> tuple[str, ...] | None:
+    def class_names_or_labels(self) -> tuple[str, ...] | None:
         """Returns the classes, or the labels; None where neither option nor file names them."""
-        return self.class_names or _header(self, self._files("train")[0]).class_names
+        return self.class_names or _read_header(self, self._list_files("train")[0]).class_names
 
-    def values(self, column: str) -> list[Any]:
+    def read_values(self, column: str) -> list[Any]:
         """Reads a column of all rows, of both splits; not for images."""
-        return [value for name in self._splits() for value in _column(self, name, column)]
+        return [value for name in self._list_splits() for value in _read_column(self, name, column)]
 
-    def _count(self, name: SplitName) -> int:
-        rows = sum(_header(self, path).rows for path in self._files(name))
+    def _count_rows(self, name: SplitName) -> int:
+        rows = sum(_read_header(self, path).rows for path in self._list_files(name))
         return min(rows, getattr(self.limit, name) or rows)
 
     def input_files(self) -> tuple[str, ...]:
-        files = [str(path) for name in self._splits() for path in self._files(name)]
+        files = [str(path) for name in self._list_splits() for path in self._list_files(name)]
         if self.accepted_labels:
             files.append(str(resolve_path(self.accepted_labels.file)))
         return tuple(files)
 
     def image_files(self) -> tuple[str, ...]:
-        return tuple(str(path.resolve()) for name in self._splits() for path in self._files(name))
+        return tuple(
+            str(path.resolve()) for name in self._list_splits() for path in self._list_files(name)
+        )
 
-    def _splits(self) -> tuple[SplitName, ...]:
+    def _list_splits(self) -> tuple[SplitName, ...]:
         return ("train",) if self.test is None else ("train", "test")
 
-    def _files(self, name: SplitName) -> list[Path]:
+    def _list_files(self, name: SplitName) -> list[Path]:
         written = self.train if name == "train" else self.test
         assert written is not None
         files: list[Path] = []
@@ -234,7 +240,7 @@ class Header(NamedTuple):
     rows: int
 
 
-def _header(options: Options, path: Path) -> Header:
+def _read_header(options: Options, path: Path) -> Header:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -322,8 +328,8 @@ def prepare(
     """
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    options.check()
-    header = _header(options, options._files("train")[0])
+    options.check_files()
+    header = _read_header(options, options._list_files("train")[0])
     class_names = options.class_names or header.class_names
     assert class_names is not None  # check() refuses a dataset without
     ids = _all_ids(options)
@@ -332,7 +338,7 @@ def prepare(
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
     table.write_dataset(
         directory,
-        _batches(options, ids, accepted),
+        _make_batches(options, ids, accepted),
         options=recorded or options,
         class_names=class_names,
         multi_label=header.multi_label,
@@ -364,7 +370,7 @@ def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
     return lists
 
 
-def _accepted(lists: list[list[int]], path: str | None, *, row: str) -> list[int]:
+def _merge_accepted(lists: list[list[int]], path: str | None, *, row: str) -> list[int]:
     """Returns the labels that count as right for one test row."""
     match = _IMAGENET_VALIDATION.search(path or "")
     if match is None:
@@ -381,33 +387,35 @@ def _accepted(lists: list[list[int]], path: str | None, *, row: str) -> list[int
     return lists[number - 1]
 
 
-def _ids(options: Options, name: SplitName) -> list[str]:
+def _make_ids(options: Options, name: SplitName) -> list[str]:
     if options.id_column is not None:
-        values = _column(options, name, options.id_column)
+        values = _read_column(options, name, options.id_column)
         for row, value in enumerate(values):
             if value is None:
                 raise DataError(f"{name} row {row}: no {options.id_column}; give every row its id")
         return [str(value) for value in values]
     prefix = "row" if options.test is None else name
-    return [f"{prefix}-{row:08d}" for row in range(options._count(name))]
+    return [f"{prefix}-{row:08d}" for row in range(options._count_rows(name))]
 
 
 def _all_ids(options: Options) -> dict[SplitName, list[str]]:
-    return {name: _ids(options, name) for name in options._splits()}
+    return {name: _make_ids(options, name) for name in options._list_splits()}
 
 
-def _patients(options: Options) -> dict[SplitName, list[str]] | None:
+def _read_patients(options: Options) -> dict[SplitName, list[str]] | None:
     """Reads the patient of each row of the splits' files, blank where a row has none.
 
     None without a `unit_column`.
     """
     if options.unit_column is None:
         return None
-    columns = {name: _column(options, name, options.unit_column) for name in options._splits()}
+    columns = {
+        name: _read_column(options, name, options.unit_column) for name in options._list_splits()
+    }
     return {name: [text_of(value) for value in values] for name, values in columns.items()}
 
 
-def _sides(
+def _assign_sides(
     options: Options,
     ids: Mapping[SplitName, Sequence[str]],
     patients: Mapping[SplitName, Sequence[str]] | None,
@@ -417,7 +425,7 @@ def _sides(
     def read_strata() -> list[int]:
         if options.multi_label():
             return [0] * len(ids["train"])
-        labels = _column(options, "train", options.label_column)
+        labels = _read_column(options, "train", options.label_column)
         return [-1 if label is None else label for label in labels]
 
     return patient_units.assign_sides(
@@ -429,21 +437,21 @@ def _sides(
     )
 
 
-def _column(options: Options, name: SplitName, column: str) -> list[Any]:
+def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
     """Reads one column of a split's files, up to the split's limit; not for images."""
     values: list[Any] = []
-    for batch in _stream(options, name, [column], rows=65_536):
+    for batch in _stream_batches(options, name, [column], rows=65_536):
         values.extend(batch.column(0).to_pylist())
     return values
 
 
-def _stream(
+def _stream_batches(
     options: Options, name: SplitName, columns: Sequence[str], *, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     left = getattr(options.limit, name)
-    for path in options._files(name):
+    for path in options._list_files(name):
         with pq.ParquetFile(path, buffer_size=1 << 20) as file:
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                 part = batch if left is None else batch.slice(0, left)
@@ -462,30 +470,30 @@ def _accepted_of(
     if name == "train":
         return [[] for _ in range(len(paths))]
     return [
-        _accepted(accepted, path, row=f"{name} row {start + offset}")
+        _merge_accepted(accepted, path, row=f"{name} row {start + offset}")
         for offset, path in enumerate(paths.to_pylist())
     ]
 
 
-def _batches(
+def _make_batches(
     options: Options,
     ids: dict[SplitName, list[str]],
     accepted: list[list[int]] | None,
 ) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    patients, faults = _patients(options), None
-    sides = _sides(options, ids, patients)
+    patients, faults = _read_patients(options), None
+    sides = _assign_sides(options, ids, patients)
     if patients is not None and options.unit_column is not None:
-        mistaken = patient_units.mistaken(patients)
+        mistaken = patient_units.find_mistaken(patients)
         faults = {
-            name: list(patient_units.faults(part, mistaken, options.unit_column))
+            name: list(patient_units.list_faults(part, mistaken, options.unit_column))
             for name, part in patients.items()
         }
     columns = [options.image_column, options.label_column, *options.group_columns]
-    for name in options._splits():
+    for name in options._list_splits():
         start = 0
-        for batch in _stream(options, name, columns):
+        for batch in _stream_batches(options, name, columns):
             stop = start + batch.num_rows
             images = batch.column(0)
             part = table.make_batch(

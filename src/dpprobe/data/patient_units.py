@@ -154,7 +154,7 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
     return kept
 
 
-def mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
+def find_mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
     """Returns the units that are no units, each with why, as the end of a sentence.
 
     One has rows in both splits, or is a number that also stands without its fraction: 12.0 where
@@ -175,10 +175,10 @@ def mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
     return {**twice, **dict.fromkeys(both, "has images in both splits")}
 
 
-def faults(
+def list_faults(
     units: Iterable[str], wrong: Mapping[str, str], column: str
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yields the problems of each row's unit: a blank, or what `mistaken` says of it."""
+    """Yields the problems of each row's unit: a blank, or what `find_mistaken` says of it."""
     for unit in units:
         if not unit:
             yield [("patient", f"no patient: {column} is blank")]

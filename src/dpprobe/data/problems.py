@@ -61,8 +61,9 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
-    Used as a context: on leaving it, `problems.csv` stands in the folder if `error` was asked for,
-    or if there are notes and `keep` was called. A report that something else cut short would pass
+    Used as a context: on leaving it, `problems.csv` stands in the folder if `make_error` was asked
+    for, or if there are notes and `keep_notes` was called. A report that something else cut short
+    would pass
     for a whole one: it is removed.
     """
 
@@ -92,7 +93,7 @@ class Problems:
     def __bool__(self) -> bool:
         return any(self.counts.values())
 
-    def add(
+    def add_problem(
         self,
         kind: str,
         detail: str,
@@ -104,7 +105,7 @@ class Problems:
     ) -> None:
         """Adds one problem of a row, or of a split as a whole; or a note, which stops nothing."""
         if self._rows is None:
-            self._rows = self._open()
+            self._rows = self._open_writer()
         name = NOTES.get(kind) or KINDS[kind][0]
         number = "" if row is None else str(row)
         self._rows.writerow([split, number, row_id, path, name, detail])
@@ -117,11 +118,11 @@ class Problems:
             where += f", {path}" if path else ""
             self._shown[kind].append(f"{where}: {detail}" if where else detail)
 
-    def keep(self) -> None:
+    def keep_notes(self) -> None:
         """Keeps the file of a dataset without problems, where it holds notes."""
         self._complete = True
 
-    def error(self) -> DataError:
+    def make_error(self) -> DataError:
         """Returns all problems: one line where there is one, otherwise a list by kind."""
         self._complete = True
         total = sum(self.counts.values())
@@ -138,7 +139,7 @@ class Problems:
                 lines.append(f"  and {count - SHOWN} more")
         return DataError("\n".join(lines))
 
-    def _open(self) -> Writer:
+    def _open_writer(self) -> Writer:
         temporary = self._stack.enter_context(artifacts.atomic_path(self.path))
         stream = self._stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
         rows = csv.writer(stream, lineterminator="\n")

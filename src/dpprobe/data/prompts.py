@@ -27,28 +27,28 @@ def prompt_sets() -> dict[str, dict[str, Any]]:
     return sets
 
 
-def check(prompts: str | Sequence[str]) -> None:
+def check_prompts(prompts: str | Sequence[str]) -> None:
     """Looks up a set's name, or reads templates; cheap.
 
     Raises:
       ConfigError: for a set that is not there, for templates without {c} or with other braces.
     """
     if isinstance(prompts, str):
-        _find(prompts)
+        _find_set(prompts)
     else:
         _check_templates(prompts)
 
 
-def templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
+def read_templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the templates of a set, or given templates as they are.
 
     Raises:
-      ConfigError: as `check`.
+      ConfigError: as `check_prompts`.
     """
     if not isinstance(prompts, str):
         _check_templates(prompts)
         return tuple(prompts)
-    entry = _find(prompts)
+    entry = _find_set(prompts)
     if "open_clip" in entry:
         import open_clip
 
@@ -57,7 +57,9 @@ def templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(entry["templates"])
 
 
-def words(class_names: Sequence[str], prompt_names: Mapping[str, str] | str) -> tuple[str, ...]:
+def name_classes(
+    class_names: Sequence[str], prompt_names: Mapping[str, str] | str
+) -> tuple[str, ...]:
     """Returns the words for each class.
 
     Args:
@@ -95,7 +97,7 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def article(word: str) -> str:
+def choose_article(word: str) -> str:
     """Returns "an" before a vowel, "a" otherwise: by letter, but for the usual exceptions."""
     spoken = word.lower()
     if SILENT_H.match(spoken):
@@ -103,12 +105,15 @@ def article(word: str) -> str:
     return "an" if spoken[:1] in VOWELS and not LIKE_YOU.match(spoken) else "a"
 
 
-def sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:
+def make_sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:
     """Returns for each class its sentence by each template."""
-    return [[template.format(c=word, a=article(word)) for template in templates] for word in words]
+    return [
+        [template.format(c=word, a=choose_article(word)) for template in templates]
+        for word in words
+    ]
 
 
-def _find(name: str) -> dict[str, Any]:
+def _find_set(name: str) -> dict[str, Any]:
     sets = prompt_sets()
     if name in sets:
         return sets[name]

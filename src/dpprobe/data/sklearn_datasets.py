@@ -35,7 +35,7 @@ class Options(SplitOptions):
     test_fraction: float = Field(0.2, gt=0, lt=1, description="The part that is tested on.")
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         """Passes: the images come with scikit-learn."""
 
     def has_test(self) -> bool:
@@ -46,7 +46,7 @@ class Options(SplitOptions):
         if self.split_by == "class":
             return train_test_split.count_rows(sizes, self.test_fraction)
         return train_test_split.count_by_id(
-            _ids(sum(sizes)), fraction=self.test_fraction, seed=self.split_seed
+            _make_ids(sum(sizes)), fraction=self.test_fraction, seed=self.split_seed
         )
 
     def count_classes(self) -> int:
@@ -62,7 +62,7 @@ class Options(SplitOptions):
         }
 
 
-def _ids(rows: int) -> list[str]:
+def _make_ids(rows: int) -> list[str]:
     return [f"digits-{row:04d}" for row in range(rows)]
 
 
@@ -84,10 +84,10 @@ def prepare(options: Options, directory: Path) -> None:
             f"scikit-learn's digits have {rows} rows a class where {CLASS_ROWS['digits']} were "
             "expected; install the version of scikit-learn that the lock names"
         )
-    ids = _ids(len(labels))
+    ids = _make_ids(len(labels))
     tested = options.choose_test(ids, labels)
 
-    def batches() -> Iterator[tuple[str, pa.Table]]:
+    def make_batches() -> Iterator[tuple[str, pa.Table]]:
         for name in table.SPLITS:
             chosen = [row for row in range(len(ids)) if tested[row] == (name == "test")]
             yield (
@@ -95,21 +95,21 @@ def prepare(options: Options, directory: Path) -> None:
                 table.make_batch(
                     ids=[ids[row] for row in chosen],
                     labels=[labels[row] for row in chosen],
-                    images=[_png(images[row].reshape(8, 8)) for row in chosen],
+                    images=[_encode_png(images[row].reshape(8, 8)) for row in chosen],
                     paths=[None] * len(chosen),
                 ),
             )
 
     table.write_dataset(
         directory,
-        batches(),
+        make_batches(),
         options=options,
         class_names=[str(label) for label in range(len(rows))],
         rows=len(ids),
     )
 
 
-def _png(pixels: object) -> bytes:
+def _encode_png(pixels: object) -> bytes:
     """Encodes grey values 0..16 as an 8-bit PNG."""
     import numpy as np
     from PIL import Image

@@ -27,7 +27,7 @@ from dpprobe.options import Options
 _DIGEST_BITS = 256
 
 
-def _texts(value: Any) -> Any:
+def _read_texts(value: Any) -> Any:
     """Reads whole numbers that name classes, as YAML has them without quotes, as texts."""
     if not isinstance(value, Mapping):
         return value
@@ -41,13 +41,13 @@ class Subsample(Options):
     """The training rows that are used of each class; test rows all stay."""
 
     fractions: Annotated[
-        dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_texts)
+        dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_read_texts)
     ] = Field(
         {},
         description="By class name, the part to keep, by a hash of each row's or patient's name; "
         "other classes stay whole.",
     )
-    counts: Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_texts)] = Field(
+    counts: Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_read_texts)] = Field(
         {},
         description="By class name, the rows to keep, patients where they are named; other "
         "classes stay whole.",
@@ -73,7 +73,7 @@ class Subsample(Options):
         """Returns the classes that it names, in the order written."""
         return tuple(self.fractions or self.counts)
 
-    def faults(self, class_rows: Mapping[str, int]) -> list[str]:
+    def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
         """Lists what cannot be done to classes of these rows (patients where they are named)."""
         unknown = [name for name in self.named_classes() if name not in class_rows]
         if unknown:
@@ -93,7 +93,7 @@ class Subsample(Options):
         kept = self.counts or dict.fromkeys(class_rows, self.per_class or 0)
         return sum(kept.get(name, rows) for name, rows in class_rows.items())
 
-    def choose(
+    def choose_rows(
         self, labels: Sequence[int], names: Sequence[str], class_names: Sequence[str]
     ) -> list[bool]:
         """Chooses the training rows that are kept: True for each of them, in order.
@@ -109,9 +109,11 @@ class Subsample(Options):
         for label, name in zip(labels, names, strict=True):
             members[label].add(name)
         sizes = {each: len(rows) for each, rows in zip(class_names, members, strict=True)}
-        if faults := self.faults(sizes):
+        if faults := self.list_faults(sizes):
             raise DataError("\n".join(f"subsample: {fault}" for fault in faults))
-        kept = [self._chosen(each, members[place]) for place, each in enumerate(class_names)]
+        kept = [
+            self._choose_members(each, members[place]) for place, each in enumerate(class_names)
+        ]
         for each, before, after in zip(class_names, members, kept, strict=True):
             if before and not after:
                 raise DataError(
@@ -121,19 +123,19 @@ class Subsample(Options):
                 )
         return [name in kept[label] for label, name in zip(labels, names, strict=True)]
 
-    def _chosen(self, class_name: str, members: Collection[str]) -> Collection[str]:
+    def _choose_members(self, class_name: str, members: Collection[str]) -> Collection[str]:
         """Returns the names of a class that are kept."""
         if class_name in self.fractions:
             # in whole numbers: every digest is compared with exactly the float that was written
             numerator, denominator = self.fractions[class_name].as_integer_ratio()
             bound = numerator << _DIGEST_BITS
-            return {name for name in members if self._place(name) * denominator < bound}
+            return {name for name in members if self._public_place(name) * denominator < bound}
         count = self.counts.get(class_name, self.per_class)
         if count is None:
             return members
-        return set(sorted(members, key=lambda name: (self._place(name), name))[:count])
+        return set(sorted(members, key=lambda name: (self._public_place(name), name))[:count])
 
-    def _place(self, name: str) -> int:
+    def _public_place(self, name: str) -> int:
         """Returns a name's place in the public order, 0 to 2^256 - 1."""
         digest = hashlib.sha256(f"subsample\n{self.seed}\n{name}".encode()).digest()
         return int.from_bytes(digest)

@@ -30,12 +30,12 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
         unknown, has too few rows or would be left without any.
     """
     assert options.subsample is not None
-    tables = WholeTables.read(whole)
+    tables = WholeTables.open_folder(whole)
     info, train = tables.info, tables.splits["train"]
     if info.multi_label:
         raise DataError("subsample: rows have several labels, so that none has a class; remove it")
-    kept = options.subsample.choose(
-        train.labels().tolist(), train.units() or train.ids(), info.class_names
+    kept = options.subsample.choose_rows(
+        train.read_labels().tolist(), train.read_units() or train.read_ids(), info.class_names
     )
     tables.write_part(directory, {"train": kept, "test": [True] * info.test_rows}, options)
 
@@ -49,14 +49,14 @@ class WholeTables:
     splits: Mapping[str, SplitTable]
 
     @classmethod
-    def read(cls, folder: Path) -> WholeTables:
+    def open_folder(cls, folder: Path) -> WholeTables:
         """Opens the tables of a folder.
 
         Raises:
           DataError: for tables that do not belong together.
         """
         info = read_info(folder / "dataset.json")
-        splits = {name: _opened(folder / f"{name}.parquet", info) for name in SPLITS}
+        splits = {name: _open_table(folder / f"{name}.parquet", info) for name in SPLITS}
         return cls(folder=folder, info=info, splits=splits)
 
     def write_part(
@@ -78,7 +78,7 @@ class WholeTables:
         info = self.info
         write_dataset(
             directory,
-            _batches(self.splits, kept),
+            _make_batches(self.splits, kept),
             options=options.model_copy(update={"verify": "hash"}),  # they were decoded already
             class_names=info.class_names,
             multi_label=info.multi_label,
@@ -91,7 +91,7 @@ class WholeTables:
         )
 
 
-def _opened(path: Path, info: DatasetInfo) -> SplitTable:
+def _open_table(path: Path, info: DatasetInfo) -> SplitTable:
     """Opens a split table, which must be the one that its dataset.json describes."""
     table = SplitTable(path)
     if table.fingerprint != info.splits[table.split].fingerprint:
@@ -102,7 +102,7 @@ def _opened(path: Path, info: DatasetInfo) -> SplitTable:
     return table
 
 
-def _batches(
+def _make_batches(
     tables: Mapping[str, SplitTable], kept: Mapping[str, Sequence[bool]]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields the rows of both splits that are kept, as `write_dataset` takes them."""

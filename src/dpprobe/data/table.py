@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
-from dpprobe.data.alike_names import alike, in_words
+from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.dataset_checks import (
     CheckedImage,
     Checks,
@@ -40,7 +40,7 @@ from dpprobe.data.dataset_checks import (
     rare_words,
 )
 from dpprobe.data.group_columns import GROUP_PREFIX
-from dpprobe.data.image_files import misspelt, open_image, pixel_hash
+from dpprobe.data.image_files import hint_misspelling, open_image, pixel_hash
 from dpprobe.data.problems import KINDS, ImageError, Problems
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
@@ -94,7 +94,7 @@ class DatasetInfo:
       units: the number of patients of each split; None where the source does not name them.
       removed: the near-duplicates of public images that were left out; None where none are.
       copies: the training rows whose image stands in an earlier row too, by unit: see
-        `dataset_checks.Checks.copies`; None in tables of an earlier dpprobe.
+        `dataset_checks.Checks.count_copies`; None in tables of an earlier dpprobe.
     """
 
     class_names: tuple[str, ...]
@@ -113,13 +113,13 @@ class DatasetInfo:
         return len(self.class_names)
 
     @property
-    def untested(self) -> tuple[str, ...]:
+    def untested_classes(self) -> tuple[str, ...]:
         """The classes that no test row has: no test result speaks of them."""
         counts = self.splits["test"].per_class
         return tuple(n for n, count in zip(self.class_names, counts, strict=True) if count == 0)
 
     @property
-    def rare(self) -> str:
+    def rare_classes_note(self) -> str:
         """Names the classes of so few images that no number about them means anything."""
         train, test = (self.splits[name].per_class for name in ("train", "test"))
         return rare_words(self.class_names, train, test)
@@ -252,7 +252,7 @@ def write_dataset(
             f"class names {', '.join(class_names) or '(none)'}: "
             "at least two classes with names of their own are needed; correct them"
         )
-    if same := alike(class_names):
+    if same := find_alike(class_names):
         raise DataError(
             f"class names {in_words(same[0])} differ in case or spaces alone, and would be "
             "classes of their own; spell them alike, or give them names that differ"
@@ -272,20 +272,22 @@ def write_dataset(
             writers[name] = stack.enter_context(writer)
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
-            images = writers[name].write(batch)
+            images = writers[name].write_batch(batch)
             looked_at = [*shape.groups, *(["unit"] if units else [])]
             columns = {n: batch.column(n).to_pylist() for n in looked_at}
             checks.look_at(name, images, batch.column("label").to_pylist(), columns)
-            progress.advance(batch.num_rows)
-        checks.finish({name: (writer.rows, writer.per_class) for name, writer in writers.items()})
+            progress.advance_by(batch.num_rows)
+        checks.finish_checks(
+            {name: (writer.rows, writer.per_class) for name, writer in writers.items()}
+        )
         if problems:
             for name in SPLITS:
                 (directory / f"{name}.parquet").unlink(missing_ok=True)
-            raise problems.error()
+            raise problems.make_error()
         for writer in writers.values():
-            writer.finish()
-        problems.keep()
-    copies = checks.copies()
+            writer.write_footer()
+        problems.keep_notes()
+    copies = checks.count_copies()
     facts = {
         "source": options.preparation_params(),
         "catalog": options.catalog,
@@ -296,10 +298,12 @@ def write_dataset(
         "classes_without_test_rows": checks.untested,
         **({} if removed is None else {"removed": dict(removed)}),
     }
-    artifacts.write_json(directory / "dataset.json", _describe(directory, writers, shape, facts))
+    artifacts.write_json(
+        directory / "dataset.json", _describe_tables(directory, writers, shape, facts)
+    )
 
 
-def _describe(
+def _describe_tables(
     directory: Path, writers: Mapping[str, _SplitWriter], shape: _Shape, facts: dict[str, Any]
 ) -> dict[str, Any]:
     content = {
@@ -327,7 +331,7 @@ def _describe(
             }
             for name, writer in writers.items()
         },
-        "fingerprint": artifacts.fingerprint(content),
+        "fingerprint": artifacts.hash_value(content),
     }
 
 
@@ -345,13 +349,15 @@ class _Reader:
         self._decode = decode
         self._keep = keep
 
-    def read(self, batch: pa.Table, *, first: int) -> list[CheckedImage]:
+    def read_images(self, batch: pa.Table, *, first: int) -> list[CheckedImage]:
         """Reads the images of a batch whose first row is the table's row `first`."""
         rows = range(first, first + batch.num_rows)
-        columns = [_optional(batch, name) for name in ("image", "id", "origin", "pixels_sha256")]
-        return list(self._pool.map(self._look, rows, *columns))
+        columns = [
+            _optional_column(batch, name) for name in ("image", "id", "origin", "pixels_sha256")
+        ]
+        return list(self._pool.map(self._check_image, rows, *columns))
 
-    def _look(
+    def _check_image(
         self,
         row: int,
         image: dict[str, Any] | None,
@@ -372,7 +378,7 @@ class _Reader:
             if self._decode:
                 pixels = pixel_hash(open_image(data))
         except OSError as error:
-            hint = misspelt(path) if isinstance(error, FileNotFoundError) else ""
+            hint = hint_misspelling(path) if isinstance(error, FileNotFoundError) else ""
             fault = ("missing", f"cannot be read ({error.strerror}){hint}")
         except ValueError as error:  # of a path with a NUL or half a character
             fault = ("missing", f"cannot be read ({error})")
@@ -391,7 +397,7 @@ class _Shape(NamedTuple):
     accepted: bool
     units: bool
 
-    def schema(self) -> pa.Schema:
+    def make_schema(self) -> pa.Schema:
         label = pa.list_(pa.int8()) if self.multi_label else pa.int64()
         fields = [
             ("image", _IMAGE_TYPE),
@@ -443,7 +449,7 @@ class _SplitWriter:
         self._shape = shape
         self._reader = reader
         self._problems = problems
-        self._schema = shape.schema()
+        self._schema = shape.make_schema()
         self._hash = hashlib.sha256()
         self._ids: dict[str, Any] = {}  # with their labels
         self._pending: list[pa.Table] = []
@@ -458,28 +464,28 @@ class _SplitWriter:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def write(self, batch: pa.Table) -> list[CheckedImage]:
+    def write_batch(self, batch: pa.Table) -> list[CheckedImage]:
         """Checks a batch and, while there is no problem, writes it; returns its images."""
         if batch.num_rows == 0:
             return []
-        images = self._reader.read(batch, first=self.rows)
-        labels = self._check(batch, images)
+        images = self._reader.read_images(batch, first=self.rows)
+        labels = self._check_batch(batch, images)
         self.rows += batch.num_rows
         if not self._problems:
-            self._append(batch, images, labels)
+            self._append_rows(batch, images, labels)
         return images
 
-    def finish(self) -> None:
+    def write_footer(self) -> None:
         """Writes the footer."""
-        self._flush()
+        self._flush_rows()
         self.fingerprint = self._hash.hexdigest()
         self._writer.add_key_value_metadata({"dpprobe_fingerprint": self.fingerprint})
         self._writer.close()
 
-    def _check(self, batch: pa.Table, images: Sequence[CheckedImage]) -> list[Any]:
+    def _check_batch(self, batch: pa.Table, images: Sequence[CheckedImage]) -> list[Any]:
         """Returns the labels, and adds the rows' problems."""
-        given = _optional(batch, "faults")
-        accepted = _optional(batch, "accepted")
+        given = _optional_column(batch, "faults")
+        accepted = _optional_column(batch, "accepted")
         labels = batch.column("label").to_pylist()
         for image, label, of_source, right in zip(images, labels, given, accepted, strict=True):
             faults = [(kind, detail) for kind, detail in of_source or ()]
@@ -523,12 +529,12 @@ class _SplitWriter:
             wanted = f"a number from 0 to {classes - 1}"
         return None if good else ("label", f"label {value} is not {wanted}")
 
-    def _append(
+    def _append_rows(
         self, batch: pa.Table, images: Sequence[CheckedImage], labels: Sequence[Any]
     ) -> None:
         groups = [batch.column(name).to_pylist() for name in self._shape.groups]
-        accepted = self._accepted(batch, labels)
-        units = _optional(batch, "unit")
+        accepted = self._list_accepted(batch, labels)
+        units = _optional_column(batch, "unit")
         self.units.update(units)
         for row, image in enumerate(images):
             assert image.sha256 is not None  # an image without one is a problem
@@ -557,25 +563,25 @@ class _SplitWriter:
         self._pending_bytes += ready.nbytes
         pending_rows = sum(table.num_rows for table in self._pending)
         if self._pending_bytes >= GROUP_BYTES or pending_rows >= GROUP_ROWS:
-            self._flush()
+            self._flush_rows()
 
-    def _accepted(self, batch: pa.Table, labels: Sequence[Any]) -> list[Any]:
+    def _list_accepted(self, batch: pa.Table, labels: Sequence[Any]) -> list[Any]:
         """Returns the labels that count as right: the row's label where the batch says nothing."""
-        given = _optional(batch, "accepted")
+        given = _optional_column(batch, "accepted")
         if not self._shape.accepted:
             return given
         return [
             [label] if right is None else right for label, right in zip(labels, given, strict=True)
         ]
 
-    def _flush(self) -> None:
+    def _flush_rows(self) -> None:
         if self._pending:
             table = pa.concat_tables(self._pending).combine_chunks()
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self._pending, self._pending_bytes = [], 0
 
 
-def _optional(batch: pa.Table, name: str) -> list[Any]:
+def _optional_column(batch: pa.Table, name: str) -> list[Any]:
     """Returns a column's values; None for each row where the batch has no such column."""
     if name in batch.schema.names:
         return list(batch.column(name).to_pylist())
@@ -672,9 +678,9 @@ class SplitTable:
         self._has_accepted = "accepted" in schema.names
         self._has_units = "unit" in schema.names
 
-    def labels(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+    def read_labels(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Reads the labels of rows start..stop: int64 [m], or int8 [m, classes] for multi-label."""
-        values = self._column("label", start, stop)
+        values = self._read_column("label", start, stop)
         if not self.multi_label:
             return np.asarray(values.to_numpy(), dtype=np.int64)
         flat = pa.concat_arrays([chunk.flatten() for chunk in values.chunks])
@@ -682,33 +688,35 @@ class SplitTable:
             len(values), len(self.class_names)
         )
 
-    def ids(self, start: int = 0, stop: int | None = None) -> list[str]:
-        return self._column("id", start, stop).to_pylist()
+    def read_ids(self, start: int = 0, stop: int | None = None) -> list[str]:
+        return self._read_column("id", start, stop).to_pylist()
 
     def image_hashes(self) -> list[bytes]:
         """Reads the SHA-256 of each row's encoded image."""
-        return self._column("image_sha256").to_pylist()
+        return self._read_column("image_sha256").to_pylist()
 
-    def groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
+    def read_groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
         """Reads the subgroups: column -> one string a row, empty where unknown."""
-        return {name: self._column(name, start, stop).to_pylist() for name in self.group_names}
+        return {name: self._read_column(name, start, stop).to_pylist() for name in self.group_names}
 
-    def accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:
+    def read_accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:
         """Reads the labels that count as right, a list a row; None where there are none."""
-        return self._column("accepted", start, stop).to_pylist() if self._has_accepted else None
+        return (
+            self._read_column("accepted", start, stop).to_pylist() if self._has_accepted else None
+        )
 
-    def units(self, start: int = 0, stop: int | None = None) -> list[str] | None:
+    def read_units(self, start: int = 0, stop: int | None = None) -> list[str] | None:
         """Reads whose each row is; None where the source does not say."""
-        return self._column("unit", start, stop).to_pylist() if self._has_units else None
+        return self._read_column("unit", start, stop).to_pylist() if self._has_units else None
 
-    def copies(self) -> dict[str, dict[str, int | str]]:
+    def count_copies(self) -> dict[str, dict[str, int | str]]:
         """Counts rows whose image stands in an earlier row too, as `DatasetInfo.copies`, by bytes.
 
         For a train table of an earlier dpprobe, which did not count them when it was written.
         """
-        return count_copies(self.image_hashes(), self.units())
+        return count_copies(self.image_hashes(), self.read_units())
 
-    def images(self, start: int, stop: int) -> Iterator[EncodedImage]:
+    def read_images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Yields rows start..stop in order; one small batch at a time is in memory."""
         wanted, base = self._row_groups(start, stop)
         with pq.ParquetFile(self.path, buffer_size=1 << 20) as file:
@@ -727,7 +735,7 @@ class SplitTable:
                 if base >= stop:
                     return
 
-    def _column(self, name: str, start: int = 0, stop: int | None = None) -> pa.ChunkedArray:
+    def _read_column(self, name: str, start: int = 0, stop: int | None = None) -> pa.ChunkedArray:
         """Reads rows start..stop of a column, and no further row groups."""
         end = self.rows if stop is None else stop
         wanted, base = self._row_groups(start, end)
@@ -743,7 +751,7 @@ class SplitTable:
         return list(range(first, min(last, len(self._group_rows)))), edges[first]
 
 
-def decode(image: EncodedImage, *, split: str) -> Image.Image:
+def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
     """Decodes an image; it is upright where its EXIF data says how it was held.
 
     Raises:

@@ -92,7 +92,7 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
       OSError: when they cannot be read, or the file ends before them.
     """
     status = shard.stat()
-    stream = _opened(str(shard.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
+    stream = _open_tar(str(shard.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
     parts = []
     while size and (part := os.pread(stream.fileno(), size, offset)):
         parts.append(part)
@@ -103,7 +103,7 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
 
 
 @lru_cache(maxsize=16)
-def _opened(shard: str, *_state: int) -> BinaryIO:
+def _open_tar(shard: str, *_state: int) -> BinaryIO:
     """Keeps a few tars open: rows that follow each other lie in the same one.
 
     A tar that is replaced has another inode, time or size, and is opened anew.
@@ -117,7 +117,7 @@ def check_first(shard: Path) -> None:
     Raises:
       DataError: when there is none, or the file is compressed.
     """
-    next(_members(shard), None)
+    next(_list_members(shard), None)
 
 
 def read_samples(shard: Path) -> Iterator[Sample]:
@@ -128,7 +128,7 @@ def read_samples(shard: Path) -> Iterator[Sample]:
         short or compressed.
     """
     samples: dict[str, Sample] = {}
-    for member in _members(shard):
+    for member in _list_members(shard):
         named = _NAME.fullmatch(member.name)
         if named is None:
             continue
@@ -141,7 +141,7 @@ def read_samples(shard: Path) -> Iterator[Sample]:
     yield from samples.values()
 
 
-def _members(shard: Path) -> Iterator[Member]:
+def _list_members(shard: Path) -> Iterator[Member]:
     """Yields the regular files of a tar.
 
     tarfile takes a damaged header behind the first member, zeros, and a file that ends at a header

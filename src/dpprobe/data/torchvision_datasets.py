@@ -109,8 +109,8 @@ class Options(SplitOptions):
         # wherever the files are, they are those of this name
         return {name: value for name, value in super().image_params().items() if name != "path"}
 
-    def check(self) -> None:
-        for folder in self._folders():
+    def check_files(self) -> None:
+        for folder in self._list_folders():
             if not folder.is_dir():
                 raise ConfigError(
                     f"path: no folder {folder}; name the root that torchvision's {self.name} was "
@@ -127,7 +127,7 @@ class Options(SplitOptions):
         return params
 
     def input_files(self) -> tuple[str, ...]:
-        return tuple(str(folder) for folder in self._folders())
+        return tuple(str(folder) for folder in self._list_folders())
 
     def has_test(self) -> bool:
         return self.name != "EuroSAT"
@@ -147,7 +147,7 @@ class Options(SplitOptions):
         known = len(EUROSAT_ROWS) if self.name == "EuroSAT" else SIZES[self.name][2]
         return self.expect.classes or known
 
-    def _folders(self) -> list[Path]:
+    def _list_folders(self) -> list[Path]:
         if self.path is None:
             return []
         return [resolve_path(self.path) / name for name in FOLDERS[self.name]]
@@ -164,11 +164,11 @@ class Remote(NamedTuple):
         return self.url.rpartition("/")[2]
 
 
-def remotes(name: str) -> list[Remote]:
+def list_remotes(name: str) -> list[Remote]:
     """Returns the files of a dataset, as torchvision's class has them."""
     if name == "EuroSAT":
         return [Remote(EUROSAT_URL, EUROSAT_MD5)]
-    cls = _torchvision(name)
+    cls = _dataset_class(name)
     if name in ("MNIST", "FashionMNIST"):
         return [Remote(urljoin(cls.mirrors[0], file), md5) for file, md5 in cls.resources]
     if name in ("CIFAR10", "CIFAR100"):
@@ -178,7 +178,7 @@ def remotes(name: str) -> list[Remote]:
     return [Remote(urljoin(cls._BASE_URL, file), md5) for file, md5 in files]
 
 
-def _torchvision(name: str) -> Any:
+def _dataset_class(name: str) -> Any:
     import torchvision.datasets
 
     return getattr(torchvision.datasets, name)
@@ -194,26 +194,26 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     from dpprobe.data import downloads  # heavy: requests
 
     fetched = []
-    for remote in remotes(options.name):
+    for remote in list_remotes(options.name):
         url = remote.url
         if options.mirror is not None:
             url = f"{options.mirror.rstrip('/')}/{remote.file}"
         checksum = downloads.Checksum("md5", remote.md5)
-        file = downloads.fetch(url, directory / remote.file, checksum=checksum)
+        file = downloads.fetch_file(url, directory / remote.file, checksum=checksum)
         fetched.append(file)
-        _unpack(options, directory, file)
+        _unpack_file(options, directory, file)
     return fetched
 
 
-def _unpack(options: Options, directory: Path, file: Fetched) -> None:
-    """Puts a file's content where `_roots` looks for it."""
+def _unpack_file(options: Options, directory: Path, file: Fetched) -> None:
+    """Puts a file's content where `_find_roots` looks for it."""
     archive = directory / file.name
     folder = archives.folder_name(file.name)
     if folder is not None:
         place = "eurosat" if options.name == "EuroSAT" else folder
-        archives.extract(archive, directory / place, sha256=file.sha256)
+        archives.extract_archive(archive, directory / place, sha256=file.sha256)
         return
-    archives.decompress(
+    archives.decompress_file(
         archive, directory / options.name / "raw" / archive.stem, largest=LARGEST_IDX
     )
 
@@ -225,13 +225,13 @@ class _Roots(NamedTuple):
     images: dict[str, Path]
 
 
-def _roots(options: Options, downloaded: Path | None) -> _Roots:
+def _find_roots(options: Options, downloaded: Path | None) -> _Roots:
     if downloaded is None:
         assert options.path is not None
         root = resolve_path(options.path)
         images = dict(zip(PLACES_SPLITS, FOLDERS["Places365"], strict=True))
         return _Roots(root, {part: root / folder for part, folder in images.items()})
-    folders = [archives.folder_name(remote.file) for remote in remotes(options.name)]
+    folders = [archives.folder_name(remote.file) for remote in list_remotes(options.name)]
     if options.name in ("CIFAR10", "CIFAR100"):
         return _Roots(downloaded / str(folders[0]), {})
     if options.name != "Places365":
@@ -254,12 +254,12 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
         be.
     """
     if downloaded is None:
-        options.check()
+        options.check_files()
     else:
         receipt = check_receipt(downloaded, params=options.download_params())
         for file in receipt.files:
-            _unpack(options, downloaded, file)
-    roots = _roots(options, downloaded)
+            _unpack_file(options, downloaded, file)
+    roots = _find_roots(options, downloaded)
     if options.name in ARRAYS:
         _prepare_arrays(options, directory, roots.root)
     elif options.name == "EuroSAT":
@@ -268,10 +268,10 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
         _prepare_places(options, directory, roots)
 
 
-def _open(name: str, root: Path, **arguments: Any) -> Any:
+def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
     """Opens torchvision's dataset over files that are there."""
     try:
-        return _torchvision(name)(root, download=False, **arguments)
+        return _dataset_class(name)(root, download=False, **arguments)
     except (RuntimeError, OSError, EOFError, ValueError) as error:
         line = (str(error) or type(error).__name__).splitlines()[0].partition(" You can ")[0]
         raise DataError(
@@ -283,9 +283,11 @@ def _open(name: str, root: Path, **arguments: Any) -> Any:
 def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    parts = {name: _open(options.name, root, train=name == "train") for name in table.SPLITS}
+    parts = {
+        name: _open_dataset(options.name, root, train=name == "train") for name in table.SPLITS
+    }
 
-    def batches() -> Iterator[tuple[str, pa.Table]]:
+    def make_batches() -> Iterator[tuple[str, pa.Table]]:
         for name, part in parts.items():
             for start in range(0, len(part), BATCH_ROWS):
                 rows = range(start, min(start + BATCH_ROWS, len(part)))
@@ -295,14 +297,14 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
                     table.make_batch(
                         ids=[f"{name}-{row:08d}" for row in rows],
                         labels=[int(label) for _, label in pairs],
-                        images=[_png(image) for image, _ in pairs],
+                        images=[_encode_png(image) for image, _ in pairs],
                         paths=[None] * len(pairs),
                     ),
                 )
 
     table.write_dataset(
         directory,
-        batches(),
+        make_batches(),
         options=options,
         class_names=parts["train"].classes,
         rows=sum(map(len, parts.values())),
@@ -310,7 +312,7 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
     )
 
 
-def _png(image: Any) -> bytes:
+def _encode_png(image: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, format="PNG")
     return stream.getvalue()
@@ -324,9 +326,9 @@ class _Files(NamedTuple):
 
 
 def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
-    dataset = _open("EuroSAT", root)
+    dataset = _open_dataset("EuroSAT", root)
     folder = root / "eurosat" / "2750"
-    rows = sorted(_relative(dataset.samples, str(folder)))
+    rows = sorted(_relative_samples(dataset.samples, str(folder)))
     ids, labels = zip(*rows, strict=True)
     tested = options.choose_test(ids, labels)
     parts = {
@@ -339,16 +341,16 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
 def _prepare_places(options: Options, directory: Path, roots: _Roots) -> None:
     parts: dict[str, _Files] = {}
     for name, part in PLACES_SPLITS.items():
-        dataset = _open("Places365", roots.root, split=part, small=True)
+        dataset = _open_dataset("Places365", roots.root, split=part, small=True)
         # torchvision's paths begin with the folder that its download would have made.
-        rows = _relative(dataset.imgs, dataset.images_dir)
+        rows = _relative_samples(dataset.imgs, dataset.images_dir)
         parts[name] = _Files(roots.images[name], rows)
         numbers = dataset.class_to_idx
     classes = sorted(numbers, key=lambda each: int(numbers[each]))
     _write_files(options, directory, parts, classes, chosen_test=True)
 
 
-def _relative(samples: Iterable[tuple[str, int]], folder: str) -> list[tuple[str, int]]:
+def _relative_samples(samples: Iterable[tuple[str, int]], folder: str) -> list[tuple[str, int]]:
     return [(file.removeprefix(folder).lstrip("/"), int(label)) for file, label in samples]
 
 
@@ -362,7 +364,7 @@ def _write_files(
 ) -> None:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    def batches() -> Iterator[tuple[str, pa.Table]]:
+    def make_batches() -> Iterator[tuple[str, pa.Table]]:
         for name, part in parts.items():
             for start in range(0, len(part.rows), BATCH_ROWS):
                 rows = part.rows[start : start + BATCH_ROWS]
@@ -378,7 +380,7 @@ def _write_files(
 
     table.write_dataset(
         directory,
-        batches(),
+        make_batches(),
         options=options,
         class_names=classes,
         rows=sum(len(part.rows) for part in parts.values()),

@@ -67,7 +67,7 @@ def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool
     # In whole numbers: every digest is compared with exactly the float that the study wrote.
     numerator, denominator = fraction.as_integer_ratio()
     bound = numerator << _DIGEST_BITS
-    return [int.from_bytes(_rank(seed, each)) * denominator < bound for each in ids]
+    return [int.from_bytes(_hash_rank(seed, each)) * denominator < bound for each in ids]
 
 
 def choose_test(
@@ -100,13 +100,13 @@ def choose_test(
         members.setdefault(stratum, []).append(row)
     tested = [False] * len(ids)
     for rows in members.values():
-        rows.sort(key=lambda row: _rank(seed, ids[row]))
+        rows.sort(key=lambda row: _hash_rank(seed, ids[row]))
         for row in rows[: count_test(len(rows), fraction)]:
             tested[row] = True
     return tested
 
 
-def _rank(seed: int, row_id: str) -> bytes:
+def _hash_rank(seed: int, row_id: str) -> bytes:
     return hashlib.sha256(f"{seed}\n{row_id}".encode()).digest()
 
 
@@ -183,7 +183,7 @@ class SplitOptions(DatasetOptions):
         """
         names = self.side_options(own_test=own_test)
         written = self.model_dump(mode="json", include=names, exclude_defaults=True)
-        digest = f", options {artifacts.fingerprint(written)[:12]}" if written else ""
+        digest = f", options {artifacts.hash_value(written)[:12]}" if written else ""
         return f"{self.rule_of_split(own_test=own_test)}{digest}"
 
     def side_options(self, *, own_test: bool) -> set[str]:  # noqa: ARG002

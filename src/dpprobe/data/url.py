@@ -92,7 +92,7 @@ class File(Block):
         return unquote(urlsplit(self.url).path.rpartition("/")[2])
 
     @property
-    def folder(self) -> str | None:
+    def content_folder(self) -> str | None:
         """The folder for its content; None where it is no archive, or is not to be unpacked."""
         return None if self.extract is False else archives.folder_name(self.file_name)
 
@@ -123,7 +123,7 @@ class Options(DatasetOptions):
             options = dataset_options(value)
         except ConfigError as error:
             raise ValueError("; ".join(str(error).splitlines())) from None
-        with_paths(options.model_dump(mode="json"), options.paths, _inside)
+        with_paths(options.model_dump(mode="json"), options.paths, _require_inside)
         return value
 
     @model_validator(mode="after")
@@ -144,7 +144,7 @@ class Options(DatasetOptions):
             raise ValueError("several_labels: this layout has one label a row; remove it")
         return self
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         """Passes: before the download there is nothing to look for."""
 
     def download_params(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Options(DatasetOptions):
     def unpacked_into(self, file: File) -> str | None:
         """Returns the folder that a file is unpacked into; None where it stays as it is."""
         shard = self.layout.get("source") == "webdataset" and file.file_name.endswith(SUFFIX)
-        return None if file.extract is None and shard else file.folder
+        return None if file.extract is None and shard else file.content_folder
 
     def preparation_params(self) -> dict[str, Any]:
         params = super().preparation_params()
@@ -173,7 +173,7 @@ class Options(DatasetOptions):
     def image_params(self) -> dict[str, Any]:
         # The same files at another address are the same images.
         files = sorted(file.sha256 for file in self.files)
-        layout = self._layout().image_params()
+        layout = self._parse_layout().image_params()
         return {**super().image_params(), "files": files, "layout": layout}
 
     def image_files(self) -> tuple[str, ...]:
@@ -182,33 +182,33 @@ class Options(DatasetOptions):
         return tuple(f"sha256 {file.sha256}" for file in self.files if not self.unpacked_into(file))
 
     def row_limit(self) -> Limit:
-        return self._layout().row_limit()
+        return self._parse_layout().row_limit()
 
     def has_test(self) -> bool:
         """Returns the layout's answer; False for image folders, of which only the files tell."""
-        layout = self._layout()
+        layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
     def release_fault(self) -> str | None:
         if fault := self.subsample_fault():
             return fault
-        fault = self._layout().split_fault(own_test=self.has_test())
+        fault = self._parse_layout().split_fault(own_test=self.has_test())
         return None if fault is None else f"layout: {fault}"
 
     def images_fault(self) -> str | None:
-        fault = self._layout().images_fault()
+        fault = self._parse_layout().images_fault()
         return None if fault is None else f"layout: {fault}"
 
     def split_rule(self) -> str:
-        return self._layout().rule_of_split(own_test=self.has_test())
+        return self._parse_layout().rule_of_split(own_test=self.has_test())
 
     def split_key(self) -> str:
         """Returns the layout's key, and the files by a short hash: their places name rows."""
-        key = self._layout().key_of_split(own_test=self.has_test())
-        return f"{key}, files {artifacts.fingerprint(self.download_params())[:12]}"
+        key = self._parse_layout().key_of_split(own_test=self.has_test())
+        return f"{key}, files {artifacts.hash_value(self.download_params())[:12]}"
 
     def split_follows_names(self) -> bool:
-        layout = self._layout()
+        layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.split_follows_names()
 
     def count_rows(self) -> tuple[int, int] | None:
@@ -220,44 +220,44 @@ class Options(DatasetOptions):
         return self.several_labels if known is None else known
 
     def count_classes(self) -> int | None:
-        named = getattr(self._layout(), "class_names", None)
+        named = getattr(self._parse_layout(), "class_names", None)
         if named is None:
-            named = getattr(self._layout(), "label_columns", None)
+            named = getattr(self._parse_layout(), "label_columns", None)
         return self.expect.classes if named is None else len(named)
 
     def group_names(self) -> tuple[str, ...]:
-        return self._layout().group_names()
+        return self._parse_layout().group_names()
 
     def named_unit(self) -> Unit | None:
-        return self._layout().named_unit()
+        return self._parse_layout().named_unit()
 
     def names_units(self) -> bool:
-        return self._layout().names_units()
+        return self._parse_layout().names_units()
 
     def unit_name(self) -> str | None:
-        return self._layout().unit_name()
+        return self._parse_layout().unit_name()
 
     def images_per_patient(self) -> int | None:
-        return self._layout().images_per_patient()
+        return self._parse_layout().images_per_patient()
 
-    def _layout(self) -> SplitOptions:
+    def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)
         assert isinstance(options, SplitOptions)  # each of LAYOUTS is
         return options
 
     def _known_labels(self) -> bool | None:
         """Returns True if rows have several labels; None where only the files tell."""
-        layout = self._layout()
+        layout = self._parse_layout()
         return None if layout.source == "parquet" else layout.multi_label()
 
-    def located(self, downloaded: Path) -> DatasetOptions:
+    def locate_layout(self, downloaded: Path) -> DatasetOptions:
         """Returns the layout's options, its paths inside the download folder."""
 
-        def move(path: str, _: str, fate: str) -> str:
+        def move_path(path: str, _: str, fate: str) -> str:
             return str(downloaded / path) if fate == "moves" else path
 
-        layout = self._layout()
-        return dataset_options(with_paths(layout.model_dump(mode="json"), layout.paths, move))
+        layout = self._parse_layout()
+        return dataset_options(with_paths(layout.model_dump(mode="json"), layout.paths, move_path))
 
 
 def _check_keys(layout: dict[str, Any]) -> None:
@@ -268,7 +268,7 @@ def _check_keys(layout: dict[str, Any]) -> None:
         raise ConfigError(f"layout.{key}: belongs beside `layout`, not into it; move it")
 
 
-def _inside(path: str, key: str, _: str) -> str:
+def _require_inside(path: str, key: str, _: str) -> str:
     place = PurePosixPath(path)
     if place.is_absolute() or ".." in place.parts or path.startswith("~"):
         raise ValueError(
@@ -290,16 +290,16 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     for file in options.files:
         path = directory / file.file_name
         checksum = downloads.Checksum("sha256", file.sha256)
-        received = downloads.fetch(file.url, path, checksum=checksum)
+        received = downloads.fetch_file(file.url, path, checksum=checksum)
         fetched.append(received)
-        _unpack(options, file, directory, received.sha256)
+        _unpack_file(options, file, directory, received.sha256)
     return fetched
 
 
-def _unpack(options: Options, file: File, directory: Path, sha256: str) -> None:
+def _unpack_file(options: Options, file: File, directory: Path, sha256: str) -> None:
     folder = options.unpacked_into(file)
     if folder is not None:
-        archives.extract(directory / file.file_name, directory / folder, sha256=sha256)
+        archives.extract_archive(directory / file.file_name, directory / folder, sha256=sha256)
 
 
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
@@ -311,10 +311,10 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     for file in options.files:
-        _unpack(options, file, downloaded, receipt.sha256(file.file_name))
+        _unpack_file(options, file, downloaded, receipt.find_sha256(file.file_name))
     try:
-        layout = options.located(downloaded)
-        layout.check()
+        layout = options.locate_layout(downloaded)
+        layout.check_files()
         check_several_labels(declared=options.multi_label(), actual=layout.multi_label())
     except ConfigError as error:
         raise ConfigError(f"layout: {error}") from error

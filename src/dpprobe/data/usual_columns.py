@@ -29,14 +29,14 @@ GROUPS = (
 )  # fmt: skip
 
 
-def usual(columns: Collection[str], names: Iterable[str]) -> Iterator[str]:
+def find_usual(columns: Collection[str], names: Iterable[str]) -> Iterator[str]:
     """Yields the columns that have one of the names, in the order of the names.
 
     Case and what stands between words do not count: PatientID is patient_id.
     """
     for name in names:
-        yield from (column for column in columns if _plain(column) == _plain(name))
+        yield from (column for column in columns if _plain_name(column) == _plain_name(name))
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

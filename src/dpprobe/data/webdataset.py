@@ -34,10 +34,10 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """
     from dpprobe.data import table, webdataset_rows  # heavy: pyarrow
 
-    parts = webdataset_rows.read(options)
+    parts = webdataset_rows.read_shards(options)
     table.write_dataset(
         directory,
-        webdataset_rows.batches(options, parts),
+        webdataset_rows.make_batches(options, parts),
         options=recorded or options,
         class_names=options.class_names,
         multi_label=options.several_labels,

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import tar_shards
-from dpprobe.data.alike_names import alike, in_words
+from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once
@@ -87,7 +87,7 @@ class ShardOptions(UnitOptions):
     def _check_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(value)) != len(value):
             raise ValueError(f"{', '.join(value)}: a name stands twice; remove it")
-        if same := alike(value):
+        if same := find_alike(value):
             raise ValueError(f"{in_words(same[0])} differ in case or spaces alone; remove one")
         return value
 
@@ -101,9 +101,9 @@ class ShardOptions(UnitOptions):
             raise ValueError("limit.test: there is no `test` to limit; remove it")
         return self
 
-    def check(self) -> None:
-        for name in self.splits():
-            first = self.shards(name)[0]
+    def check_files(self) -> None:
+        for name in self.list_splits():
+            first = self.list_shards(name)[0]
             try:
                 tar_shards.check_first(first)
             except DataError as error:
@@ -129,10 +129,12 @@ class ShardOptions(UnitOptions):
         return self.limit
 
     def input_files(self) -> tuple[str, ...]:
-        return tuple(str(path) for name in self.splits() for path in self.shards(name))
+        return tuple(str(path) for name in self.list_splits() for path in self.list_shards(name))
 
     def image_files(self) -> tuple[str, ...]:
-        return tuple(str(path.resolve()) for name in self.splits() for path in self.shards(name))
+        return tuple(
+            str(path.resolve()) for name in self.list_splits() for path in self.list_shards(name)
+        )
 
     def side_options(self, *, own_test: bool) -> set[str]:
         if own_test:
@@ -141,10 +143,10 @@ class ShardOptions(UnitOptions):
             return {"unit_column"}
         return {"shard_in_id"} if self.id_column is None else {"id_column"}
 
-    def splits(self) -> tuple[SplitName, ...]:
+    def list_splits(self) -> tuple[SplitName, ...]:
         return ("train",) if self.test is None else ("train", "test")
 
-    def shards(self, name: SplitName) -> list[Path]:
+    def list_shards(self, name: SplitName) -> list[Path]:
         """Lists the shards of a split, in the order of their names within what is written.
 
         Raises:
@@ -154,10 +156,11 @@ class ShardOptions(UnitOptions):
         assert written is not None
         shards: list[Path] = []
         for pattern in [written] if isinstance(written, str) else written:
-            matches = _matches(pattern)
+            matches = _match_shards(pattern)
             if not matches:
                 raise ConfigError(
-                    f"{name}: no .tar file {_place(pattern)}; correct it or put the shards there"
+                    f"{name}: no .tar file {_describe_place(pattern)}; correct it or put the "
+                    "shards there"
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(
@@ -174,12 +177,12 @@ class ShardOptions(UnitOptions):
         return f".{extension}" in EXTENSIONS
 
 
-def _matches(pattern: str) -> list[Path]:
+def _match_shards(pattern: str) -> list[Path]:
     path = resolve_path(pattern)
     if path.is_dir():
         return tar_shards.list_tars(path)
     return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
 
 
-def _place(pattern: str) -> str:
+def _describe_place(pattern: str) -> str:
     return f"in the folder {pattern}" if resolve_path(pattern).is_dir() else pattern

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from dpprobe.data import patient_units, table, tar_shards
-from dpprobe.data.alike_names import folded, text_of
+from dpprobe.data.alike_names import fold_name, text_of
 from dpprobe.data.problems import SHOWN
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
@@ -48,7 +48,7 @@ class Reader(Protocol):
     def read_at(self, shard: Path, offset: int, size: int) -> bytes: ...
 
 
-def read(options: ShardOptions, reader: Reader = tar_shards) -> dict[SplitName, list[Row]]:
+def read_shards(options: ShardOptions, reader: Reader = tar_shards) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
     Raises:
@@ -56,15 +56,15 @@ def read(options: ShardOptions, reader: Reader = tar_shards) -> dict[SplitName, 
     """
     parts: dict[SplitName, list[Row]] = {}
     broken: list[str] = []
-    for name in options.splits():
+    for name in options.list_splits():
         rows = parts[name] = []
         most = getattr(options.limit, name)
-        for number, shard in enumerate(options.shards(name)):
+        for number, shard in enumerate(options.list_shards(name)):
             try:
                 for sample in reader.read_samples(shard):
                     if most is not None and len(rows) >= most:
                         break
-                    if row := _row(options, number, shard, sample, reader):
+                    if row := _make_row(options, number, shard, sample, reader):
                         rows.append(row)
             except DataError as error:
                 broken.append(str(error))
@@ -76,11 +76,11 @@ def read(options: ShardOptions, reader: Reader = tar_shards) -> dict[SplitName, 
     return parts
 
 
-def _row(
+def _make_row(
     options: ShardOptions, number: int, shard: Path, sample: Sample, reader: Reader
 ) -> Row | None:
     """Returns a sample as a row; None for one that has neither an image nor a label."""
-    fields, faults = _fields(options, shard, sample, reader)
+    fields, faults = _read_fields(options, shard, sample, reader)
     images = [name for name in sample.members if options.is_image(name)]
     if not images and "cls" not in sample.members and "json" not in sample.members:
         return None
@@ -94,12 +94,12 @@ def _row(
     if sample.twice:
         faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
     faults += _several_values(options, fields)
-    label, fault = _label(options, shard, sample, fields, reader)
+    label, fault = _read_label(options, shard, sample, fields, reader)
     if fault is not None and not any(kind == "label" for kind, _ in faults):
         faults.append(("label", fault))
     return Row(
         shard=number,
-        id=_id(options, shard, sample, fields),
+        id=_make_id(options, shard, sample, fields),
         image=image,
         label=label,
         groups=tuple(text_of(fields.get(name)) for name in options.group_columns),
@@ -108,7 +108,7 @@ def _row(
     )
 
 
-def _fields(
+def _read_fields(
     options: ShardOptions, shard: Path, sample: Sample, reader: Reader
 ) -> tuple[dict[str, Any], list[Fault]]:
     """Reads key.json, where an option names a field of it; its fault is the label's."""
@@ -135,7 +135,7 @@ def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterato
             yield kind, f"{name} is {fields[name]!r}, no text or number"
 
 
-def _label(
+def _read_label(
     options: ShardOptions,
     shard: Path,
     sample: Sample,
@@ -160,10 +160,10 @@ def _label(
         if not good or any(type(each) is not int or each not in (0, 1) for each in value):
             return None, f"{place} is {value!r}, no list of 0 and 1, one a class"
         return value, None
-    return _number(options.class_names, place, value)
+    return _class_number(options.class_names, place, value)
 
 
-def _number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, str | None]:
+def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, str | None]:
     """Returns the number of a class; a number among the names is a name."""
     text = str(value)
     if text in names:
@@ -171,38 +171,38 @@ def _number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, s
     indexed = any(name.isdecimal() for name in names)
     if not indexed and text.isdecimal() and not isinstance(value, bool) and int(text) < len(names):
         return int(text), None
-    near = [name for name in names if folded(name) == folded(text)]
+    near = [name for name in names if fold_name(name) == fold_name(text)]
     hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
     return None, f"{place} is {text!r}, which is none of class_names{hint}"
 
 
-def _id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:
+def _make_id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:
     if options.id_column is not None:
         return text_of(fields.get(options.id_column))
     return f"{shard.stem}/{sample.key}" if options.shard_in_id else sample.key
 
 
-def batches(
+def make_batches(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables, in the order of the shards."""
     mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        mistaken = patient_units.mistaken(
+        mistaken = patient_units.find_mistaken(
             {name: [row.unit for row in part] for name, part in parts.items()}
         )
-    chosen = sides(options, parts)
+    chosen = assign_sides(options, parts)
     for name, rows in parts.items():
-        shards = options.shards(name)
+        shards = options.list_shards(name)
         for start in range(0, len(rows), BATCH_ROWS):
             part = rows[start : start + BATCH_ROWS]
             of_rows = chosen[name][start : start + BATCH_ROWS]
-            batch = _batch(options, part, shards, mistaken)
+            batch = _make_batch(options, part, shards, mistaken)
             for side in dict.fromkeys(filter(None, of_rows)):
                 yield side, batch.filter([each == side for each in of_rows])
 
 
-def sides(
+def assign_sides(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> dict[SplitName, list[SplitName | None]]:
     """Returns the table that each row goes into; None where it is left out."""
@@ -224,14 +224,14 @@ def sides(
     )
 
 
-def _batch(
+def _make_batch(
     options: ShardOptions, rows: Sequence[Row], shards: Sequence[Path], mistaken: Mapping[str, str]
 ) -> pa.Table:
     faults = [list(row.faults) for row in rows]
     patients = None
     if options.unit_column is not None:
         patients = [row.unit for row in rows]
-        further = patient_units.faults(patients, mistaken, options.unit_column)
+        further = patient_units.list_faults(patients, mistaken, options.unit_column)
         for fault, more in zip(faults, further, strict=True):
             fault += more
     kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()

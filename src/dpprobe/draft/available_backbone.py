@@ -58,9 +58,9 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
         return _of_checkpoint(checkpoint, model)
     if model is not None:
         raise ConfigError(f"--model {model}: it is the network of --checkpoint; name its weights")
-    fetched = _fetched()
+    fetched = _find_fetched()
     if fetched is None:
-        return _scattering()
+        return _choose_scattering()
     keys = {"catalog": fetched}
     entry = catalog.backbone_entries()[fetched]
     return Chosen(
@@ -73,14 +73,14 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
     )
 
 
-def _scattering() -> Chosen:
+def _choose_scattering() -> Chosen:
     keys = {"family": "scattering", "size": 32, "color": "rgb", "project": USUAL_WIDTH}
     return Chosen(
         name="scattering",
         keys=keys,
         comment="Wavelets, which need no weights, projected to fewer numbers by public random "
         "signs. A pretrained network is far better.",
-        dimension=_options(keys).computed_dimension,
+        dimension=_make_options(keys).computed_dimension,
         pretrained=False,
     )
 
@@ -92,8 +92,8 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     check_kind(path)
     model = model or _model_of(path)
     keys = {"family": "timm", "model": model, "checkpoint": checkpoint}
-    options = _options(keys)
-    options.check()
+    options = _make_options(keys)
+    options.check_files()
     with tempfile.TemporaryDirectory() as folder:
         known = read_dimensions({"network": options}, Path(folder))
     if fault := known.faults.get("network"):
@@ -109,7 +109,7 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     )
 
 
-def _options(keys: Mapping[str, Any]) -> BackboneOptions:
+def _make_options(keys: Mapping[str, Any]) -> BackboneOptions:
     options = options_class(FAMILIES, keys["family"]).model_validate(keys)
     assert isinstance(options, BackboneOptions)
     return options
@@ -128,7 +128,7 @@ def _model_of(path: Path) -> str:
     return max(names, key=len)
 
 
-def _fetched() -> str | None:
+def _find_fetched() -> str | None:
     """Returns the first backbone of the catalog whose weights were fetched before."""
     from huggingface_hub import try_to_load_from_cache  # its import takes a while
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dpprobe.data.alike_names import alike, in_words, joined_labels
+from dpprobe.data.alike_names import find_alike, in_words, joined_labels
 from dpprobe.data.group_columns import group_column
-from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, usual
+from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, find_usual
 from dpprobe.draft.seen_dataset import Line, Value
 from dpprobe.errors import ConfigError
 
@@ -34,7 +34,7 @@ class Column:
     blanks: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, value: str) -> None:
+    def add_value(self, value: str) -> None:
         """Takes one row's value."""
         if len(self.first) < MOST_GROUPS:
             self.first.append(value)
@@ -45,7 +45,7 @@ class Column:
             self.many = len(self.values) > MOST_CLASSES
 
     @property
-    def numbers(self) -> bool:
+    def holds_numbers(self) -> bool:
         try:
             return bool([float(value) for value in self.values])
         except ValueError:
@@ -55,7 +55,7 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def named(columns: Iterable[str], name: str, option: str, place: str) -> str:
+def require_column(columns: Iterable[str], name: str, option: str, place: str) -> str:
     """Returns a column that a user named.
 
     Raises:
@@ -74,7 +74,7 @@ def guess_label(columns: Columns) -> str | None:
     return next(
         (
             name
-            for name in usual(columns, LABELS)
+            for name in find_usual(columns, LABELS)
             if not columns[name].many and len(columns[name].values) > 1
         ),
         None,
@@ -92,7 +92,7 @@ def guess_labels(columns: Columns) -> list[str]:
 
 
 def _is_usual(name: str) -> bool:
-    return any(usual([name], [*PATIENTS, *CASES, *SPLITS, *GROUPS]))
+    return any(find_usual([name], [*PATIENTS, *CASES, *SPLITS, *GROUPS]))
 
 
 def no_label(columns: Columns, place: str) -> ConfigError:
@@ -120,12 +120,12 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
             f"{place}: column {name} has {len(column.values)} classes: a classifier tells two or "
             "more apart; add images of another or name another column with --label"
         )
-    for names in alike(sorted(column.values)):
+    for names in find_alike(sorted(column.values)):
         raise ConfigError(
             f"{place}: column {name} has {in_words(names)}, which differ in case or spaces alone; "
             "write one of them everywhere"
         )
-    if column.numbers:
+    if column.holds_numbers:
         return sorted(column.values, key=lambda value: (float(value), value))
     return sorted(column.values)
 
@@ -133,7 +133,7 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
 def guess_unit(columns: Columns) -> tuple[str, bool] | None:
     """Returns the column that says whose an image is, and True where it names people."""
     for names, people in ((PATIENTS, True), (CASES, False)):
-        for name in usual(columns, names):
+        for name in find_usual(columns, names):
             if len(columns[name].values) > 1:
                 return name, people
     return None
@@ -184,12 +184,12 @@ def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
       plain: True for a source whose subgroups are columns as they are.
     """
     groups: dict[str, Value] = {}
-    for column in usual(columns, GROUPS):
+    for column in find_usual(columns, GROUPS):
         name = group_column(column.strip().lower().replace(" ", "_")).removeprefix("group_")
         seen = columns[column]
         if name in groups or len(seen.values) < 2:
             continue
-        if name == "age" and seen.numbers and not plain:
+        if name == "age" and seen.holds_numbers and not plain:
             groups[name] = {"column": column, "bins": list(AGE_BINS)}
         elif len(seen.values) <= MOST_GROUPS and "/" not in name:
             groups[name] = column
@@ -198,7 +198,7 @@ def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
 
 def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
     """Returns the column that says which split a row is of, with its words for train and test."""
-    for name in usual(columns, SPLITS):
+    for name in find_usual(columns, SPLITS):
         values = sorted(columns[name].values)
         train = [value for value in values if value.lower() in ("train", "training")]
         test = [value for value in values if value.lower() in ("test", "testing")]

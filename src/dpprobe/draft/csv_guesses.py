@@ -44,11 +44,11 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
       ConfigError: where a column is not known, or no image is where the file says.
     """
     path = Path(place).expanduser()
-    raw, columns = _read(path)
+    raw, columns = _read_table(path)
     for name, option in ((wishes.label, "--label"), (wishes.image, "--image"),
                          (wishes.patient, "--patient")):  # fmt: skip
         if name is not None:
-            guesses.named(columns, name, option, place)
+            guesses.require_column(columns, name, option, place)
     label = wishes.label or guesses.guess_label(columns)
     labels = [] if label else guesses.guess_labels(columns)
     if label is None and not labels:
@@ -74,10 +74,10 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
         )
     notes = [*guesses.unit_notes(columns, unit),
              *guesses.uncertain_notes(columns, labels or [str(label)])]  # fmt: skip
-    return _count(place, keys | _split_keys(columns, path), notes)
+    return _count_rows(place, keys | _split_keys(columns, path), notes)
 
 
-def _read(path: Path) -> tuple[ManifestOptions, Columns]:
+def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
     """Reads the values of all columns, with the delimiter that the header has."""
     # Neither labels nor classes are known yet, which options are not made without.
     raw = csv_manifest.Options.model_construct(root=str(path.parent), train=path.name)
@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[ManifestOptions, Columns]:
         next(rows)
         for row in rows:
             for column, value in zip(columns.values(), row, strict=False):
-                column.add(value.strip())
+                column.add_value(value.strip())
     return raw, columns
 
 
@@ -129,23 +129,25 @@ def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
     return {}
 
 
-def _count(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
+def _count_rows(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
     """Counts the rows that the options take."""
     from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
     seen = Seen(place=place, keys=keys, counts={}, images=0)
-    options = seen.options()
+    options = seen.make_options()
     assert isinstance(options, csv_manifest.Options)
-    options.check()
+    options.check_files()
     multi_label = options.multi_label()
     wanted = {*(options.label_columns or ()), options.label_column, options.unit_column}
     wanted.add(options.split_column)
-    counts: Counter[str] = Counter(dict.fromkeys(options.names(), 0))
+    counts: Counter[str] = Counter(dict.fromkeys(options.class_names_or_labels(), 0))
     patients: set[str] = set()
     images = 0
-    for rows in csv_rows.load(options, {name for name in wanted if name}, quiet=True).values():
+    for rows in csv_rows.load_columns(
+        options, {name for name in wanted if name}, quiet=True
+    ).values():
         images += len(rows.frame)
-        for number, name in enumerate(options.names()):
+        for number, name in enumerate(options.class_names_or_labels()):
             has = rows.codes[:, number] == 1 if multi_label else rows.codes[:, 0] == number
             counts[name] += int(has.sum())
         if options.unit_column is not None:

@@ -34,17 +34,20 @@ def look_at_folder(place: str) -> Seen:
         counts.update({name: len(files) for name, files in classes.items()})
     check_counts(counts, place)
     parted = "test" in listing.files
-    keys = {"source": Line(value="imagefolder"), "path": Line(value=place, comment=_layout(parted))}
+    keys = {
+        "source": Line(value="imagefolder"),
+        "path": Line(value=place, comment=_describe_layout(parted)),
+    }
     return Seen(
         place=place,
         keys=keys,
         counts=dict(counts),
         images=counts.total(),
-        notes=tuple(_notes(root, listing) + rare_notes(counts)),
+        notes=tuple(_list_notes(root, listing) + rare_notes(counts)),
     )
 
 
-def _layout(parted: bool) -> str:
+def _describe_layout(parted: bool) -> str:
     parts = "train/<class>/ and test/<class>/" if parted else "<class>/"
     return (
         f"{parts} hold the images. The names of the classes are published with every head, so "
@@ -74,7 +77,7 @@ def _check_layout(root: Path, place: str) -> None:
             "the name of its class, or list them in a CSV with a column of labels and name that"
         )
     if first_image(root) is None:
-        if tar := next(_files(root, tar_shards.is_tar), None):
+        if tar := next(_find_files(root, tar_shards.is_tar), None):
             deeper = Path(place) / tar.parent.relative_to(root)
             raise ConfigError(
                 f"{place}: no image, but {tar.relative_to(root)}; if it is a shard, name its "
@@ -83,7 +86,7 @@ def _check_layout(root: Path, place: str) -> None:
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(f"{place}: holds no image ({kinds}); name the folder of the classes")
     if len(folders) == 1 and folders[0].name not in PARTS:
-        inner = _folders(folders[0])
+        inner = _list_folders(folders[0])
         if len(inner) > 1:
             deeper = Path(place) / folders[0].name
             raise ConfigError(
@@ -92,7 +95,7 @@ def _check_layout(root: Path, place: str) -> None:
             )
 
 
-def _folders(folder: Path) -> list[str]:
+def _list_folders(folder: Path) -> list[str]:
     return sorted(
         entry.name
         for entry in folder.iterdir()
@@ -102,35 +105,36 @@ def _folders(folder: Path) -> list[str]:
 
 def first_image(folder: Path) -> Path | None:
     """Returns an image that lies in a folder, or in its folders; None where none does."""
-    return next(_files(folder, is_image_file), None)
+    return next(_find_files(folder, is_image_file), None)
 
 
-def _files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
+def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (path for name in sorted(names) if kind(path := Path(place, name)))
 
 
-def _notes(root: Path, listing: imagefolder.Listing) -> list[str]:
+def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     """Lists what is unusual, though no mistake for certain."""
     notes = [
         "a folder does not say whose an image is, so the unit of privacy is one image; if people "
         "have several, list the images in a CSV with a column of patients, and name that"
     ]
     places = [root / name for name in listing.files] if "test" in listing.files else [root]
-    inner = {name: _folders(places[0] / name) for name in listing.class_names}
+    inner = {name: _list_folders(places[0] / name) for name in listing.class_names}
     first = inner[listing.class_names[0]]
     if len(first) > 1 and all(names == first for names in inner.values()):
         notes.append(
-            f"every class folder holds the folders {some(first)}; if these are the classes, they "
+            f"every class folder holds the folders {name_some(first)}; if these are the classes, "
+            "they "
             "must stand above the others"
         )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}
     if "test" in listing.files and unused:
-        notes.append(f"not used, as it is neither train nor test: {some(sorted(unused))}")
+        notes.append(f"not used, as it is neither train nor test: {name_some(sorted(unused))}")
     return notes
 
 
-def some(names: list[str]) -> str:
+def name_some(names: list[str]) -> str:
     """Lists the first names in words."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

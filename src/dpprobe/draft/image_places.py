@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpprobe.data.image_files import EXTENSIONS
-from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, usual
+from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.draft.column_guesses import Columns
 from dpprobe.errors import ConfigError
 
@@ -41,32 +41,33 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     Raises:
       ConfigError: where no column names files that are there.
     """
-    candidates = [column] if column else list(usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
+    candidates = [column] if column else list(find_usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
     if not candidates:
-        candidates = [name for name in columns if is_image(_first(columns, name))]
+        candidates = [name for name in columns if is_image(_first_value(columns, name))]
     if not candidates:
         raise ConfigError(
             f"{table}: no column of images by a usual name ({', '.join(IMAGE_COLUMNS[:5])} and the "
             f"like), nor one of names of image files; it has {', '.join(columns)}: name it with "
             "--image"
         )
-    roots = [root] if root else _roots(table)
+    roots = [root] if root else _list_roots(table)
     for name in candidates:
         values = [value for value in columns[name].first if value]
         for folder in roots:
-            for before, after in _additions(folder, values, deeper=folder == roots[0]):
+            for before, after in _list_additions(folder, values, deeper=folder == roots[0]):
                 if (folder / f"{before}{values[0]}{after}").is_file():
                     template = f"{before}{{{name}}}{after}" if before or after else None
                     return Place(root=folder, column=name, template=template)
-    first = _first(columns, candidates[0])
+    first = _first_value(columns, candidates[0])
     raise ConfigError(
         f"{table}: column {candidates[0]} names {first!r}, and there is no such image under "
-        f"{' or '.join(_shown(folder) for folder in roots)}; name the folder that paths start at "
+        f"{' or '.join(_normal_path(folder) for folder in roots)}; name the folder that paths "
+        "start at "
         "with --root, or the column with --image"
     )
 
 
-def _roots(table: Path) -> list[Path]:
+def _list_roots(table: Path) -> list[Path]:
     """Returns the folders that paths of a table usually start at, each once."""
     roots: dict[Path, Path] = {}
     for root in (table.parent, Path(), table.parent / ".."):
@@ -74,7 +75,7 @@ def _roots(table: Path) -> list[Path]:
     return list(roots.values())
 
 
-def _first(columns: Columns, name: str) -> str:
+def _first_value(columns: Columns, name: str) -> str:
     return next((value for value in columns[name].first if value), "")
 
 
@@ -83,7 +84,9 @@ def is_image(value: str) -> bool:
     return os.path.splitext(value)[1].lower() in EXTENSIONS  # noqa: PTH122
 
 
-def _additions(folder: Path, values: Sequence[str], *, deeper: bool) -> Iterator[tuple[str, str]]:
+def _list_additions(
+    folder: Path, values: Sequence[str], *, deeper: bool
+) -> Iterator[tuple[str, str]]:
     """Yields what may stand before and after a name to make it a path."""
     if not values:
         return
@@ -104,5 +107,5 @@ def _usual_first(suffix: str) -> tuple[bool, str]:
     return suffix not in (".jpg", ".png"), suffix
 
 
-def _shown(folder: Path) -> str:
+def _normal_path(folder: Path) -> str:
     return os.path.normpath(folder)

@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
     """Adds `init` to a parser's commands."""
     summary = "look at a folder, a CSV, a parquet file or tar shards of images, and write a study"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_init)
     parser.add_argument(
         "place",
         nargs="?",
@@ -41,7 +41,7 @@ def add_command(commands: Any) -> None:
     columns.add_argument("--root", metavar="FOLDER", help="where the paths of a CSV start")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run_init(arguments: argparse.Namespace) -> int:
     # `dpprobe --help` is to be quick
     import yaml
 
@@ -52,10 +52,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from dpprobe.study.study_file import load_study
 
     try:
-        seen = look(arguments)
+        seen = look_at_place(arguments)
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}; correct its permissions") from None
-    output = arguments.output or Path(f"{seen.name}.yaml")
+    output = arguments.output or Path(f"{seen.study_name}.yaml")
     check_output(output, seen, force=arguments.force)
     draft = make_draft(seen, choose_backbone(arguments.checkpoint, arguments.model), output)
     text = study_text(draft)
@@ -65,11 +65,11 @@ def _run(arguments: argparse.Namespace) -> int:
     for warning in warnings:
         print(f"warning:     {warning}")
     print(f"\nThe counts above are of private data: {output} has none of them.")
-    print(f"Read it, then run:  {draft.command}")
+    print(f"Read it, then run:  {draft.run_command_line}")
     return 0
 
 
-def look(arguments: argparse.Namespace) -> Seen:
+def look_at_place(arguments: argparse.Namespace) -> Seen:
     """Looks at what was named.
 
     Raises:
@@ -105,7 +105,7 @@ def look(arguments: argparse.Namespace) -> Seen:
             )
         return look_at_folder(place)
     if not path.is_file():
-        raise ConfigError(f"{place}: no such folder or file; {_nearest(path)}")
+        raise ConfigError(f"{place}: no such folder or file; {_suggest_paths(path)}")
     if tar_shards.is_tar(path):
         return look_at_shards(place, wishes)
     if path.name.lower().endswith(csv_files.SUFFIXES):
@@ -145,7 +145,7 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
         )
 
 
-def _nearest(path: Path) -> str:
+def _suggest_paths(path: Path) -> str:
     """Returns the remedy for a path that is not there: names like it beside it."""
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []

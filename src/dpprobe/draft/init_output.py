@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpprobe.draft.seen_dataset import Seen
 from dpprobe.draft.study_text import Draft
 from dpprobe.planner.accuracy_plan import make_plan
-from dpprobe.planner.plan_text import beaten_words, span, too_few_words
+from dpprobe.planner.plan_text import beaten_words, format_span, too_few_words
 from dpprobe.planner.predicted_accuracy import Setting
 
 MOST_SHOWN = 12
@@ -20,19 +20,19 @@ def seen_in_words(draft: Draft) -> str:
     kind = "labels" if seen.multi_label else "classes"
     whose = "" if seen.patients is None else f" of {seen.patients:,} patients"
     lines = [f"{seen.place}: {seen.images:,} images{whose}, {len(seen.counts)} {kind}", ""]
-    lines += _counts(seen)
+    lines += _list_counts(seen)
     lines += [
         "",
-        f"trained on:  {draft.n:,} {seen.unit}s, the unit of privacy; delta {draft.delta:g}",
+        f"trained on:  {draft.n:,} {seen.unit_name}s, the unit of privacy; delta {draft.delta:g}",
     ]
-    lines += _imbalance(seen)
-    lines.append(f"backbone:    {draft.backbone.name}{_features(draft)}")
+    lines += _describe_imbalance(seen)
+    lines.append(f"backbone:    {draft.backbone.name}{_count_features(draft)}")
     lines += [f"note:        {note}" for note in seen.notes]
-    lines += ["", *_expected(draft)]
+    lines += ["", *_list_expected(draft)]
     return "\n".join(lines)
 
 
-def _counts(seen: Seen) -> Iterator[str]:
+def _list_counts(seen: Seen) -> Iterator[str]:
     """Yields a line a class, the largest first, some of them where there are many."""
     order = sorted(seen.counts, key=lambda name: (-seen.counts[name], name))
     shown = order if len(order) <= MOST_SHOWN else [*order[: MOST_SHOWN - 2], "", order[-1]]
@@ -46,30 +46,32 @@ def _counts(seen: Seen) -> Iterator[str]:
         yield f"  {name:{width}}  {seen.counts[name]:>9,}{mark}"
 
 
-def _imbalance(seen: Seen) -> Iterator[str]:
+def _describe_imbalance(seen: Seen) -> Iterator[str]:
     ratio = f"imbalance:   {seen.imbalance:.1f} to 1"
     if seen.multi_label:
         yield f"{ratio}; the metric is the mean AUC over the labels"
-    elif not seen.unequal:
+    elif not seen.is_imbalanced:
         yield f"{ratio}; accuracy is a fair metric"
     else:
         metric = "AUC" if len(seen.counts) == 2 else "the macro accuracy"
         yield (
-            f"{ratio}; always naming {seen.largest} is right in {100 * seen.majority:.1f} %, so "
+            f"{ratio}; always naming {seen.largest_class} is right in "
+            f"{100 * seen.majority_share:.1f} %, so "
             f"look at {metric}"
         )
         yield (
-            f"             for {seen.smallest} to be named although it is rare: the method with "
+            f"             for {seen.smallest_class} to be named although it is rare: the method "
+            "with "
             "`balanced: true`, a comment in the study"
         )
 
 
-def _features(draft: Draft) -> str:
+def _count_features(draft: Draft) -> str:
     dimension = draft.backbone.dimension
     return "" if dimension is None else f", {dimension:,} features an image"
 
 
-def _expected(draft: Draft) -> Iterator[str]:
+def _list_expected(draft: Draft) -> Iterator[str]:
     """Yields what `dpprobe plan` expects at epsilon 1; it knows one label an image."""
     seen, n = draft.seen, draft.n
     if seen.multi_label or n < len(seen.counts):
@@ -81,30 +83,32 @@ def _expected(draft: Draft) -> Iterator[str]:
         delta=draft.delta,
         dimension=draft.backbone.dimension,
     )
-    plan = make_plan(setting, majority=seen.majority if seen.unequal else None, unit=seen.unit)
+    plan = make_plan(
+        setting, majority=seen.majority_share if seen.is_imbalanced else None, unit=seen.unit_name
+    )
     scale = plan.scale
     accuracies = []
     for ceiling in scale.ceilings:
-        accuracy = plan.now.kept.accuracy(chance=scale.chance, ceiling=ceiling)
-        beaten = beaten_words(accuracy, seen.majority)
+        accuracy = plan.now.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling)
+        beaten = beaten_words(accuracy, seen.majority_share)
         accuracies.append(
-            f"{span(accuracy)} if a non-private head has {100 * ceiling:.0f} %"
+            f"{format_span(accuracy)} if a non-private head has {100 * ceiling:.0f} %"
             + (f": {beaten}" if beaten else "")
         )
     yield f"Expected accuracy at epsilon {EPSILON:g}, from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
-    if seen.unequal and len(seen.counts) == 2:
+    if seen.is_imbalanced and len(seen.counts) == 2:
         yield "  This is accuracy; the study's metric is AUC, whose values are others."
-    elif seen.unequal:
+    elif seen.is_imbalanced:
         yield (
             "  This is accuracy; the study's metric is macro accuracy, which is lower where "
             "classes are unequal."
         )
     if plan.too_few:
-        yield f"{too_few_words(setting, plan.would_do, unit=seen.unit)}."
+        yield f"{too_few_words(setting, plan.would_do, unit=seen.unit_name)}."
     dimension = f" --d {setting.dimension}" if setting.dimension else ""
-    unit = "" if seen.unit == "image" else f" --unit {seen.unit}"
-    majority = f" --majority {seen.majority:.3f}" if seen.unequal else ""
+    unit = "" if seen.unit_name == "image" else f" --unit {seen.unit_name}"
+    majority = f" --majority {seen.majority_share:.3f}" if seen.is_imbalanced else ""
     yield (
         f"More of it: python -m dpprobe plan --n {n} --classes {setting.classes} --epsilon "
         f"{EPSILON:g} --delta {draft.delta:g}{dimension}{unit}{majority}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
-from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, usual
+from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import Wishes
@@ -28,15 +28,15 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
       ConfigError: where it has no images or labels that a study can read.
     """
     path = Path(place).expanduser()
-    names, columns = _read(path)
+    names, columns = _read_table(path)
     for name, option in ((wishes.label, "--label"), (wishes.image, "--image"),
                          (wishes.patient, "--patient")):  # fmt: skip
         if name is not None:
-            guesses.named(names, name, option, place)
+            guesses.require_column(names, name, option, place)
     if wishes.root is not None:
         raise ConfigError(f"--root {wishes.root}: a parquet file holds its images; leave it out")
-    image = wishes.image or next(usual(names, IMAGE_COLUMNS), "image")
-    label = wishes.label or next(usual(names, LABELS), None)
+    image = wishes.image or next(find_usual(names, IMAGE_COLUMNS), "image")
+    label = wishes.label or next(find_usual(names, LABELS), None)
     if label is None:
         raise guesses.no_label(columns, place)
     beside = path.with_name(path.name.replace("train", "test", 1))
@@ -52,10 +52,10 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
             value=[str(column) for column in groups.values()],
             comment="Guessed from their names: kept beside every prediction, not trained on.",
         )
-    return _count(place, keys, label, guesses.unit_notes(columns, unit))
+    return _count_rows(place, keys, label, guesses.unit_notes(columns, unit))
 
 
-def _read(path: Path) -> tuple[list[str], dict[str, Column]]:
+def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
     """Reads the names of all columns, and the values of those that hold text or numbers."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,25 +69,27 @@ def _read(path: Path) -> tuple[list[str], dict[str, Column]]:
             for batch in file.iter_batches(65_536, columns=plain):
                 for name in plain:
                     for value in batch.column(name).to_pylist():
-                        columns[name].add(text_of(value).strip())
+                        columns[name].add_value(text_of(value).strip())
     except (OSError, pa.ArrowInvalid) as error:
         line = str(error).splitlines()[0]
         raise ConfigError(f"{path}: not a readable parquet file ({line}); replace it") from error
     return list(schema.names), columns
 
 
-def _count(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> Seen:
+def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> Seen:
     """Counts the rows by class; where nothing names the classes, by number."""
-    options = _options(place, keys)
-    names = options.names()  # reads the header first, and refuses labels of other kinds
-    labels = options.values(label)
+    options = _make_options(place, keys)
+    names = (
+        options.class_names_or_labels()
+    )  # reads the header first, and refuses labels of other kinds
+    labels = options.read_values(label)
     if names is None:
-        numbers = [str(number) for number in range(max(map(_highest, labels), default=0) + 1)]
+        numbers = [str(number) for number in range(max(map(_highest_label, labels), default=0) + 1)]
         check_counts(dict.fromkeys(numbers, 0), place)
         keys = keys | {"class_names": Line(value=list(numbers), comment=NUMBERED)}
-        options = _options(place, keys)
-    options.check()
-    names = options.names() or ()
+        options = _make_options(place, keys)
+    options.check_files()
+    names = options.class_names_or_labels() or ()
     counts: Counter[str] = Counter(dict.fromkeys(names, 0))
     for value in labels:
         if options.multi_label():
@@ -95,7 +97,7 @@ def _count(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> S
         elif value is not None and 0 <= value < len(names):
             counts[names[value]] += 1
     column = options.unit_column
-    patients = None if column is None else set(map(text_of, options.values(column)))
+    patients = None if column is None else set(map(text_of, options.read_values(column)))
     return Seen(
         place=place,
         keys=keys,
@@ -107,13 +109,13 @@ def _count(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> S
     )
 
 
-def _options(place: str, keys: dict[str, Line]) -> parquet.Options:
-    options = Seen(place=place, keys=keys, counts={}, images=0).options()
+def _make_options(place: str, keys: dict[str, Line]) -> parquet.Options:
+    options = Seen(place=place, keys=keys, counts={}, images=0).make_options()
     assert isinstance(options, parquet.Options)
     return options
 
 
-def _highest(value: Any) -> int:
+def _highest_label(value: Any) -> int:
     """Returns the highest number of a label that it says there is."""
     if isinstance(value, list):
         return len(value) - 1

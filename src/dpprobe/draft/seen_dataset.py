@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.data.options import IMBALANCED, DatasetOptions, imbalance
+from dpprobe.data.options import IMBALANCED, DatasetOptions, compute_imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
-from dpprobe.option_errors import validated
+from dpprobe.option_errors import validate_options
 from dpprobe.options import options_class
 from dpprobe.study.reserved_names import TAKEN
 
@@ -77,39 +77,41 @@ class Seen:
     training_units: int | None = None
 
     @property
-    def name(self) -> str:
+    def study_name(self) -> str:
         return study_name(Path(self.place))
 
     @property
-    def unit(self) -> str:
+    def unit_name(self) -> str:
         return "image" if self.patients is None else "patient"
 
     @property
-    def smallest(self) -> str:
+    def smallest_class(self) -> str:
         return min(self.counts, key=lambda name: self.counts[name])
 
     @property
-    def largest(self) -> str:
+    def largest_class(self) -> str:
         return max(self.counts, key=lambda name: self.counts[name])
 
     @property
     def imbalance(self) -> float:
         """The largest class's images for one of the smallest that has any, as in tables."""
-        return imbalance(tuple(self.counts.values()))
+        return compute_imbalance(tuple(self.counts.values()))
 
     @property
-    def unequal(self) -> bool:
+    def is_imbalanced(self) -> bool:
         return self.imbalance > IMBALANCED
 
     @property
-    def majority(self) -> float:
+    def majority_share(self) -> float:
         """The share of the largest class."""
-        return self.counts[self.largest] / sum(self.counts.values())
+        return self.counts[self.largest_class] / sum(self.counts.values())
 
-    def options(self) -> DatasetOptions:
+    def make_options(self) -> DatasetOptions:
         """Reads the keys as a study would."""
         values = {key: line.value for key, line in self.keys.items()}
-        options = validated(options_class(SOURCES, str(values["source"])), values, self.place)
+        options = validate_options(
+            options_class(SOURCES, str(values["source"])), values, self.place
+        )
         assert isinstance(options, DatasetOptions)
         return options
 
@@ -117,7 +119,7 @@ class Seen:
         """Counts what is trained on: patients where they are named, else images."""
         if self.training_units is not None:
             return self.training_units
-        options = self.options()
+        options = self.make_options()
         n = options.count_units() if options.names_units() else None
         if n is None:
             rows = options.count_rows()

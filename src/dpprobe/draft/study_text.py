@@ -87,21 +87,21 @@ class Draft:
         return choose_delta(self.n)
 
     @property
-    def study(self) -> str:
+    def study_name(self) -> str:
         """The study's name, and that of its results' folder, so that no two files share one."""
         return name_of([self.output.stem])
 
     @property
-    def command(self) -> str:
+    def run_command_line(self) -> str:
         return run_command("--configfile", str(self.output))
 
 
 def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
     """Completes a dataset's options by what a study needs."""
     keys = dict(seen.keys)
-    if not seen.options().has_test():
+    if not seen.make_options().has_test():
         keys |= SPLIT
-    if seen.unequal and not seen.multi_label:
+    if seen.is_imbalanced and not seen.multi_label:
         keys["metric"] = Line(
             value="auc" if len(seen.counts) == 2 else "macro_accuracy",
             comment="The classes are unequal, so that accuracy would reward always naming the "
@@ -120,41 +120,49 @@ def choose_delta(n: int) -> float:
 
 def study_text(draft: Draft) -> str:
     """Writes the study."""
-    return "\n".join([*_head(draft), *_datasets(draft), *_backbones(draft), *_rest(draft), ""])
+    return "\n".join(
+        [
+            *_write_head(draft),
+            *_write_datasets(draft),
+            *_write_backbones(draft),
+            *_write_rest(draft),
+            "",
+        ]
+    )
 
 
-def _head(draft: Draft) -> Iterator[str]:
+def _write_head(draft: Draft) -> Iterator[str]:
     if SCHEMA.is_file():
         yield f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, draft.output.parent)}"
         yield "#"
-    yield from comment(
+    yield from write_comment(
         f"Made by `python -m dpprobe init {draft.seen.place}`: every line is yours to edit "
         "(docs/configuration.md). Run it:"
     )
-    yield f"#     {draft.command}"
-    yield f"study: {_flow(draft.study)}"
+    yield f"#     {draft.run_command_line}"
+    yield f"study: {_write_flow(draft.study_name)}"
     yield ""
 
 
-def _datasets(draft: Draft) -> Iterator[str]:
+def _write_datasets(draft: Draft) -> Iterator[str]:
     seen = draft.seen
     yield "datasets:"
-    yield f"  {seen.name}:"
+    yield f"  {seen.study_name}:"
     for key, line in draft.keys.items():
-        yield from comment(line.comment, indent=4)
-        yield from entry(key, line.value, indent=4)
+        yield from write_comment(line.comment, indent=4)
+        yield from write_entry(key, line.value, indent=4)
     yield ""
 
 
-def _backbones(draft: Draft) -> Iterator[str]:
+def _write_backbones(draft: Draft) -> Iterator[str]:
     backbone = draft.backbone
     yield "backbones:"
-    yield from comment(backbone.comment, indent=2)
+    yield from write_comment(backbone.comment, indent=2)
     yield f"  {backbone.name}:"
     for key, value in backbone.keys.items():
-        yield from entry(key, value, indent=4)
+        yield from write_entry(key, value, indent=4)
     if not backbone.pretrained:
-        yield from comment(
+        yield from write_comment(
             "In its place, once the weights can be fetched; or a file of weights of yours, "
             "`checkpoint: weights/...`:",
             indent=2,
@@ -165,39 +173,42 @@ def _backbones(draft: Draft) -> Iterator[str]:
     yield ""
 
 
-def _rest(draft: Draft) -> Iterator[str]:
-    name, unit = draft.seen.name, draft.seen.unit
+def _write_rest(draft: Draft) -> Iterator[str]:
+    name, unit = draft.seen.study_name, draft.seen.unit_name
     yield METHODS
     if not draft.seen.multi_label:
         yield BALANCED
-    yield from comment(CEILING, indent=2)
+    yield from write_comment(CEILING, indent=2)
     yield NONPRIVATE
     yield ""
     yield f"epsilons: [{', '.join(f'{epsilon:g}' for epsilon in EPSILONS)}]"
-    yield f"delta: {number(draft.delta)} # below 1 / (training {unit}s), by a factor of ten or more"
+    yield (
+        f"delta: {format_number(draft.delta)} # below 1 / (training {unit}s), by a factor of "
+        "ten or more"
+    )
     yield f"seeds: {SEEDS}"
     yield ""
-    auc = AUC_OF.get(_kind(draft.seen), "").format(unit=unit)
+    auc = AUC_OF.get(_auc_kind(draft.seen), "").format(unit=unit)
     yield RELEASE.format(name=name, backbone=draft.backbone.name, unit=unit, auc=auc)
     yield ""
-    yield from comment("Not among the images, where they would be taken for some.")
-    yield f"results_dir: results/{draft.study}"
-    if draft.study != name:
-        yield from comment(
+    yield from write_comment("Not among the images, where they would be taken for some.")
+    yield f"results_dir: results/{draft.study_name}"
+    if draft.study_name != name:
+        yield from write_comment(
             "Shared by the studies of these images: split tables are made once, and one ledger "
             "adds up what all their releases cost."
         )
     yield f"data_dir: data/{name}"
 
 
-def _kind(seen: Seen) -> str:
+def _auc_kind(seen: Seen) -> str:
     """Returns the key of `AUC_OF` for a dataset."""
     if seen.multi_label:
         return "several"
     return "two" if len(seen.counts) == 2 else ""
 
 
-def comment(text: str, *, indent: int = 0) -> list[str]:
+def write_comment(text: str, *, indent: int = 0) -> list[str]:
     """Breaks words into lines of comment; none for no words."""
     before = " " * indent + "# "
     return textwrap.wrap(
@@ -206,16 +217,18 @@ def comment(text: str, *, indent: int = 0) -> list[str]:
     )  # fmt: skip
 
 
-def entry(key: str, value: Any, *, indent: int) -> list[str]:
+def write_entry(key: str, value: Any, *, indent: int) -> list[str]:
     """Writes a key and its value, quoted where YAML would read something else."""
     before = " " * indent
     if isinstance(value, dict):
-        parts = [f"{before}  {_flow(name)}: {_flow(part)}" for name, part in value.items()]
+        parts = [
+            f"{before}  {_write_flow(name)}: {_write_flow(part)}" for name, part in value.items()
+        ]
         return [f"{before}{key}:", *parts]
-    return [f"{before}{key}: {_flow(value)}"]
+    return [f"{before}{key}: {_write_flow(value)}"]
 
 
-def _flow(value: Any) -> str:
+def _write_flow(value: Any) -> str:
     """Writes a value on one line."""
     text = yaml.safe_dump(
         value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf
@@ -223,6 +236,6 @@ def _flow(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Writes a small number as YAML reads one: 1.0e-05 needs its dot."""
     return f"{value:.1e}".replace("e-0", "e-")

@@ -17,11 +17,11 @@ from dpprobe.data import tar_shards, webdataset
 from dpprobe.data.alike_names import joined_labels, text_of
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.tar_shards import Sample
-from dpprobe.data.usual_columns import LABELS, usual
+from dpprobe.data.usual_columns import LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import PUBLIC_NAMES, Wishes
-from dpprobe.draft.folder_guesses import first_image, some
+from dpprobe.draft.folder_guesses import first_image, name_some
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError, DataError
 
@@ -73,7 +73,7 @@ class Contents:
     empty: list[str] = field(default_factory=list)
 
     @property
-    def images(self) -> list[str]:
+    def image_extensions(self) -> list[str]:
         """The extensions of images, the most frequent first."""
         return [name for name, _ in self.extensions.most_common() if f".{name}" in EXTENSIONS]
 
@@ -103,7 +103,7 @@ def holds_shards(folder: Path) -> bool:
     places = [
         entry
         for entry in folder.iterdir()
-        if entry.is_dir() and _side(entry.name) and not entry.name.startswith(".")
+        if entry.is_dir() and _split_of_name(entry.name) and not entry.name.startswith(".")
     ]
     return any(map(tar_shards.list_tars, (folder, *places)))
 
@@ -116,11 +116,11 @@ def look_at_shards(place: str, wishes: Wishes) -> Seen:
     """
     if wishes.root is not None:
         raise ConfigError(f"--root {wishes.root}: shards hold their images; leave it out")
-    keys, notes = _splits(place)
+    keys, notes = _find_splits(place)
     # The classes are not known yet, which options are not made without.
     shards = ReadShards()
-    unnamed = _options(place, keys | {"class_names": Line(value=["0", "1"])})
-    contents = _read(unnamed, wishes.image, shards)
+    unnamed = _make_options(place, keys | {"class_names": Line(value=["0", "1"])})
+    contents = _read_contents(unnamed, wishes.image, shards)
     if not contents.samples:
         raise ConfigError(
             f"{place}: no sample in the tar files (key.jpg with {CLS} or key.json); name the "
@@ -139,11 +139,11 @@ def look_at_shards(place: str, wishes: Wishes) -> Seen:
             value=[str(name) for name in groups.values()],
             comment="Guessed from their names: kept beside every prediction, not trained on.",
         )
-    return _count(place, keys, [*notes, *_notes(contents, unit)], shards)
+    return _count_rows(place, keys, [*notes, *_list_notes(contents, unit)], shards)
 
 
-def _options(place: str, keys: Mapping[str, Line]) -> webdataset.Options:
-    options = Seen(place=place, keys=keys, counts={}, images=0).options()
+def _make_options(place: str, keys: Mapping[str, Line]) -> webdataset.Options:
+    options = Seen(place=place, keys=keys, counts={}, images=0).make_options()
     assert isinstance(options, webdataset.Options)
     return options
 
@@ -151,7 +151,7 @@ def _options(place: str, keys: Mapping[str, Line]) -> webdataset.Options:
 # where the shards lie
 
 
-def _splits(place: str) -> tuple[dict[str, Line], list[str]]:
+def _find_splits(place: str) -> tuple[dict[str, Line], list[str]]:
     """Returns where each split's shards lie, and what of the folder is not used."""
     path = Path(place).expanduser()
     source = {"source": Line(value="webdataset")}
@@ -169,21 +169,29 @@ def _splits(place: str) -> tuple[dict[str, Line], list[str]]:
     train, test = parts.get("train", []), parts.get("test") or parts.get("validation", [])
     if not tars and not train:
         raise ConfigError(
-            f"{place}: tar files in {some([each.name for each in folders])} and no folder train; "
+            f"{place}: tar files in {name_some([each.name for each in folders])} and no folder "
+            "train; "
             "name the folder of the shards"
         )
     if not tars:
-        keys = {"train": _folders(place, train)} | ({"test": _folders(place, test)} if test else {})
+        keys = {"train": _name_folders(place, train)} | (
+            {"test": _name_folders(place, test)} if test else {}
+        )
         used = [*train, *test]
     elif train and test:
-        keys = {"train": _pattern(place, train, tars), "test": _pattern(place, test, tars)}
+        keys = {
+            "train": _find_pattern(place, train, tars),
+            "test": _find_pattern(place, test, tars),
+        }
         used = [*train, *test]
     else:
         keys, used = {"train": Line(value=place)}, tars
     names = [each.name for each in [*tars, *folders] if each not in used]
-    notes = [f"not used, by their names: {some(names)}"] if names else []
+    notes = [f"not used, by their names: {name_some(names)}"] if names else []
     if "test" in keys and "test" not in parts:
-        notes.append(f"{some([each.name for each in test])}: tested on, as nothing is called test")
+        notes.append(
+            f"{name_some([each.name for each in test])}: tested on, as nothing is called test"
+        )
     return source | keys, notes
 
 
@@ -201,13 +209,14 @@ def _check_plain(place: str, tars: Iterable[Path]) -> None:
     packed = [tar.name for tar in tars if tar.suffix != tar_shards.SUFFIX]
     if packed:
         raise ConfigError(
-            f"{place}: {some(packed)}: no plain .tar files, in which images can be found by their "
+            f"{place}: {name_some(packed)}: no plain .tar files, in which images can be found by "
+            "their "
             "places; of shards unpack what is compressed (gunzip, bunzip2, unxz, unzstd), of a "
             "folder of images unpack that (tar -xf) and name it"
         )
 
 
-def _side(name: str) -> str:
+def _split_of_name(name: str) -> str:
     """Returns the split that a name speaks of; none for other names."""
     words = set(re.split(r"[^a-z]+", name.lower()))
     return next((side for side, known in _SIDES.items() if words & known), "")
@@ -216,16 +225,16 @@ def _side(name: str) -> str:
 def _by_side(places: Iterable[Path]) -> dict[str, list[Path]]:
     parts: dict[str, list[Path]] = {}
     for each in places:
-        parts.setdefault(_side(each.name), []).append(each)
+        parts.setdefault(_split_of_name(each.name), []).append(each)
     return parts
 
 
-def _folders(place: str, folders: list[Path]) -> Line:
+def _name_folders(place: str, folders: list[Path]) -> Line:
     paths = [str(Path(place) / folder.name) for folder in folders]
     return Line(value=paths[0] if len(paths) == 1 else paths)
 
 
-def _pattern(place: str, chosen: list[Path], tars: list[Path]) -> Line:
+def _find_pattern(place: str, chosen: list[Path], tars: list[Path]) -> Line:
     """Returns a pattern that matches some shards of a folder alone; a list where none does."""
     names = [path.name for path in chosen]
     if len(names) == 1:
@@ -239,18 +248,18 @@ def _pattern(place: str, chosen: list[Path], tars: list[Path]) -> Line:
 # what is in them
 
 
-def _read(options: webdataset.Options, image: str | None, shards: ReadShards) -> Contents:
+def _read_contents(options: webdataset.Options, image: str | None, shards: ReadShards) -> Contents:
     """Reads all headers, key.cls and key.json; `image` is an extension that a user named."""
     contents = Contents()
-    for side in options.splits():
+    for side in options.list_splits():
         keys: set[str] = set()
-        for shard in options.shards(side):
+        for shard in options.list_shards(side):
             before = contents.samples
             try:
                 for sample in shards.read_samples(shard):
                     contents.repeated |= sample.key in keys
                     keys.add(sample.key)
-                    _add(contents, shard, sample, _extension(image or ""), shards)
+                    _add_sample(contents, shard, sample, _normal_extension(image or ""), shards)
             except DataError as error:
                 raise ConfigError(str(error)) from error
             if contents.samples == before:
@@ -260,7 +269,9 @@ def _read(options: webdataset.Options, image: str | None, shards: ReadShards) ->
     return contents
 
 
-def _add(contents: Contents, shard: Path, sample: Sample, image: str, shards: ReadShards) -> None:
+def _add_sample(
+    contents: Contents, shard: Path, sample: Sample, image: str, shards: ReadShards
+) -> None:
     """Adds a sample; not what has neither image nor label, which a run passes over."""
     images = [name for name in sample.members if name == image or f".{name}" in EXTENSIONS]
     if not images and not {"cls", "json"} & sample.members.keys():
@@ -270,9 +281,9 @@ def _add(contents: Contents, shard: Path, sample: Sample, image: str, shards: Re
     contents.extensions.update(sample.members.keys())
     if len(images) > 1 and contents.several is None:
         contents.several = sample.key
-    written = _member(shard, sample, "cls", shards)
-    contents.labels.add("" if written is None else str(written, errors="replace").strip())
-    described = _member(shard, sample, "json", shards)
+    written = _read_member(shard, sample, "cls", shards)
+    contents.labels.add_value("" if written is None else str(written, errors="replace").strip())
+    described = _read_member(shard, sample, "json", shards)
     if described is None:
         return
     contents.described += 1
@@ -285,16 +296,16 @@ def _add(contents: Contents, shard: Path, sample: Sample, image: str, shards: Re
             if value and all(type(each) is int and each in (0, 1) for each in value):
                 contents.lists.setdefault(name, set()).add(len(value))
         elif isinstance(value, str | int | float) and (text := text_of(value).strip()):
-            contents.fields.setdefault(name, Column()).add(text)
+            contents.fields.setdefault(name, Column()).add_value(text)
             contents.present[name] += 1
 
 
-def _member(shard: Path, sample: Sample, extension: str, shards: ReadShards) -> bytes | None:
+def _read_member(shard: Path, sample: Sample, extension: str, shards: ReadShards) -> bytes | None:
     member = sample.members.get(extension)
     return None if member is None else shards.read_at(shard, member.offset, member.size)
 
 
-def _extension(written: str) -> str:
+def _normal_extension(written: str) -> str:
     return written.removeprefix(".").lower()
 
 
@@ -302,23 +313,28 @@ def _image_keys(contents: Contents, place: str, wish: str | None) -> dict[str, L
     """Returns which member is the image, where its extension alone does not say it."""
     members = ", ".join(contents.extensions)
     if wish is not None:
-        if _extension(wish) not in contents.extensions:
+        if _normal_extension(wish) not in contents.extensions:
             raise ConfigError(f"--image {wish}: {place} has no such member; it has {members}")
-        return {"image_member": Line(value=_extension(wish))}
-    if not contents.images:
+        return {"image_member": Line(value=_normal_extension(wish))}
+    if not contents.image_extensions:
         raise ConfigError(
             f"{place}: no member has the extension of an image; there are {members}: name that of "
             "the images with --image"
         )
     if contents.several is None:
         return {}
-    everywhere = [name for name in contents.images if contents.extensions[name] == contents.samples]
+    everywhere = [
+        name for name in contents.image_extensions if contents.extensions[name] == contents.samples
+    ]
     if len(everywhere) != 1:
         raise ConfigError(
             f"{place}: several images of one key, such as {contents.several}: "
-            f"{', '.join(contents.images)}; name the extension of those to classify with --image"
+            f"{', '.join(contents.image_extensions)}; name the extension of those to classify "
+            "with --image"
         )
-    comment = f"Keys have several images ({', '.join(contents.images)}), and all have this one."
+    comment = (
+        f"Keys have several images ({', '.join(contents.image_extensions)}), and all have this one."
+    )
     return {"image_member": Line(value=everywhere[0], comment=comment)}
 
 
@@ -328,7 +344,7 @@ def _label_keys(contents: Contents, place: str, wish: str | None) -> dict[str, L
         _check_field(contents, wish, "--label", place)
     elif contents.labels.values:
         return {"class_names": _class_names(contents.labels, CLS, place)}
-    label = wish or next(usual(contents.lists, LABELS), None)
+    label = wish or next(find_usual(contents.lists, LABELS), None)
     label = label or guesses.guess_label(contents.fields)
     if label is None:
         raise _no_label(contents, place)
@@ -361,7 +377,7 @@ def _check_field(contents: Contents, name: str, option: str, place: str) -> None
         raise ConfigError(
             f"{option} {name}: {place} has no key.json, of which it would be a field; leave it out"
         )
-    guesses.named(fields, name, option, place)
+    guesses.require_column(fields, name, option, place)
 
 
 def _no_label(contents: Contents, place: str) -> ConfigError:
@@ -377,10 +393,10 @@ def _no_label(contents: Contents, place: str) -> ConfigError:
     )
 
 
-def _notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
+def _list_notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
     notes = []
     if contents.empty:
-        notes.append(f"no sample in {some(contents.empty)}")
+        notes.append(f"no sample in {name_some(contents.empty)}")
     if contents.described:
         notes += guesses.unit_notes(contents.fields, unit)
     else:
@@ -390,7 +406,8 @@ def _notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
         )
     if joined := joined_labels(contents.labels.values):
         notes.append(
-            f"{some(joined)} in {CLS}: taken for a class of its own, and its parts are classes "
+            f"{name_some(joined)} in {CLS}: taken for a class of its own, and its parts are "
+            "classes "
             "too; if an image may have several labels, pack key.json with a list of 0 and 1"
         )
     return notes
@@ -399,17 +416,17 @@ def _notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
 # how many there are
 
 
-def _count(place: str, keys: dict[str, Line], notes: list[str], shards: ReadShards) -> Seen:
+def _count_rows(place: str, keys: dict[str, Line], notes: list[str], shards: ReadShards) -> Seen:
     """Counts the rows as a run does."""
     from dpprobe.data import webdataset_rows  # heavy: pyarrow
 
-    options = _options(place, keys)
+    options = _make_options(place, keys)
     if not options.has_test():
         keys = keys | SPLIT
-        options = _options(place, keys)
-    parts = webdataset_rows.read(options, shards)
+        options = _make_options(place, keys)
+    parts = webdataset_rows.read_shards(options, shards)
     rows = [row for part in parts.values() for row in part]
-    sides = list(itertools.chain(*webdataset_rows.sides(options, parts).values()))
+    sides = list(itertools.chain(*webdataset_rows.assign_sides(options, parts).values()))
     train = [row for row, side in zip(rows, sides, strict=True) if side == "train"]
     counts = _class_counts(options, rows)
     patients = options.unit_column is not None
@@ -424,10 +441,14 @@ def _count(place: str, keys: dict[str, Line], notes: list[str], shards: ReadShar
         keys=keys,
         counts=dict(counts),
         images=len(rows),
-        patients=_patients(rows) if patients else None,
+        patients=_count_patients(rows) if patients else None,
         multi_label=options.several_labels,
-        notes=(*notes, *_faults(rows), *rare_notes(counts, multi_label=options.several_labels)),
-        training_units=_patients(train) if patients else len(train),
+        notes=(
+            *notes,
+            *_list_faults(rows),
+            *rare_notes(counts, multi_label=options.several_labels),
+        ),
+        training_units=_count_patients(train) if patients else len(train),
     )
 
 
@@ -442,11 +463,11 @@ def _class_counts(options: webdataset.Options, rows: Iterable[Row]) -> Counter[s
     return counts
 
 
-def _patients(rows: Iterable[Row]) -> int:
+def _count_patients(rows: Iterable[Row]) -> int:
     return len({row.unit for row in rows} - {""})
 
 
-def _faults(rows: Iterable[Row]) -> list[str]:
+def _list_faults(rows: Iterable[Row]) -> list[str]:
     """Tells of samples that a run refuses."""
     faulty = [row for row in rows if row.faults]
     if not faulty:

@@ -24,12 +24,12 @@ class EpsilonScale:
     curves: int
 
     @property
-    def end(self) -> float:
+    def end_place(self) -> float:
         """The place of the largest finite epsilon."""
         return math.log10(self.finite[-1]) if self.finite else 0.0
 
     @property
-    def start(self) -> float:
+    def start_place(self) -> float:
         """The place of the smallest finite epsilon."""
         return math.log10(self.finite[0]) if self.finite else 0.0
 
@@ -38,11 +38,11 @@ class EpsilonScale:
         """The distance from the largest finite epsilon to infinity."""
         # Many cells at infinity stand side by side and need more room.
         share = 0.18 + 0.012 * max(0, self.curves - 4)
-        return max(share * (self.end - self.start), 0.12)
+        return max(share * (self.end_place - self.start_place), 0.12)
 
-    def position(self, epsilon: float) -> float:
+    def place_of(self, epsilon: float) -> float:
         """Returns the place of an epsilon."""
-        return math.log10(epsilon) if math.isfinite(epsilon) else self.end + self.gap
+        return math.log10(epsilon) if math.isfinite(epsilon) else self.end_place + self.gap
 
 
 def draw_epsilon_axis(
@@ -62,23 +62,25 @@ def draw_epsilon_axis(
     texts: dict[float, str] = {}
     taken: list[tuple[float, float]] = []
     # A label that would run into an earlier one is left out; the ticks of `shown` stay.
-    character = 0.0175 * (scale.end - scale.start + scale.gap) / width
+    character = 0.0175 * (scale.end_place - scale.start_place + scale.gap) / width
     for epsilon in scale.finite if shown is None else shown:
         _place_tick(epsilon, scale, character, texts, taken)
     for epsilon in sorted(set(others) - texts.keys()):
         _place_tick(epsilon, scale, character, texts, taken)
         if not texts[epsilon]:
             del texts[epsilon]
-    ticks = [scale.position(epsilon) for epsilon in texts]
+    ticks = [scale.place_of(epsilon) for epsilon in texts]
     labels = list(texts.values())
     if scale.infinite:
-        ticks.append(scale.position(math.inf))
+        ticks.append(scale.place_of(math.inf))
         labels.append("∞\n(no noise)")
         if scale.finite:
-            axes.axvline(scale.end + scale.gap / 2, color="#BBBBBB", linewidth=0.8, zorder=0.5)
+            axes.axvline(
+                scale.end_place + scale.gap / 2, color="#BBBBBB", linewidth=0.8, zorder=0.5
+            )
     axes.set_xticks(ticks, labels)
     margin = 0.4 * scale.gap
-    axes.set_xlim(scale.start - margin, max(ticks) + margin)
+    axes.set_xlim(scale.start_place - margin, max(ticks) + margin)
     axes.set_xlabel("privacy budget ε (log scale)")
     axes.grid(axis="y")
 
@@ -91,7 +93,7 @@ def _place_tick(
     taken: list[tuple[float, float]],
 ) -> None:
     """Labels an epsilon where no label stands yet, else leaves its label empty."""
-    text, place = f"{epsilon:g}", scale.position(epsilon)
+    text, place = f"{epsilon:g}", scale.place_of(epsilon)
     half = character * len(text) / 2
     low, high = place - half - 0.2 * character, place + half + 0.2 * character
     free = all(high <= left or low >= right for left, right in taken)

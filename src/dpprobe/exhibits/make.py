@@ -46,7 +46,7 @@ def make_exhibit(
     offered = {**params, **wildcards}
     study = read_study() if STUDY in asked or callable(exhibit.files) else None
     if PUBLISHED in asked:
-        offered[PUBLISHED] = published.read()
+        offered[PUBLISHED] = published.read_published()
     declared = exhibit.list_outputs(study)
     first = Path(outputs[declared[0].name][0])
     offered[RESULTS] = first.parents[declared[0].paths[0].count("/")]

@@ -215,7 +215,7 @@ class Published(Options):
                     raise ValueError(
                         f"{number.paper}, table {number.table}, {number.row}: no citation {key!r}"
                     )
-            if math.isinf(_upper(number.epsilon)) and number.delta is not None:
+            if math.isinf(_upper_epsilon(number.epsilon)) and number.delta is not None:
                 raise ValueError(f"{number.row}: delta {number.delta:g} without privacy")
         return self
 
@@ -223,7 +223,7 @@ class Published(Options):
     def numbers(self) -> tuple[Number, ...]:
         """All numbers, in the order of the file."""
         return tuple(
-            _number(table, row, key)
+            _make_number(table, row, key)
             for table in self.tables
             for row in table.rows
             for key in table.columns
@@ -237,7 +237,7 @@ class Published(Options):
                 return printed
         raise KeyError((paper, table))
 
-    def select(self, **wanted: Any) -> list[Number]:
+    def select_numbers(self, **wanted: Any) -> list[Number]:
         """Returns the numbers whose attributes have these values."""
         return [
             number
@@ -245,7 +245,7 @@ class Published(Options):
             if all(getattr(number, name) == value for name, value in wanted.items())
         ]
 
-    def points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
+    def mark_points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
         """Returns the private results that a figure of a dataset marks, by rising epsilon.
 
         Each has one finite epsilon or a range of them. Of the results of a work for one model (or
@@ -257,7 +257,7 @@ class Published(Options):
             otherwise: curves of heads on frozen features are no comparison.
         """
         best: dict[tuple[Any, ...], Number] = {}
-        for number in self.select(dataset=dataset, metric=metric, train_rows=None):
+        for number in self.select_numbers(dataset=dataset, metric=metric, train_rows=None):
             if number.epsilon_range is None or math.isnan(number.value):
                 continue
             if number.tuning in _NETWORKS_TUNED and not networks:
@@ -265,11 +265,11 @@ class Published(Options):
             key = (number.citation, number.model_or_column, number.epsilon)
             if key not in best or number.value > best[key].value:
                 best[key] = number
-        left = [number for number in best.values() if not _surpassed(number, best.values())]
+        left = [number for number in best.values() if not _is_surpassed(number, best.values())]
         return sorted(left, key=lambda number: number.epsilon_range or (0.0, 0.0))
 
 
-def _surpassed(number: Number, others: Iterable[Number]) -> bool:
+def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
     """True if a better result of the same model is stated for a range with this epsilon in it."""
     low, high = number.epsilon_range or (0.0, 0.0)
     return any(
@@ -282,7 +282,7 @@ def _surpassed(number: Number, others: Iterable[Number]) -> bool:
     )
 
 
-def _number(table: PrintedTable, row: Row, key: str) -> Number:
+def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
     """Makes one number, each fact that of its column, else of its row, else of its table."""
     column = table.columns[key]
     value = row.values[key]
@@ -304,13 +304,13 @@ def _number(table: PrintedTable, row: Row, key: str) -> Number:
     )
 
 
-def _upper(epsilon: Any) -> float:
+def _upper_epsilon(epsilon: Any) -> float:
     if epsilon is None:
         return 0.0
     return float(epsilon[1] if isinstance(epsilon, tuple) else epsilon)
 
 
-def parse(values: Mapping[str, Any]) -> Published:
+def parse_published(values: Mapping[str, Any]) -> Published:
     """Checks the content of such a file.
 
     Raises:
@@ -326,22 +326,22 @@ def parse(values: Mapping[str, Any]) -> Published:
 
 
 @functools.cache
-def read() -> Published:
+def read_published() -> Published:
     """Reads the published numbers that come with the project."""
-    return parse(resources.read_yaml(FILE))
+    return parse_published(resources.read_yaml(FILE))
 
 
 def published_datasets() -> set[str]:
     """Returns the names of the datasets that published numbers are of."""
-    return {number.dataset for number in read().numbers if number.dataset}
+    return {number.dataset for number in read_published().numbers if number.dataset}
 
 
 def published_digest() -> str:
     """Returns a hash of the published numbers, so that figures and tables follow their changes."""
-    return sha256_file(resources.resource("published.yaml"))
+    return sha256_file(resources.resource_path("published.yaml"))
 
 
-def bibliography(published: Published) -> str:
+def write_bibliography(published: Published) -> str:
     """Writes the citations as BibTeX."""
     entries = []
     for key, citation in sorted(published.citations.items()):

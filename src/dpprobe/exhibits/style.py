@@ -57,7 +57,7 @@ LEGEND_LINE = 0.185  # inches
 CAPTION_LETTER = 0.065  # inches, on average
 
 
-def looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
+def choose_looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
     """Gives each of `count` series a colour and a line style.
 
     Colours come again with other styles.
@@ -170,7 +170,7 @@ def counted_seeds(counts: Sequence[int]) -> str:
     return f"{text} seed{'' if counts[-1] == 1 else 's'}"
 
 
-def wrapped(text: str, width: int) -> str:
+def wrap_name(text: str, width: int) -> str:
     """Breaks a name that is longer than a line, after underscores and hyphens too."""
     lines = [""]
     for part in re.split(r"(?<=[ _/-])", text):
@@ -182,7 +182,7 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(line.rstrip(" ") for line in lines)
 
 
-def shortened(text: str, width: int) -> str:
+def shorten_middle(text: str, width: int) -> str:
     """Leaves out the middle of a text that is longer than a line."""
     if len(text) <= width:
         return text
@@ -190,7 +190,7 @@ def shortened(text: str, width: int) -> str:
     return f"{text[:half]}…{text[-half:]}"
 
 
-def save(figure: Figure, svg: Path, png: Path) -> None:
+def save_figure(figure: Figure, svg: Path, png: Path) -> None:
     """Writes both files without a date or a version, so that equal figures are equal bytes."""
     with atomic_path(svg) as temporary:
         figure.savefig(

@@ -78,9 +78,9 @@ class Table:
 def write_files(table: Table, folder: Path) -> None:
     """Writes <name>.md, <name>.csv and <name>.tex."""
     for extension, text in (
-        ("md", markdown(table)),
+        ("md", write_markdown(table)),
         ("csv", comma_separated(table)),
-        ("tex", latex(table)),
+        ("tex", write_latex(table)),
     ):
         write_text(folder / f"{table.name}.{extension}", text)
 
@@ -118,43 +118,45 @@ def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> s
     return f"({low:.{digits}f} to {high:.{digits}f})"
 
 
-def markdown(table: Table) -> str:
+def write_markdown(table: Table) -> str:
     """Writes a heading where there is a title, the table, and a paragraph for each note."""
-    header = [_escaped(column.title) for column in table.columns]
+    header = [_escape_cell(column.title) for column in table.columns]
     rule = ["---" if column.align == "left" else "---:" for column in table.columns]
     lines = [f"# {table.title}", ""] if table.title else []
-    lines += [_line(header), _line(rule)]
-    lines += [_line([_markdown_cell(cell) for cell in row]) for row in table.rows]
+    lines += [_join_cells(header), _join_cells(rule)]
+    lines += [_join_cells([_markdown_cell(cell) for cell in row]) for row in table.rows]
     for note in table.notes:
         lines += ["", note]
     return "\n".join(lines) + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
+def _join_cells(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
 def _markdown_cell(cell: TableCell) -> str:
-    text = _escaped(cell.text)
+    text = _escape_cell(cell.text)
     return f"**{text}**" if cell.bold else text
 
 
-def _escaped(text: str) -> str:
+def _escape_cell(text: str) -> str:
     """Writes a cell on one line, its pipes and tags as text: names of groups may hold anything."""
     text = " ".join(text.splitlines()).replace("|", "\\|")
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
-def html(table: Table, *, caption: str) -> Markup:
+def write_html(table: Table, *, caption: str) -> Markup:
     """Writes the table in a box that scrolls, and a paragraph for each note."""
     head = Markup("").join(
-        Markup('<th scope="col" class="{}">{}</th>').format(_kind(column), _breakable(column.title))
+        Markup('<th scope="col" class="{}">{}</th>').format(
+            _cell_class(column), _break_title(column.title)
+        )
         for column in table.columns
     )
     body = Markup("\n").join(
         Markup("<tr>{}</tr>").format(
             Markup("").join(
-                Markup('<td class="{}">{}</td>').format(_kind(column), _html_cell(cell))
+                Markup('<td class="{}">{}</td>').format(_cell_class(column), _html_cell(cell))
                 for column, cell in zip(table.columns, row, strict=True)
             )
         )
@@ -168,11 +170,11 @@ def html(table: Table, *, caption: str) -> Markup:
     return Markup("\n").join([box, *notes])
 
 
-def _kind(column: Column) -> str:
+def _cell_class(column: Column) -> str:
     return "" if column.align == "left" else "num"
 
 
-def _breakable(text: str) -> Markup:
+def _break_title(text: str) -> Markup:
     """Escapes a column's title, which may break at underscores."""
     return Markup(str(escape_html(text)).replace("_", "_<wbr>"))
 
@@ -200,14 +202,14 @@ def comma_separated(table: Table) -> str:
     for row in table.rows:
         values = []
         for column, cell in zip(table.columns, row, strict=True):
-            values.append(cell.text if cell.value is None else _number(cell.value))
+            values.append(cell.text if cell.value is None else _format_number(cell.value))
             if column.interval:
-                values += ["", ""] if cell.ends is None else map(_number, cell.ends)
+                values += ["", ""] if cell.ends is None else map(_format_number, cell.ends)
         writer.writerow(values)
     return stream.getvalue()
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.6g}"
 
 
@@ -238,7 +240,7 @@ def _escape_plain(text: str) -> str:
     return "".join(_ESCAPES.get(character, character) for character in text)
 
 
-def latex(table: Table) -> str:
+def write_latex(table: Table) -> str:
     r"""Writes a table environment of booktabs; `references.bib` beside it has what it cites."""
     spec = "".join("l" if column.align == "left" else "r" for column in table.columns)
     head = " & ".join(escape_latex(column.title) for column in table.columns)

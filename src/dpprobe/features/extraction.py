@@ -101,7 +101,7 @@ def extract_shard(
     runtime = loading.resolve_runtime(
         Runtime(device=device, precision=precision, compiled=compiled)
     )
-    loaded = loading.load(backbone, runtime=runtime)
+    loaded = loading.load_backbone(backbone, runtime=runtime)
     if changed is not None:
         loaded = changed(loaded, runtime)
     header = ShardHeader(
@@ -138,10 +138,12 @@ def extract_shard(
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),
         workers=workers,
-        accelerator=devices.accelerator(runtime.device),
+        accelerator=devices.find_accelerator(runtime.device),
         clock=clock,
     )
-    _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)
+    _write_parts(
+        parts, output, header, source, probe=_probe_backbone(loaded, backbone_name), clock=clock
+    )
 
 
 def _is_same(twin: Path, header: ShardHeader) -> bool:
@@ -166,31 +168,31 @@ def _write_parts(
     clock: Clock,
 ) -> None:
     """Writes a shard's features as they are computed, and logs the time of each part."""
-    rows = header.start, header.stop
+    rows = header.first_row, header.end_row
     writing = open_shard(
         output,
         header,
-        labels=source.labels(*rows),
-        ids=source.ids(*rows),
-        groups=source.groups(*rows),
-        accepted=source.accepted(*rows),
-        units=source.units(*rows),
+        labels=source.read_labels(*rows),
+        ids=source.read_ids(*rows),
+        groups=source.read_groups(*rows),
+        accepted=source.read_accepted(*rows),
+        units=source.read_units(*rows),
         probe=probe,
     )
     label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"
-    progress = Progress(header.stop - header.start, label=label)
+    progress = Progress(header.end_row - header.first_row, label=label)
     with writing as writer, progress, closing(parts):
         for part in parts:
-            with clock.time("write"):
+            with clock.time_part("write"):
                 for values in (part.values, *part.layers.values()):
                     _check_values(values, part, header.split, header.dtype)
-                writer.append(part.values, layers=part.layers)
-            clock.lap()
-            progress.advance(len(part.rows))
+                writer.append_block(part.values, layers=part.layers)
+            clock.take_lap()
+            progress.advance_by(len(part.rows))
     logger.info("%s: %s", label, clock)
 
 
-def _probe(loaded: Backbone, name: str) -> dict[str, Any]:
+def _probe_backbone(loaded: Backbone, name: str) -> dict[str, Any]:
     probe = take_probe(loaded)
     if not math.isfinite(probe["norm"]):
         raise DataError(
@@ -211,7 +213,7 @@ def _open_table(table: Path, info: DatasetInfo, split: str) -> SplitTable:
 
 
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:
-    for position, reason in misfits(values, dtype).items():
+    for position, reason in find_misfits(values, dtype).items():
         row, row_id = part.rows[position]
         remedy = "write features.dtype: float32"
         if not np.isfinite(values[position]).all():
@@ -222,7 +224,7 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
         raise DataError(f"{split} row {row} (id {row_id}): {reason}; {remedy}")
 
 
-def misfits(values: Array, dtype: str) -> dict[int, str]:
+def find_misfits(values: Array, dtype: str) -> dict[int, str]:
     """Returns the positions of rows [m, d] that a dtype cannot hold, each with the reason."""
     good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # false for NaN too
     reasons = {}

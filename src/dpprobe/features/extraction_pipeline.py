@@ -29,7 +29,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.data.table import EncodedImage, SplitTable, decode
+from dpprobe.data.table import EncodedImage, SplitTable, decode_image
 from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
 
@@ -66,30 +66,30 @@ class Clock:
     wall: float = 0.0
     _started: float = 0.0
 
-    def start(self) -> None:
+    def start_clock(self) -> None:
         self._started = time.perf_counter()
 
-    def add(self, part: str, seconds: float) -> None:
+    def add_seconds(self, part: str, seconds: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     @contextmanager
-    def time(self, part: str) -> Iterator[None]:
+    def time_part(self, part: str) -> Iterator[None]:
         """Adds the seconds of the `with` block to a part."""
         started = time.perf_counter()
         yield
-        self.add(part, time.perf_counter() - started)
+        self.add_seconds(part, time.perf_counter() - started)
 
-    def lap(self) -> None:
+    def take_lap(self) -> None:
         self.wall = time.perf_counter() - self._started
 
     @property
-    def waited(self) -> float:
+    def waited_seconds(self) -> float:
         """Seconds in which threads that compute waited: for rows, or at the end for each other."""
         busy = sum(self.seconds.get(part, 0.0) for part in self.busy)
         return max(0.0, self.threads * self.wall - busy)
 
     @property
-    def share(self) -> float:
+    def forward_share(self) -> float:
         """The rate of all parts together over that of the forward pass alone, in 0..1."""
         return self.seconds.get("forward", 0.0) / max(self.threads * self.wall, 1e-9)
 
@@ -97,9 +97,9 @@ class Clock:
         parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self.seconds.items())
         times = f" (threads: {self.threads})" if self.threads > 1 else ""
         return (
-            f"{parts}, waited {self.waited:.1f} s in {self.wall:.1f} s{times}; "
+            f"{parts}, waited {self.waited_seconds:.1f} s in {self.wall:.1f} s{times}; "
             f"{self.rows / max(self.wall, 1e-9):.1f} rows/s, "
-            f"{self.share:.2f} of the forward rate"
+            f"{self.forward_share:.2f} of the forward rate"
         )
 
 
@@ -175,7 +175,7 @@ def extract_rows(
         size than those before it where the backbone does not resize.
     """
     yield from compute_rows(
-        table.images(start, stop),
+        table.read_images(start, stop),
         stop - start,
         Decoder(backbone, table.split, memory_of=None if workers else accelerator),
         backbone,
@@ -208,10 +208,10 @@ def compute_rows(
     Raises:
       DataError: as `extract_rows`, where the decoder tolerates no fault.
     """
-    pieces = _encoded(images, count, batch_size, clock)
+    pieces = _split_encoded(images, count, batch_size, clock)
     sizes = _Sizes(decoder.split)
     rows = min(batch_size, PIECE_ROWS)  # of a pass on a CPU
-    clock.start()
+    clock.start_clock()
     if accelerator is not None:
         clock.threads, clock.busy = 1, ("transfer", "forward")
         ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
@@ -232,7 +232,7 @@ def compute_rows(
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
 
 
-def _encoded(
+def _split_encoded(
     images: Iterator[EncodedImage], count: int, batch_size: int, clock: Clock
 ) -> Iterator[list[EncodedImage]]:
     """Pieces of encoded images, in order, none of which spans two batches."""
@@ -240,7 +240,7 @@ def _encoded(
         left = min(batch_size, count - first)
         while left:
             rows = min(left, PIECE_ROWS)
-            with clock.time("read"):
+            with clock.time_part("read"):
                 piece = list(islice(images, rows))
             yield piece
             left -= rows
@@ -263,15 +263,15 @@ class Decoder(Dataset[Any]):
         self._memory_of = memory_of
 
     def __getitem__(self, image: EncodedImage) -> torch.Tensor:
-        picture = decode(image, split=self.split)
+        picture = decode_image(image, split=self.split)
         try:
-            return self._passed(picture, image)
+            return self._pass_image(picture, image)
         except DataError as error:
             raise DataError(f"{self.split} row {image.row} (id {image.id}): {error}") from error
 
-    def _passed(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
+    def _pass_image(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
         try:
-            return self._transformed(picture, image)
+            return self._transform_image(picture, image)
         except DataError:
             raise
         except Exception as error:  # a transform's libraries raise errors of any kind
@@ -281,7 +281,7 @@ class Decoder(Dataset[Any]):
                 f"does not pass the backbone's preprocessing ({line}); replace it or remove the row"
             ) from error
 
-    def _transformed(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
+    def _transform_image(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
         if self._train_transform is None:
             return self._transform(picture)
         return self._train_transform(picture, image.sha256)
@@ -294,13 +294,13 @@ class Decoder(Dataset[Any]):
             tensors = [self[image] for image in images]
             sizes = _Sizes(self.split)
             for row, tensor in zip(rows, tensors, strict=True):
-                sizes.check(row, tensor.shape)
-            stacked = self._stack(tensors)
+                sizes.check_size(row, tensor.shape)
+            stacked = self._stack_tensors(tensors)
         except DataError as error:
             failure = str(error)
         return Piece(rows, stacked, failure, time.perf_counter() - started)
 
-    def _stack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+    def _stack_tensors(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         if self._memory_of is None:
             return torch.stack(tensors)
         shape = (len(tensors), *tensors[0].shape)
@@ -322,7 +322,7 @@ class TolerantDecoder(Decoder):
         self._opened = opened
 
     def __getitem__(self, image: EncodedImage) -> torch.Tensor:
-        return self._passed(self._opened(image), image)
+        return self._pass_image(self._opened(image), image)
 
     def __getitems__(self, images: list[EncodedImage]) -> Piece:
         started = time.perf_counter()
@@ -334,7 +334,7 @@ class TolerantDecoder(Decoder):
                 rows.append(row)
             except DataError as error:
                 faults.append(Fault(row, str(error)))
-        stacked = self._stack(tensors) if tensors else None
+        stacked = self._stack_tensors(tensors) if tensors else None
         return Piece(tuple(rows), stacked, None, time.perf_counter() - started, tuple(faults))
 
 
@@ -345,7 +345,7 @@ class _Sizes:
         self._split = split
         self._first: torch.Size | None = None
 
-    def check(self, row: tuple[int, str], shape: torch.Size) -> None:
+    def check_size(self, row: tuple[int, str], shape: torch.Size) -> None:
         self._first = self._first or shape
         if shape != self._first:
             raise DataError(
@@ -360,7 +360,7 @@ def _by_processes(
     loader = DataLoader(
         decoder,
         batch_sampler=pieces,
-        collate_fn=_identity,
+        collate_fn=_return_same,
         num_workers=workers,
         prefetch_factor=max(ahead, AHEAD),
         pin_memory=pinned,
@@ -369,7 +369,7 @@ def _by_processes(
     yield from loader
 
 
-def _identity(piece: Any) -> Any:
+def _return_same(piece: Any) -> Any:
     return piece
 
 
@@ -397,7 +397,7 @@ def in_order(
         torch.set_num_threads(before)  # for new threads of this process
 
 
-def _forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
+def _run_forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
     """Passes exactly `rows` rows through the model; rows that fill it up are dropped again."""
     given = len(images)
     if given < rows:
@@ -426,34 +426,34 @@ def _on_cpu(
     sizes: _Sizes,
     clock: Clock,
 ) -> Generator[Features]:
-    def compute(item: Any) -> _Computed:
+    def compute_piece(item: Any) -> _Computed:
         piece = item if isinstance(item, Piece) else decoder.__getitems__(item)
         started = time.perf_counter()
-        outputs = None if piece.images is None else _forward(backbone, piece.images, rows)
+        outputs = None if piece.images is None else _run_forward(backbone, piece.images, rows)
         return _Computed(piece, outputs, time.perf_counter() - started)
 
-    done = in_order(compute, items, threads=threads, ahead=AHEAD * threads)
+    done = in_order(compute_piece, items, threads=threads, ahead=AHEAD * threads)
     with closing(done):
         for computed in done:
             piece = computed.piece
-            _check(piece, sizes)
-            clock.add("decode", piece.seconds)
-            clock.add("forward", computed.seconds)
-            yield _features(piece.rows, computed.outputs or NOTHING, clock, piece.faults)
+            _check_piece(piece, sizes)
+            clock.add_seconds("decode", piece.seconds)
+            clock.add_seconds("forward", computed.seconds)
+            yield _make_features(piece.rows, computed.outputs or NOTHING, clock, piece.faults)
 
 
-def _check(piece: Piece, sizes: _Sizes) -> None:
+def _check_piece(piece: Piece, sizes: _Sizes) -> None:
     if piece.error is not None:
         raise DataError(piece.error)
     if piece.images is not None:
-        sizes.check(piece.rows[0], piece.images.shape[1:])
+        sizes.check_size(piece.rows[0], piece.images.shape[1:])
 
 
-def _features(
+def _make_features(
     rows: tuple[Row, ...], outputs: Outputs, clock: Clock, faults: tuple[Fault, ...]
 ) -> Features:
     clock.rows += len(rows)
-    clock.lap()
+    clock.take_lap()
     features, layers = outputs
     blocks = {name: one.numpy() for name, one in layers.items()}
     return Features(rows, features.numpy(), blocks, faults)
@@ -485,7 +485,7 @@ def _on_accelerator(
     """Launches each batch before it fetches the one before, so that the device stays busy."""
     before: _Launched | None = None
     with closing(pieces):
-        for batch in _batches(pieces, batch_size, sizes, clock):
+        for batch in _make_batches(pieces, batch_size, sizes, clock):
             launched = _launch(batch, backbone, accelerator, batch_size)
             if before is not None:
                 yield _fetch(before, accelerator, clock)
@@ -494,14 +494,14 @@ def _on_accelerator(
             yield _fetch(before, accelerator, clock)
 
 
-def _batches(
+def _make_batches(
     pieces: Iterable[Piece], batch_size: int, sizes: _Sizes, clock: Clock
 ) -> Iterator[list[Piece]]:
     batch: list[Piece] = []
     filled = 0
     for piece in pieces:
-        _check(piece, sizes)
-        clock.add("decode", piece.seconds)
+        _check_piece(piece, sizes)
+        clock.add_seconds("decode", piece.seconds)
         if filled + len(piece.rows) > batch_size:  # rows were left out of the pieces before
             yield batch
             batch, filled = [], 0
@@ -517,15 +517,15 @@ def _batches(
 def _launch(
     batch: list[Piece], backbone: Backbone, accelerator: Accelerator, rows: int
 ) -> _Launched:
-    marks = [accelerator.mark()]
-    images = [accelerator.send(one.images) for one in batch if one.images is not None]
+    marks = [accelerator.set_mark()]
+    images = [accelerator.copy_to_device(one.images) for one in batch if one.images is not None]
     together = torch.cat(images) if images else None
-    marks.append(accelerator.mark())
-    features, layers = NOTHING if together is None else _forward(backbone, together, rows)
-    marks.append(accelerator.mark())
-    fetched = accelerator.fetch(features)
-    fetched_layers = {name: accelerator.fetch(one) for name, one in layers.items()}
-    marks.append(accelerator.mark())
+    marks.append(accelerator.set_mark())
+    features, layers = NOTHING if together is None else _run_forward(backbone, together, rows)
+    marks.append(accelerator.set_mark())
+    fetched = accelerator.copy_to_host(features)
+    fetched_layers = {name: accelerator.copy_to_host(one) for name, one in layers.items()}
+    marks.append(accelerator.set_mark())
     return _Launched(
         tuple(row for one in batch for row in one.rows),
         fetched,
@@ -537,8 +537,10 @@ def _launch(
 
 def _fetch(launched: _Launched, accelerator: Accelerator, clock: Clock) -> Features:
     begin, copied, computed, end = launched.marks
-    accelerator.wait(end)
-    copies = accelerator.seconds(begin, copied) + accelerator.seconds(computed, end)
-    clock.add("transfer", copies)
-    clock.add("forward", accelerator.seconds(copied, computed))
-    return _features(launched.rows, (launched.features, launched.layers), clock, launched.faults)
+    accelerator.wait_for_mark(end)
+    copies = accelerator.measure_seconds(begin, copied) + accelerator.measure_seconds(computed, end)
+    clock.add_seconds("transfer", copies)
+    clock.add_seconds("forward", accelerator.measure_seconds(copied, computed))
+    return _make_features(
+        launched.rows, (launched.features, launched.layers), clock, launched.faults
+    )

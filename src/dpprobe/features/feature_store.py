@@ -25,8 +25,8 @@ from dpprobe.features.memory import empty_rows
 from dpprobe.features.shard_file import (
     RowColumns,
     check_equal,
-    described,
     feature_array,
+    name_features,
     opened_shard,
     read_rows,
     stored_blocks,
@@ -43,7 +43,7 @@ class FeatureStore:
 
     Every shard is checked against the manifest when it is read: its size and attributes at once,
     its labels, ids and groups and the SHA-256 of its features while they are read. A block of
-    `blocks` is handed out before its shard has been read to the end; a mismatch then raises at
+    `read_blocks` is handed out before its shard has been read to the end; a mismatch then raises at
     the end of that shard. Later passes of the same store rely on HDF5's own checksums. Files are
     opened by each call, so a store may cross a fork.
 
@@ -94,35 +94,35 @@ class FeatureStore:
     @property
     def labels(self) -> npt.NDArray[Any]:
         """int64 [rows], or int8 [rows, classes] for multi-label."""
-        return self._rows.labels
+        return self._row_columns.labels
 
     @property
     def ids(self) -> list[str]:
-        return self._rows.ids
+        return self._row_columns.ids
 
     @property
     def groups(self) -> dict[str, list[str]]:
         """Subgroup column -> one string a row, empty where unknown."""
-        return self._rows.groups
+        return self._row_columns.groups
 
     @property
     def accepted(self) -> list[list[int]] | None:
         """The labels that count as right, a list a row; None where the dataset has none."""
-        return self._rows.accepted
+        return self._row_columns.accepted
 
     @property
     def units(self) -> list[str] | None:
         """Whose each row is, a name a row; None where the dataset does not say."""
-        return self._rows.units
+        return self._row_columns.units
 
     @cached_property
-    def _rows(self) -> RowColumns:
+    def _row_columns(self) -> RowColumns:
         parts = []
         for record in self.shards:
-            with self._shard(record) as file:
+            with self._open_shard(record) as file:
                 part = read_rows(file)
-            if part.sha256() != record.rows_sha256:
-                self._refuse(
+            if part.hash_columns() != record.rows_sha256:
+                self._refuse_shard(
                     record, "labels, ids, groups, accepted labels or units differ from the manifest"
                 )
             parts.append(part)
@@ -137,13 +137,13 @@ class FeatureStore:
 
     def read(self, dtype: str = "float32", *, layer: str | None = None) -> npt.NDArray[Any]:
         """Reads all features [rows, dimension], or those of a layer [rows, width]."""
-        features = empty_rows((self.rows, self._width(layer)), dtype)
+        features = empty_rows((self.rows, self._layer_width(layer)), dtype)
         for record in self.shards:
             for start, block in self._blocks_of(record, None, layer):
                 features[start : start + len(block)] = block
         return features
 
-    def blocks(
+    def read_blocks(
         self, rows: int, *, layer: str | None = None
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields features in order, about `rows` at a time: (first row, float32 [m, dimension]).
@@ -155,7 +155,7 @@ class FeatureStore:
             for start, block in self._blocks_of(record, rows, layer):
                 yield start, block.astype(np.float32)
 
-    def select(
+    def read_rows(
         self, rows: npt.NDArray[np.int64], *, layer: str | None = None
     ) -> npt.NDArray[np.float32]:
         """Reads some rows, holding no more than a block of the others.
@@ -167,8 +167,8 @@ class FeatureStore:
         Returns:
           float32 [len(rows), d].
         """
-        features = empty_rows((len(rows), self._width(layer)), np.float32)
-        for start, block in self.blocks(SELECTED_BLOCK_ROWS, layer=layer):
+        features = empty_rows((len(rows), self._layer_width(layer)), np.float32)
+        for start, block in self.read_blocks(SELECTED_BLOCK_ROWS, layer=layer):
             low, high = np.searchsorted(rows, (start, start + len(block)))
             features[low:high] = block[rows[low:high] - start]
         return features
@@ -187,11 +187,11 @@ class FeatureStore:
             if not len(places):
                 continue
             wanted, again = np.unique(index[places] - record.start, return_inverse=True)
-            with self._shard(record) as file:
+            with self._open_shard(record) as file:
                 features[places] = feature_array(file, None)[wanted][again]
         return features
 
-    def _width(self, layer: str | None) -> int:
+    def _layer_width(self, layer: str | None) -> int:
         if layer is None:
             return self.dimension
         if layer not in self.layers:
@@ -204,37 +204,37 @@ class FeatureStore:
     def _blocks_of(
         self, record: ShardRecord, rows: int | None, layer: str | None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        width = self._width(layer)
+        width = self._layer_width(layer)
         check = (record.file, layer) not in self._verified
         digest = hashlib.sha256()
-        with self._shard(record) as file:
+        with self._open_shard(record) as file:
             features = feature_array(file, layer)
             if features.shape != (record.stop - record.start, width):
-                self._refuse(record, f"{described(layer)} of shape {features.shape}")
+                self._refuse_shard(record, f"{name_features(layer)} of shape {features.shape}")
             for start, block in stored_blocks(features, rows):
                 if check:
                     digest.update(block.data)
                 yield record.start + start, block
         expected = record.features_sha256 if layer is None else record.layers_sha256[layer]
         if check and digest.hexdigest() != expected:
-            self._refuse(record, f"{described(layer)} differ from the manifest")
+            self._refuse_shard(record, f"{name_features(layer)} differ from the manifest")
         self._verified.add((record.file, layer))
 
     @contextmanager
-    def _shard(self, record: ShardRecord) -> Iterator[h5py.File]:
+    def _open_shard(self, record: ShardRecord) -> Iterator[h5py.File]:
         """Opens a shard and checks it as far as its arrays need not be read."""
         path = self.path.parent / record.file
         with opened_shard(path) as file:
             if path.stat().st_size != record.bytes:
-                self._refuse(record, f"{path.stat().st_size} bytes, not {record.bytes}")
+                self._refuse_shard(record, f"{path.stat().st_size} bytes, not {record.bytes}")
             header = ShardHeader.from_attributes(file.attrs, str(path))
-            common = header.common()
+            common = header.common_part()
             check_equal(str(path), common, {key: self._body[key] for key in common})
-            if (header.start, header.stop) != (record.start, record.stop):
-                self._refuse(record, f"holds rows {header.start}..{header.stop}")
+            if (header.first_row, header.end_row) != (record.start, record.stop):
+                self._refuse_shard(record, f"holds rows {header.first_row}..{header.end_row}")
             yield file
 
-    def _refuse(self, record: ShardRecord, why: str) -> None:
+    def _refuse_shard(self, record: ShardRecord, why: str) -> None:
         raise StoreError(
             f"{self.path.parent / record.file}: not the shard its manifest lists ({why}); {REMEDY}"
         )

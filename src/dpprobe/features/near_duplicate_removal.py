@@ -48,15 +48,15 @@ def remove_near_duplicates(
       DataError: for a check of other rows; for a class that would have no training row left, and a
         test split without any.
     """
-    tables, record = WholeTables.read(whole), read_check(counts)
+    tables, record = WholeTables.open_folder(whole), read_check(counts)
     if record["dataset_fingerprint"] != tables.info.fingerprint:
         raise DataError(f"{counts}: found on other rows than {whole}; delete it and run again")
-    kept = _kept(tables, record, matches)
+    kept = _choose_kept(tables, record, matches)
     _check_classes(tables, kept, record)
     removed = {
         **{name: record[name] for name in ("backbone", "threshold")},
         "public": list(dict.fromkeys(split.partition("/")[0] for split in record["public"])),
-        **{split: _counted(record[split]) for split in SPLITS},
+        **{split: _pick_counts(record[split]) for split in SPLITS},
     }
     logger.info(
         "%s: %s", directory.name,
@@ -68,18 +68,18 @@ def remove_near_duplicates(
     tables.write_part(directory, kept, left, removed=removed)
 
 
-def _counted(part: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_counts(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part[name] for name in ("rows", "exact", "near")}
 
 
-def _kept(
+def _choose_kept(
     tables: WholeTables, record: Mapping[str, Any], matches: Path
 ) -> dict[str, Sequence[bool]]:
     """Returns for each row of each split whether it stays."""
     kept: dict[str, Sequence[bool]] = {}
     listed = pq.read_table(matches, columns=["split", "near", "row", "id"]).to_pylist()
     for split, table in tables.splits.items():
-        ids, stays = table.ids(), [True] * table.rows
+        ids, stays = table.read_ids(), [True] * table.rows
         for match in listed:
             if match["split"] == split and match["near"]:
                 if ids[match["row"]] != match["id"]:
@@ -99,7 +99,7 @@ def _check_classes(
     by += f"{record['backbone']}, or the same bytes)"
     if not any(kept["test"]):
         raise DataError(f"overlap.remove: each of the test rows is {by}; {REMEDY}")
-    labels, before = tables.splits["train"].labels(), tables.info.splits["train"].per_class
+    labels, before = tables.splits["train"].read_labels(), tables.info.splits["train"].per_class
     stays = np.asarray(kept["train"], dtype=bool)
     if tables.info.multi_label:
         after = (labels[stays] == 1).sum(axis=0)

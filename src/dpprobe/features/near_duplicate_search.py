@@ -46,7 +46,7 @@ class DatasetSplit:
     table: SplitTable
 
     def __post_init__(self) -> None:
-        if self.features.ids != self.table.ids():
+        if self.features.ids != self.table.read_ids():
             raise DataError(
                 f"{self.features.path}: not the features of {self.table.path}; delete them and "
                 "run again"
@@ -100,13 +100,13 @@ def find_near_duplicates(
                 f"{rows.features.path}: features of another backbone than "
                 f"{private[0].features.path}; delete both and run again"
             )
-    ids = [rows.table.ids() for rows in public]
+    ids = [rows.table.read_ids() for rows in public]
     counts: dict[str, Any] = {}
     records: list[dict[str, Any]] = []
     for split in private:
         nearest = _find_nearest(split, public, threshold, device)
-        counts[split.features.split] = nearest.counts()
-        records += nearest.matches(public, ids)
+        counts[split.features.split] = nearest.describe_counts()
+        records += nearest.list_matches(public, ids)
     first = private[0].features
     record = {
         "dataset": private[0].dataset,
@@ -142,7 +142,7 @@ class _Nearest:
     exact: Mapping[int, tuple[int, int]]
     near: npt.NDArray[np.bool_]
 
-    def counts(self) -> dict[str, Any]:
+    def describe_counts(self) -> dict[str, Any]:
         """Returns the part of the record that speaks of this split."""
         return {
             "rows": self.split.features.rows,
@@ -155,7 +155,7 @@ class _Nearest:
             },
         }
 
-    def matches(
+    def list_matches(
         self, public: Sequence[DatasetSplit], ids: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, Any]]:
         """Yields the rows of the table, the most similar first."""
@@ -163,7 +163,7 @@ class _Nearest:
             range(len(self.best)),
             key=lambda row: (row not in self.exact, not self.near[row], -self.best[row], row),
         )
-        private_ids = self.split.table.ids()
+        private_ids = self.split.table.read_ids()
         for row in order[: max(int(self.near.sum()), LISTED)]:
             number, place = self.exact.get(row, tuple(self.where[row].tolist()))
             yield {
@@ -195,10 +195,10 @@ def _find_nearest(
                 for first, other in _unit_blocks(rows.features, PUBLIC_ROWS, device):
                     _keep_nearest(best, where, start, block, number, first, other)
                     pairs = len(block) * len(other)
-                    progress.advance((done + pairs) // 10**6 - done // 10**6)
+                    progress.advance_by((done + pairs) // 10**6 - done // 10**6)
                     done += pairs
     exact = _exact_matches(split, public)
-    slack = _slack(split.features.dimension)
+    slack = _bound_error(split.features.dimension)
     near = best > threshold + slack
     close = np.flatnonzero(~near & (best >= threshold - slack))
     near[close] = _largest_in_float64(split, public, close, threshold - 2 * slack) > threshold
@@ -206,7 +206,7 @@ def _find_nearest(
     return _Nearest(split=split, best=best, where=where, exact=exact, near=near)
 
 
-def _slack(dimension: int) -> float:
+def _bound_error(dimension: int) -> float:
     """Returns a bound of the error of a cosine in float32: sums of that many rounded products."""
     return (dimension + 8) * 2.0**-23
 
@@ -221,19 +221,19 @@ def _largest_in_float64(
     largest = np.full(len(rows), -np.inf)
     if not len(rows):
         return largest
-    ours = split.features.select(rows).astype(np.float64)
-    unit_rows = _unit(torch.from_numpy(ours.astype(np.float32)))
+    ours = split.features.read_rows(rows).astype(np.float64)
+    unit_rows = _scale_to_unit(torch.from_numpy(ours.astype(np.float32)))
     for other in public:
-        for _, block in other.features.blocks(PUBLIC_ROWS):
+        for _, block in other.features.read_blocks(PUBLIC_ROWS):
             theirs = np.asarray(block, dtype=np.float64)
-            products = unit_rows @ _unit(torch.from_numpy(block)).T
+            products = unit_rows @ _scale_to_unit(torch.from_numpy(block)).T
             for row, place in np.argwhere(products.numpy() >= floor):
-                cosine = _cosine(ours[row], theirs[place])
+                cosine = _compute_cosine(ours[row], theirs[place])
                 largest[row] = max(largest[row], cosine)
     return largest
 
 
-def _cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
+def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
     """Computes the cosine of two rows; 0 where one is all zeros."""
     norms = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
     return min(float((first * second).sum() / norms), 1.0) if norms > 0 else 0.0
@@ -241,11 +241,11 @@ def _cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
     """Yields rows of unit norm, float32 [m, d]; a row of zeros stays one, at cosine 0 of all."""
-    for start, block in store.blocks(rows):
-        yield start, _unit(torch.from_numpy(block).to(device))
+    for start, block in store.read_blocks(rows):
+        yield start, _scale_to_unit(torch.from_numpy(block).to(device))
 
 
-def _unit(rows: torch.Tensor) -> torch.Tensor:
+def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
     return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
 
 

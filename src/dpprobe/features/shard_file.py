@@ -31,7 +31,7 @@ class RowColumns(NamedTuple):
     units: list[str] | None = None
 
     @classmethod
-    def of(
+    def make_columns(
         cls,
         labels: npt.NDArray[Any],
         ids: Sequence[str],
@@ -47,7 +47,7 @@ class RowColumns(NamedTuple):
             None if units is None else list(units),
         )
 
-    def texts(self) -> dict[str, list[str]]:
+    def make_texts(self) -> dict[str, list[str]]:
         """Returns all but the labels as the strings that a shard holds: name -> one a row."""
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
@@ -56,7 +56,7 @@ class RowColumns(NamedTuple):
             texts["units"] = self.units
         return texts
 
-    def sha256(self) -> str:
+    def hash_columns(self) -> str:
         """Computes one hash of all columns."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
         names = sorted(self.groups)
@@ -150,7 +150,7 @@ def stored_blocks(
         yield start, block
 
 
-def described(layer: str | None) -> str:
+def name_features(layer: str | None) -> str:
     """Names the features, or those of a layer, for an error."""
     return "the features" if layer is None else f"the features of layer {layer}"
 
@@ -164,11 +164,12 @@ def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any
     for key, value in expected.items():
         if actual.get(key) != value:
             raise StoreError(
-                f"{name}: {key} is {_brief(actual.get(key))} where {_brief(value)} is expected; "
+                f"{name}: {key} is {_shorten_value(actual.get(key))} where "
+                f"{_shorten_value(value)} is expected; "
                 f"it belongs to something else: {REMEDY}"
             )
 
 
-def _brief(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -78,34 +78,34 @@ class ShardHeader:
     precision: str | None = None
 
     @property
-    def start(self) -> int:
+    def first_row(self) -> int:
         return row_range(self.rows, self.shard, self.shards)[0]
 
     @property
-    def stop(self) -> int:
+    def end_row(self) -> int:
         return row_range(self.rows, self.shard, self.shards)[1]
 
-    def common(self) -> dict[str, Any]:
+    def common_part(self) -> dict[str, Any]:
         """Returns the part that all shards of a split must agree on, JSON-compatible."""
         return {
-            one.name: _plain(getattr(self, one.name))
+            one.name: _plain_value(getattr(self, one.name))
             for one in fields(self)
             if one.name not in OF_ONE_SHARD
         }
 
-    def attributes(self) -> dict[str, Any]:
+    def make_attributes(self) -> dict[str, Any]:
         """Returns HDF5 attributes: numbers and strings as they are, the rest as JSON."""
         values: dict[str, Any] = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "shard": self.shard,
             "shards": self.shards,
-            "start": self.start,
-            "stop": self.stop,
+            "start": self.first_row,
+            "stop": self.end_row,
             "versions": artifacts.canonical_json(dict(self.versions)),
             **({} if self.precision is None else {"precision": self.precision}),
         }
-        for name, value in self.common().items():
+        for name, value in self.common_part().items():
             stored = isinstance(value, str | int) and not isinstance(value, bool)
             values[name] = value if stored else artifacts.canonical_json(value)
         return values
@@ -128,7 +128,7 @@ class ShardHeader:
                 f"{name}: not a feature shard of format {FORMAT} {FORMAT_VERSION}; {REMEDY}"
             )
         try:
-            header = cls(**{one.name: _decoded(one.name, attributes) for one in fields(cls)})
+            header = cls(**{one.name: _decode_field(one.name, attributes) for one in fields(cls)})
             rows = (int(attributes["start"]), int(attributes["stop"]))
             if rows != row_range(header.rows, header.shard, header.shards):
                 raise StoreError(f"{name}: holds rows {rows}, not those of its shard; {REMEDY}")
@@ -137,14 +137,14 @@ class ShardHeader:
         return header
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _decoded(name: str, attributes: Mapping[str, Any]) -> Any:
-    """Reads one field of a header as `ShardHeader.attributes` writes it."""
+def _decode_field(name: str, attributes: Mapping[str, Any]) -> Any:
+    """Reads one field of a header as `ShardHeader.make_attributes` writes it."""
     if name == "precision":
         return attributes.get(name)
     value = attributes[name]

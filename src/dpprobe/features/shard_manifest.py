@@ -56,10 +56,10 @@ def write_manifest(
         headers[path] = read_header(path)
     ordered = sorted(shards, key=lambda path: headers[path].shard)
     first = headers[ordered[0]]
-    expected = {**first.common(), "rows": rows, "dataset_fingerprint": dataset_fingerprint}
+    expected = {**first.common_part(), "rows": rows, "dataset_fingerprint": dataset_fingerprint}
     for number, path in enumerate(ordered):
         header = headers[path]
-        check_equal(str(path), header.common(), expected)
+        check_equal(str(path), header.common_part(), expected)
         if (header.shard, header.shards) != (number, len(ordered)):
             raise StoreError(
                 f"{path}: shard {header.shard} of {header.shards} stands where {number} of "
@@ -76,11 +76,11 @@ def write_manifest(
         "dimension": widths.pop(None),
         **({"layers": widths} if widths else {}),
         **({} if copies is None else {"copies": copies}),
-        **content.digests(),
+        **content.make_digests(),
         "shards": [vars(record) for record in records],
     }
     body["fingerprint"] = _content_fingerprint(body)
-    artifacts.write_json(output, body | {"manifest_sha256": artifacts.fingerprint(body)})
+    artifacts.write_json(output, body | {"manifest_sha256": artifacts.hash_value(body)})
 
 
 def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
@@ -127,7 +127,7 @@ def _content_fingerprint(body: Mapping[str, Any]) -> str:
     every store has (layers, accepted labels) change nothing where they are absent.
     """
     noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
-    return artifacts.fingerprint({key: body[key] for key in body.keys() - noted})
+    return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -149,6 +149,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
         artifacts.check_not_newer(path, body, kind=MANIFEST_FORMAT, version=FORMAT_VERSION)
         raise StoreError(f"{path}: format version {body.get('format_version')}; {REMEDY}")
     written = body.pop("manifest_sha256", None)
-    if written != artifacts.fingerprint(body):
+    if written != artifacts.hash_value(body):
         raise StoreError(f"{path}: the manifest was changed after it was written; {REMEDY}")
     return body

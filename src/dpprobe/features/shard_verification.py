@@ -17,9 +17,9 @@ from dpprobe.errors import StoreError
 from dpprobe.features.shard_file import (
     RowColumns,
     check_equal,
-    described,
     feature_array,
     layer_hashes,
+    name_features,
     opened_shard,
     read_probe,
     read_rows,
@@ -77,10 +77,12 @@ class ContentHash:
             shape["units"] = True
         self._shape = self._shape or shape
         check_equal(name, shape, {**dict.fromkeys(shape), **self._shape})
-        self._column("labels").update(np.ascontiguousarray(labels).data)
-        for column, values in RowColumns.of(labels, ids, groups, accepted, units).texts().items():
+        self._column_hash("labels").update(np.ascontiguousarray(labels).data)
+        for column, values in (
+            RowColumns.make_columns(labels, ids, groups, accepted, units).make_texts().items()
+        ):
             text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
-            self._column(column).update(text.encode())
+            self._column_hash(column).update(text.encode())
 
     def add_features(self, layer: str | None, block: npt.NDArray[Any]) -> None:
         """Adds rows of the features, or of a layer."""
@@ -89,19 +91,19 @@ class ContentHash:
         else:
             self.layers.setdefault(layer, hashlib.sha256()).update(block.data)
 
-    def digests(self) -> dict[str, Any]:
+    def make_digests(self) -> dict[str, Any]:
         """Returns `features_sha256`, `rows_sha256`, and `layers_sha256` where there are layers."""
         columns = {name: digest.hexdigest() for name, digest in self._columns.items()}
         digests: dict[str, Any] = {
             "features_sha256": self.features.hexdigest(),
-            "rows_sha256": artifacts.fingerprint({**self._shape, "columns": columns}),
+            "rows_sha256": artifacts.hash_value({**self._shape, "columns": columns}),
         }
         if self.layers:
             layers = {name: digest.hexdigest() for name, digest in self.layers.items()}
             digests["layers_sha256"] = layers
         return digests
 
-    def _column(self, name: str) -> Any:
+    def _column_hash(self, name: str) -> Any:
         return self._columns.setdefault(name, hashlib.sha256())
 
 
@@ -129,7 +131,7 @@ def verify_shard(
     shown = str(final or path)
     with opened_shard(path, shown) as file:
         header = ShardHeader.from_attributes(file.attrs, shown)
-        check_equal(shown, header.common(), expected.common())
+        check_equal(shown, header.common_part(), expected.common_part())
         if header.shard != expected.shard or header.shards != expected.shards:
             raise StoreError(
                 f"{shown}: holds shard {header.shard} of {header.shards} where "
@@ -137,22 +139,22 @@ def verify_shard(
             )
         digests = _verify_arrays(file, header, shown, content)
         rows = read_rows(file)
-        rows_sha256 = rows.sha256()
+        rows_sha256 = rows.hash_columns()
         if rows_sha256 != file.attrs["rows_sha256"]:
             raise StoreError(
                 f"{shown}: labels, ids, groups, accepted labels or units differ from their hash; "
                 f"{REMEDY}"
             )
-        lengths = {len(rows.labels), *map(len, rows.texts().values())}
-        if lengths != {header.stop - header.start}:
+        lengths = {len(rows.labels), *map(len, rows.make_texts().values())}
+        if lengths != {header.end_row - header.first_row}:
             raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
         if content is not None:
             content.add_rows(shown, *rows)
         probe = read_probe(file)
     return ShardRecord(
         file=Path(shown).name,
-        start=header.start,
-        stop=header.stop,
+        start=header.first_row,
+        stop=header.end_row,
         bytes=path.stat().st_size,
         sha256=artifacts.sha256_file(path),
         features_sha256=digests.pop(None),
@@ -177,7 +179,7 @@ def _verify_arrays(
             if content is not None:
                 content.add_features(layer, block)
         if digest.hexdigest() != expected:
-            raise StoreError(f"{shown}: {described(layer)} differ from their hash; {REMEDY}")
-        if len(array) != header.stop - header.start or array.dtype != header.dtype:
+            raise StoreError(f"{shown}: {name_features(layer)} differ from their hash; {REMEDY}")
+        if len(array) != header.end_row - header.first_row or array.dtype != header.dtype:
             raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
     return noted

@@ -35,11 +35,11 @@ class ShardWriter:
         self._layers: dict[str, _ArrayWriter] | None = None
 
     @property
-    def written(self) -> int:
+    def rows_written(self) -> int:
         """Rows that are in the file."""
         return self._features.written
 
-    def append(
+    def append_block(
         self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
         """Adds rows [m, d], and [m, w] of each layer; the first block fixes names and widths.
@@ -57,22 +57,22 @@ class ShardWriter:
                 f"shard {self._header.shard}: layers {', '.join(layers) or '(none)'} after "
                 f"{', '.join(self._layers) or '(none)'}"
             )
-        self._features.append(block)
+        self._features.append_block(block)
         for name, values in layers.items():
-            self._layers[name].append(values)
+            self._layers[name].append_block(values)
 
     def _wait_for_room(self, width: int) -> None:
         """Waits for room for the whole shard before anything but its first rows is computed."""
-        rows = self._header.stop - self._header.start
+        rows = self._header.end_row - self._header.first_row
         needed = rows * width * np.dtype(self._header.dtype).itemsize
         folder = Path(self._file.filename).parent
         when_there_is_room(folder, needed, lambda: require_room(folder, needed))
 
-    def finish(self) -> None:
+    def finish_file(self) -> None:
         """Writes the buffered rows and the hashes of all features."""
-        self._file.attrs["features_sha256"] = self._features.finish()
+        self._file.attrs["features_sha256"] = self._features.finish_array()
         if self._layers:
-            digests = {name: writer.finish() for name, writer in self._layers.items()}
+            digests = {name: writer.finish_array() for name, writer in self._layers.items()}
             self._file.attrs["layers_sha256"] = json.dumps(digests)  # in the layers' order
 
 
@@ -84,15 +84,15 @@ class _ArrayWriter:
         self._file = file
         self._name = name
         self._header = header
-        self._expected = header.stop - header.start
+        self._expected = header.end_row - header.first_row
         self._hash = hashlib.sha256()
         self._dataset: h5py.Dataset | None = None
         self._buffer = np.empty((0, 0), dtype=header.dtype)
         self._filled = 0
 
-    def append(self, block: npt.NDArray[Any]) -> None:
+    def append_block(self, block: npt.NDArray[Any]) -> None:
         if self._dataset is None:
-            self._create(block.shape[1])
+            self._create_dataset(block.shape[1])
         taken = 0
         while taken < len(block):
             room = len(self._buffer) - self._filled
@@ -101,11 +101,11 @@ class _ArrayWriter:
             self._filled += len(part)
             taken += len(part)
             if self._filled == len(self._buffer):
-                self._flush()
+                self._flush_buffer()
 
-    def finish(self) -> str:
+    def finish_array(self) -> str:
         """Writes the buffered rows, and returns the SHA-256 of all."""
-        self._flush()
+        self._flush_buffer()
         if self.written != self._expected:
             raise StoreError(
                 f"shard {self._header.shard}: {self.written} rows were given where "
@@ -113,7 +113,7 @@ class _ArrayWriter:
             )
         return self._hash.hexdigest()
 
-    def _create(self, dimension: int) -> None:
+    def _create_dataset(self, dimension: int) -> None:
         row_bytes = dimension * np.dtype(self._header.dtype).itemsize
         rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes, self._expected))
         self._buffer = np.empty((rows, dimension), dtype=self._header.dtype)
@@ -125,7 +125,7 @@ class _ArrayWriter:
             fletcher32=True,
         )
 
-    def _flush(self) -> None:
+    def _flush_buffer(self) -> None:
         if self._filled == 0 or self._dataset is None:
             return
         if self.written + self._filled > self._expected:
@@ -167,16 +167,16 @@ def open_shard(
     """
     with artifacts.atomic_path(output) as temporary:
         with h5py.File(temporary, "w") as file:
-            _write_rows(file, RowColumns.of(labels, ids, groups or {}, accepted, units))
-            for name, value in header.attributes().items():
+            _write_rows(file, RowColumns.make_columns(labels, ids, groups or {}, accepted, units))
+            for name, value in header.make_attributes().items():
                 file.attrs[name] = value
             if probe is not None:
                 file.attrs["probe"] = artifacts.canonical_json(dict(probe))
             writer = ShardWriter(file, header)
             yield writer
-            writer.finish()
+            writer.finish_file()
             file.flush()
-        artifacts.sync(temporary)
+        artifacts.flush_to_disk(temporary)
         verify_shard(temporary, header, final=output)
 
 
@@ -198,15 +198,15 @@ def write_shard(
         output, header, labels=labels, ids=ids, groups=groups, accepted=accepted, units=units,
         probe=probe,
     ) as writer:  # fmt: skip
-        writer.append(features, layers=layers)
+        writer.append_block(features, layers=layers)
 
 
 def _write_rows(file: h5py.File, rows: RowColumns) -> None:
     file.create_dataset("labels", data=rows.labels, chunks=rows.labels.shape, fletcher32=True)
-    for name, values in rows.texts().items():
+    for name, values in rows.make_texts().items():
         encoded = np.array([value.encode() for value in values])
         kind = h5py.string_dtype("utf-8", max(encoded.dtype.itemsize, 1))
         file.create_dataset(
             name, data=encoded.astype(kind), dtype=kind, chunks=encoded.shape, fletcher32=True
         )
-    file.attrs["rows_sha256"] = rows.sha256()
+    file.attrs["rows_sha256"] = rows.hash_columns()

@@ -46,9 +46,9 @@ class RowStore(Protocol):
     @property
     def dimension(self) -> int: ...
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, Array]]: ...
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, Array]]: ...
 
-    def select(self, rows: Index) -> Array: ...
+    def read_rows(self, rows: Index) -> Array: ...
 
 
 class PublicRows:
@@ -60,7 +60,7 @@ class PublicRows:
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
-        self._spread = _spread(store)
+        self._spread = _measure_spread(store)
         directions = np.random.default_rng(0).standard_normal((store.dimension, _DIRECTIONS))
         self._directions = (directions / (_CELL * self._spread)).astype(np.float32)
         self._keys, self._rows = self._keys_of(store)
@@ -78,8 +78,8 @@ class PublicRows:
         if part <= MOST_SHARED:
             return part
         chosen = np.linspace(0, len(ours) - 1, min(len(ours), _COMPARED)).astype(np.int64)
-        first = _selected(self._store, self._rows[ours[chosen]])
-        second = _selected(private, rows[theirs[chosen]])
+        first = _read_unit_rows(self._store, self._rows[ours[chosen]])
+        second = _read_unit_rows(private, rows[theirs[chosen]])
         near = np.square(first - second).sum(axis=1) <= _NEAR * self._spread**2
         return part * float(near.mean())
 
@@ -88,8 +88,8 @@ class PublicRows:
         width = _DIRECTIONS if store.dimension >= _FEWEST_NUMBERS else store.dimension
         odd = np.random.default_rng(1).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
         keys, rows = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-        for start, block in store.blocks(_BLOCK_ROWS):
-            kept, units = _units(block)
+        for start, block in store.read_blocks(_BLOCK_ROWS):
+            kept, units = _unit_rows(block)
             if store.dimension >= _FEWEST_NUMBERS:
                 cells = np.floor(units @ self._directions).astype(np.int64)
             else:
@@ -102,27 +102,27 @@ class PublicRows:
         return different, np.concatenate(rows)[places]
 
 
-def _spread(store: RowStore) -> float:
+def _measure_spread(store: RowStore) -> float:
     """Returns the root mean square distance of the unit rows from their mean."""
     total, count = np.zeros(store.dimension), 0
-    for _, block in store.blocks(_BLOCK_ROWS):
-        kept, units = _units(block)
+    for _, block in store.read_blocks(_BLOCK_ROWS):
+        kept, units = _unit_rows(block)
         total += units.sum(axis=0, dtype=np.float64)
         count += len(kept)
     square = 1.0 - float(np.square(total / max(count, 1)).sum())
     return max(square, _LEAST_SPREAD**2) ** 0.5
 
 
-def _units(block: Array) -> tuple[Index, Array]:
+def _unit_rows(block: Array) -> tuple[Index, Array]:
     """Returns the rows of a block that are finite and not zero: their places, at unit length."""
     lengths = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float64))
     kept = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
     return kept, (block[kept] / lengths[kept, None]).astype(np.float32)
 
 
-def _selected(store: RowStore, rows: Index) -> Array:
+def _read_unit_rows(store: RowStore, rows: Index) -> Array:
     """Reads some rows, in any order, at unit length."""
     order = np.argsort(rows)
     selected = np.empty((len(rows), store.dimension), np.float32)
-    selected[order] = _units(store.select(rows[order]))[1]
+    selected[order] = _unit_rows(store.read_rows(rows[order]))[1]
     return selected

@@ -42,7 +42,7 @@ def select_shard(
     if store.dataset_fingerprint != read_info(whole.with_name("dataset.json")).fingerprint:
         raise DataError(f"{manifest}: features of other rows than {whole}; extract them again")
     start, stop = row_range(source.rows, shard, shards)
-    rows = _places(store, SplitTable(whole), source, slice(start, stop))
+    rows = _find_places(store, SplitTable(whole), source, slice(start, stop))
     header = replace(
         _header_at(store, int(rows[0])),
         split=split,
@@ -51,22 +51,22 @@ def select_shard(
         shard=shard,
         shards=shards,
     )
-    accepted, units = source.accepted(), source.units()
+    accepted, units = source.read_accepted(), source.read_units()
     write_shard(
         output,
         header,
-        features=store.select(rows),
-        layers={name: store.select(rows, layer=name) for name in store.layers},
-        labels=source.labels()[start:stop],
-        ids=source.ids()[start:stop],
-        groups={name: values[start:stop] for name, values in source.groups().items()},
+        features=store.read_rows(rows),
+        layers={name: store.read_rows(rows, layer=name) for name in store.layers},
+        labels=source.read_labels()[start:stop],
+        ids=source.read_ids()[start:stop],
+        groups={name: values[start:stop] for name, values in source.read_groups().items()},
         accepted=None if accepted is None else accepted[start:stop],
         units=None if units is None else units[start:stop],
         probe=next(record.probe for record in store.shards if record.stop > rows[0]),
     )
 
 
-def _places(
+def _find_places(
     store: FeatureStore, whole: SplitTable, source: SplitTable, rows: slice
 ) -> npt.NDArray[np.int64]:
     """Returns the places of the part's rows in the whole split, rising."""
@@ -74,7 +74,10 @@ def _places(
     hashes, labels = whole.image_hashes(), store.labels
     places = []
     for row_id, digest, label in zip(
-        source.ids()[rows], source.image_hashes()[rows], source.labels()[rows], strict=True
+        source.read_ids()[rows],
+        source.image_hashes()[rows],
+        source.read_labels()[rows],
+        strict=True,
     ):
         place = known.get(row_id)
         if place is None or hashes[place] != digest or not np.array_equal(labels[place], label):

@@ -70,7 +70,7 @@ def embed_text(
         raise ConfigError(
             f"family: a backbone of {options.family} reads no text; take one of open_clip"
         )
-    options.check()
+    options.check_files()
     encoder = module.load_text(
         options, Runtime(device=resolve_device(runtime.device), precision="float32")
     )
@@ -107,16 +107,16 @@ def write_text_embeddings(
       options: the backbone's.
       info: the dataset's `dataset.json`.
       chosen: a set of prompts, or templates.
-      prompt_names: words for {c}, as `prompts.words` takes them.
+      prompt_names: words for {c}, as `prompts.name_classes` takes them.
       runtime: of it, the device.
 
     Raises:
       ConfigError: for prompts that are not right; as `embed_text`.
     """
     described = read_info(info)
-    templates = prompts.templates(chosen)
-    words = prompts.words(described.class_names, prompt_names)
-    sentences = prompts.sentences(templates, words)
+    templates = prompts.read_templates(chosen)
+    words = prompts.name_classes(described.class_names, prompt_names)
+    sentences = prompts.make_sentences(templates, words)
     for word, count in Counter(words).items():
         if count > 1:
             logger.warning(
@@ -133,9 +133,7 @@ def write_text_embeddings(
         "words": list(words),
         "logit_scale": embeddings.logit_scale,
         "logit_bias": embeddings.logit_bias,
-        "fingerprint": artifacts.fingerprint(
-            {"text": embeddings.fingerprint, "prompts": sentences}
-        ),
+        "fingerprint": artifacts.hash_value({"text": embeddings.fingerprint, "prompts": sentences}),
         "backbone_fingerprint": embeddings.fingerprint,
         "weights_sha256": embeddings.weights_sha256,
     }

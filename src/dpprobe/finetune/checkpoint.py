@@ -66,11 +66,11 @@ class Checkpoints:
     def path(self) -> Path:
         return self.folder / FILE
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Returns True if the last checkpoint, or the start, is `minutes` ago."""
         return time.monotonic() - self._last >= 60 * self.minutes
 
-    def save(self, state: State) -> None:
+    def save_state(self, state: State) -> None:
         """Writes a state; a process killed on the way leaves the one before."""
         tensors = {
             name: tensor.detach().cpu().contiguous().clone()
@@ -81,14 +81,14 @@ class Checkpoints:
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "fingerprint": self.fingerprint,
-            "sha256": _sha256(tensors),
+            "sha256": _hash_tensors(tensors),
             "values": dict(state.values),
         }
         with atomic_path(self.path) as temporary:
             save_file(tensors, temporary, metadata={KEY: json.dumps(mark)})
         self._last = time.monotonic()
 
-    def load(self) -> State | None:
+    def load_state(self) -> State | None:
         """Returns the saved state; None where there is none for this training, with a warning.
 
         What a killed process left half written is removed.
@@ -99,7 +99,7 @@ class Checkpoints:
         if not self.path.exists():
             return None
         try:
-            mark, tensors = _read(self.path)
+            mark, tensors = _read_tensors(self.path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             logger.warning("%s: not a whole checkpoint (%s); ignored", self.path, error)
             return None
@@ -108,7 +108,7 @@ class Checkpoints:
             return None
         return State(tensors=tensors, values=mark["values"])
 
-    def clear(self) -> None:
+    def remove_checkpoint(self) -> None:
         """Removes the checkpoint, once what was trained is published, and its folder if empty."""
         with suppress(FileNotFoundError):
             self.path.unlink()
@@ -116,19 +116,19 @@ class Checkpoints:
             self.folder.rmdir()
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     with safe_open(path, framework="pt") as stream:
         mark = json.loads((stream.metadata() or {})[KEY])
         written = mark["format"], mark["format_version"]
         if written != (FORMAT, FORMAT_VERSION):
             raise ValueError(f"{written[0]} {written[1]}, not {FORMAT} {FORMAT_VERSION}")
         tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-    if _sha256(tensors) != mark["sha256"]:
+    if _hash_tensors(tensors) != mark["sha256"]:
         raise ValueError("its numbers are not those that were written")
     return mark, tensors
 
 
-def _sha256(tensors: Mapping[str, torch.Tensor]) -> str:
+def _hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]

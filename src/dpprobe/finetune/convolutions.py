@@ -24,23 +24,23 @@ class Conv2dRule(Rule):
 
     weight = "weight"
 
-    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+    def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         gradients: Gradients = {}
         module = call.module
         assert isinstance(module, nn.Conv2d)
         if "weight" in names:
-            if self._pointwise(module):
-                inputs, outputs = self.positions(call)
+            if self._is_pointwise(module):
+                inputs, outputs = self.unfold_positions(call)
                 weight = torch.bmm(outputs.transpose(1, 2), inputs)
             else:
-                weight = self._kernels(call, module)
+                weight = self._kernel_gradients(call, module)
             gradients["weight"] = weight.view(call.rows, *module.weight.shape)
         if "bias" in names:
             outputs = call.output_gradient
             gradients["bias"] = outputs.sum((2, 3)).view(call.rows, -1, outputs.shape[1]).sum(1)
         return gradients
 
-    def sizes(self, call: Call) -> tuple[int, int, int]:
+    def measure_sizes(self, call: Call) -> tuple[int, int, int]:
         module = call.module
         assert isinstance(module, nn.Conv2d)
         outputs = call.gradient.shape[1]
@@ -48,12 +48,12 @@ class Conv2dRule(Rule):
         # A group's gradient is a block of its own, which has no use for pairs of positions.
         return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
 
-    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         module = call.module
         assert isinstance(module, nn.Conv2d)
         outputs = channels_last(call.output_gradient, call.rows)
-        inputs, padding = self._padded(module, call.input)
-        if self._pointwise(module):
+        inputs, padding = self._pad_inputs(module, call.input)
+        if self._is_pointwise(module):
             inputs = functional.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
             strides = module.stride
             return channels_last(inputs[:, :, :: strides[0], :: strides[1]], call.rows), outputs
@@ -67,19 +67,19 @@ class Conv2dRule(Rule):
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
         module = call.module
         assert isinstance(module, nn.Conv2d)
-        if self._pointwise(module):
+        if self._is_pointwise(module):
             super().add_weight(total, call, factors)
             return
         outputs = call.output_gradient
         scaled = outputs * factors.repeat_interleave(len(outputs) // call.rows).view(-1, 1, 1, 1)
-        inputs, padding = self._padded(module, call.input)
+        inputs, padding = self._pad_inputs(module, call.input)
         gradient = _weight_gradient(module, module.weight.shape, inputs, scaled, padding, 1)
         total.add_(gradient.reshape(-1))
 
-    def _kernels(self, call: Call, module: nn.Conv2d) -> torch.Tensor:
+    def _kernel_gradients(self, call: Call, module: nn.Conv2d) -> torch.Tensor:
         """Returns the rows' gradients of kernels."""
         outputs = call.output_gradient
-        inputs, padding = self._padded(module, call.input)
+        inputs, padding = self._pad_inputs(module, call.input)
         count, groups = len(outputs), module.groups
         positions = outputs[0, 0].numel() * count // call.rows
         dense = groups == 1 or positions >= _POSITIONS_BY_ROW
@@ -100,7 +100,9 @@ class Conv2dRule(Rule):
         return gradients.view(call.rows, -1, *shape).sum(1)
 
     @staticmethod
-    def _padded(module: nn.Conv2d, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
+    def _pad_inputs(
+        module: nn.Conv2d, inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[int, int]]:
         """Returns inputs, and the zeros that are still to be put around them."""
         if isinstance(module, Conv2dSame):
             padded = pad_same(
@@ -112,7 +114,7 @@ class Conv2dRule(Rule):
         return inputs, (height, width)
 
     @staticmethod
-    def _pointwise(module: nn.Conv2d) -> bool:
+    def _is_pointwise(module: nn.Conv2d) -> bool:
         return module.kernel_size == (1, 1) and module.groups == 1
 
 

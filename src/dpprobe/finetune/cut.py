@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from dpprobe.backbones.network_forward import line
+from dpprobe.backbones.network_forward import one_line
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.options import blocks_fault
-from dpprobe.finetune.tracing import traced
+from dpprobe.finetune.tracing import trace_graph
 
 # Of the largest feature: the parts compute what the whole does, up to memory formats.
 _TOLERANCE = 1e-4
@@ -32,7 +32,7 @@ class _Values(fx.Interpreter):
         self.values[n] = value
         return value
 
-    def taken(self, images: torch.Tensor) -> dict[fx.Node, Any]:
+    def take_values(self, images: torch.Tensor) -> dict[fx.Node, Any]:
         self.values: dict[fx.Node, Any] = {}
         with torch.no_grad():
             self.run(images)
@@ -62,14 +62,14 @@ def cut_network(
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):
         raise ConfigError(fault)
-    graph = _traced(model, modules, example, name)
-    entry = _entry(graph, model, modules[-blocks], name)
-    runs = [_Values(graph).taken(part) for part in (example[:1], example[:2])]
+    graph = _trace_network(model, modules, example, name)
+    entry = _find_entry(graph, model, modules[-blocks], name)
+    runs = [_Values(graph).take_values(part) for part in (example[:1], example[:2])]
     crossing = entry.args[0]
     assert isinstance(crossing, fx.Node)
-    prefix = _prefix(graph, crossing)
-    suffix = _suffix(graph, crossing, _behind(graph.graph, entry), runs, name)
-    shape = _shape(runs, crossing, name)
+    prefix = _copy_prefix(graph, crossing)
+    suffix = _copy_suffix(graph, crossing, _nodes_behind(graph.graph, entry), runs, name)
+    shape = _read_shape(runs, crossing, name)
     with torch.no_grad():
         whole, parts = model(example[:2]), suffix(prefix(example[:2]))
     if not (whole - parts).abs().max() <= _TOLERANCE * whole.abs().max():
@@ -80,19 +80,19 @@ def cut_network(
     return prefix, suffix, shape
 
 
-def _traced(
+def _trace_network(
     model: nn.Module, blocks: list[nn.Module], example: torch.Tensor, name: str
 ) -> fx.GraphModule:
     try:
-        return traced(model, blocks, (example[:1], example[:2]))
+        return trace_graph(model, blocks, (example[:1], example[:2]))
     except Exception as error:  # a trace raises whatever the model's code runs into
         raise ConfigError(
             f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be cut "
-            f"({line(error)}); write tune: all, or take another backbone"
+            f"({one_line(error)}); write tune: all, or take another backbone"
         ) from error
 
 
-def _entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:
+def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:
     """Returns the node that calls a block first."""
     paths = {path for path, one in model.named_modules(remove_duplicate=False) if one is block}
     for node in whole.graph.nodes:
@@ -106,13 +106,13 @@ def _entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str)
     )
 
 
-def _behind(graph: fx.Graph, entry: fx.Node) -> list[fx.Node]:
+def _nodes_behind(graph: fx.Graph, entry: fx.Node) -> list[fx.Node]:
     """Returns the nodes from the block's call on."""
     nodes = list(graph.nodes)
     return nodes[nodes.index(entry) :]
 
 
-def _prefix(whole: fx.GraphModule, crossing: fx.Node) -> nn.Module:
+def _copy_prefix(whole: fx.GraphModule, crossing: fx.Node) -> nn.Module:
     """Copies what the crossing tensor is computed from."""
     needed = {crossing}
     for node in reversed(whole.graph.nodes):
@@ -124,10 +124,10 @@ def _prefix(whole: fx.GraphModule, crossing: fx.Node) -> nn.Module:
         if node in needed or node.op == "placeholder":
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(copies[crossing])
-    return _module(whole, graph)
+    return _make_module(whole, graph)
 
 
-def _suffix(
+def _copy_suffix(
     whole: fx.GraphModule,
     crossing: fx.Node,
     behind: list[fx.Node],
@@ -139,19 +139,21 @@ def _suffix(
     copies: dict[fx.Node, Any] = {crossing: graph.placeholder("activations")}
     from_images = _from_images(whole.graph)
 
-    def needed(node: fx.Node) -> Any:
+    def find_needed(node: fx.Node) -> Any:
         if node not in copies:
-            copies[node] = _constant(node, runs, name) if node in from_images else copied(node)
+            copies[node] = (
+                _read_constant(node, runs, name) if node in from_images else copy_node(node)
+            )
         return copies[node]
 
-    def copied(node: fx.Node) -> fx.Node:
+    def copy_node(node: fx.Node) -> fx.Node:
         for one in node.all_input_nodes:
-            needed(one)
-        return graph.node_copy(node, needed)
+            find_needed(one)
+        return graph.node_copy(node, find_needed)
 
     for node in behind:
-        copies[node] = copied(node)
-    return _module(whole, graph)
+        copies[node] = copy_node(node)
+    return _make_module(whole, graph)
 
 
 def _from_images(graph: fx.Graph) -> set[fx.Node]:
@@ -164,7 +166,7 @@ def _from_images(graph: fx.Graph) -> set[fx.Node]:
     return depending
 
 
-def _constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
+def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
     """Returns a value that images of one size all give, such as a height; no tensor is one."""
     first, second = (values[node] for values in runs)
     if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
@@ -175,7 +177,7 @@ def _constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
     )
 
 
-def _shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) -> tuple[int, ...]:
+def _read_shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) -> tuple[int, ...]:
     first, second = (values[crossing] for values in runs)
     if (len(first), len(second)) != (1, 2) or first.shape[1:] != second.shape[1:]:
         raise ConfigError(
@@ -185,6 +187,6 @@ def _shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) -> tupl
     return tuple(first.shape[1:])
 
 
-def _module(whole: fx.GraphModule, graph: fx.Graph) -> nn.Module:
+def _make_module(whole: fx.GraphModule, graph: fx.Graph) -> nn.Module:
     graph.lint()
     return fx.GraphModule(whole, graph).eval()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dpprobe.devices import autocast
+from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Engine, Network, Precision
 from dpprobe.finetune.losses import row_losses
@@ -53,13 +53,13 @@ def check_network(
       ConfigError: rows depend on each other, or a gradient is wrong; it names the parameter.
     """
     generator = torch.Generator().manual_seed(_SEED)
-    inputs = _inputs(example, views, generator)
+    inputs = _draw_inputs(example, views, generator)
     if sigmoid:
         labels = torch.randint(0, 2, (ROWS, classes), generator=generator).float()
     else:
         labels = torch.arange(ROWS) % classes
     labels = labels.to(example.device)
-    with _moved(network, generator):
+    with _move_parameters(network, generator):
         _check_rows(network, inputs, precision)
         _check_gradients(network, inputs, labels, sigmoid, precision, engine)
         if precision != "float32":
@@ -67,7 +67,7 @@ def check_network(
             _check_gradients(network, inputs, labels, sigmoid, "float32", engine)
 
 
-def _inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
+def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
     """Returns random rows [ROWS, ...] like `example`'s; [ROWS, views, ...] for several views."""
     shape = (ROWS, *((views,) if views > 1 else ()), *example.shape[1:])
     if example.dtype == torch.uint8:
@@ -78,7 +78,7 @@ def _inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> to
 
 
 @contextmanager
-def _moved(network: Network, generator: torch.Generator) -> Iterator[None]:
+def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[None]:
     """Puts random numbers into parameters that are zero or nearly so, while the check lasts.
 
     No gradient arrives before them, and what a branch does wrong hardly shows behind a small scale;
@@ -99,8 +99,8 @@ def _moved(network: Network, generator: torch.Generator) -> Iterator[None]:
                 value.copy_(one)
 
 
-def _scores(network: Network, inputs: torch.Tensor, precision: Precision) -> torch.Tensor:
-    with torch.no_grad(), autocast(inputs.device, PRECISIONS[precision]):
+def _compute_scores(network: Network, inputs: torch.Tensor, precision: Precision) -> torch.Tensor:
+    with torch.no_grad(), use_precision(inputs.device, PRECISIONS[precision]):
         scores: torch.Tensor = network.module(inputs)
     return scores.float()
 
@@ -109,7 +109,7 @@ def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) ->
     """Raises ConfigError if scores change with the other rows of a batch."""
     if inputs.ndim == len(network.shape) + 2:
         inputs = inputs.flatten(0, 1)
-    together = _scores(network, inputs, precision)
+    together = _compute_scores(network, inputs, precision)
     if together.ndim != 2 or len(together) != len(inputs):
         raise ConfigError(
             f"the network's scores have shape {tuple(together.shape)} for {len(inputs)} rows; "
@@ -121,8 +121,8 @@ def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) ->
     for row in sorted({0, 1, len(inputs) - 1}):
         others = inputs.roll(1, 0)
         others[row] = inputs[row]
-        alone = _scores(network, inputs[row : row + 1], precision)[0]
-        changed = _scores(network, others, precision)[row]
+        alone = _compute_scores(network, inputs[row : row + 1], precision)[0]
+        changed = _compute_scores(network, others, precision)[row]
         changes += [float((scores - together[row]).abs().max()) for scores in (alone, changed)]
     most = math.nan if any(map(math.isnan, changes)) else max(changes)
     if not most <= _TOLERANCES[precision] * scale:
@@ -155,25 +155,25 @@ def _check_gradients(
     tolerance = _TOLERANCES[precision] * (1 if engine == "ghost" else 10)
     smallest = _SMALLEST[precision]
     with torch.enable_grad():
-        with autocast(inputs.device, PRECISIONS[precision]):
-            scores = network.module(sums.laid(inputs))
+        with use_precision(inputs.device, PRECISIONS[precision]):
+            scores = network.module(sums.lay_inputs(inputs))
         losses = row_losses(scores, labels, sigmoid=sigmoid)
     for row in range(ROWS):
-        truth = _differentiated(network, losses[row])
+        truth = _differentiate_loss(network, losses[row])
         total = torch.zeros(sums.size, device=inputs.device)
         chosen = torch.zeros(ROWS, device=inputs.device)
         chosen[row] = 1
         try:
-            statistics = sums.add(total, inputs, labels, chosen)
+            statistics = sums.add_rows(total, inputs, labels, chosen)
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
                 f"engine {engine} cannot take this network's gradients by row ({error}); "
                 f"{_REMEDIES[engine]}"
             ) from error
-        _compare(truth, total, float(statistics.norms[row]), tolerance, smallest, engine)
+        _compare_gradients(truth, total, float(statistics.norms[row]), tolerance, smallest, engine)
 
 
-def _differentiated(network: Network, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+def _differentiate_loss(network: Network, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     """Returns a row's flat gradients, by PyTorch's own differentiation."""
     gradients = torch.autograd.grad(
         loss,
@@ -188,7 +188,7 @@ def _differentiated(network: Network, loss: torch.Tensor) -> dict[str, torch.Ten
     }
 
 
-def _compare(
+def _compare_gradients(
     truth: dict[str, torch.Tensor],
     total: torch.Tensor,
     norm: float,

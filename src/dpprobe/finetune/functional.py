@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from dpprobe.devices import autocast
+from dpprobe.devices import use_precision
 from dpprobe.finetune.ghost import BatchGradients
 from dpprobe.finetune.losses import row_losses
 
@@ -25,7 +25,7 @@ class Functional:
             if id(parameter) in names
         }
 
-    def gradients(
+    def compute_gradients(
         self,
         inputs: torch.Tensor,
         labels: torch.Tensor,
@@ -33,23 +33,23 @@ class Functional:
         sigmoid: bool,
         precision: torch.dtype | None,
     ) -> BatchGradients:
-        """Returns the rows' gradients of a batch; see `ghost.Ghost.gradients`."""
+        """Returns the rows' gradients of a batch; see `ghost.Ghost.compute_gradients`."""
         rows = len(labels)
         device = inputs.device
         parameters = {inner: self._module.get_parameter(inner).detach() for inner in self._trained}
 
-        def loss(
+        def row_loss(
             values: dict[str, torch.Tensor], views: torch.Tensor, label: torch.Tensor
         ) -> torch.Tensor:
-            with autocast(device, precision):
+            with use_precision(device, precision):
                 scores = functional_call(self._module, values, (views,))
             return row_losses(scores, label.unsqueeze(0), sigmoid=sigmoid)[0]
 
         batch = BatchGradients(rows, device)
         views = inputs.reshape(rows, -1, *inputs.shape[1:])
         gradients, batch.losses = vmap(
-            grad_and_value(loss), in_dims=(None, 0, 0), randomness="error"
+            grad_and_value(row_loss), in_dims=(None, 0, 0), randomness="error"
         )(parameters, views, labels)
         for inner, gradient in gradients.items():
-            batch.keep(self._trained[inner], gradient.detach().float())
+            batch.keep_gradient(self._trained[inner], gradient.detach().float())
         return batch

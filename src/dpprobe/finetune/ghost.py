@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from dpprobe.devices import autocast
+from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.layer_rules import WHOLE, rule_of
-from dpprobe.finetune.layers import Call, Rule, forms_gradients, lengths, squared_norms
+from dpprobe.finetune.layers import Call, Rule, forms_gradients, row_norms, squared_norms
 from dpprobe.finetune.losses import row_losses
 
 
@@ -51,9 +51,9 @@ class Ghost:
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
         self._module = module
-        self._layers, self._copied = _layers(module, trained)
+        self._layers, self._copied = _find_layers(module, trained)
 
-    def gradients(
+    def compute_gradients(
         self,
         inputs: torch.Tensor,
         labels: torch.Tensor,
@@ -76,8 +76,8 @@ class Ghost:
         }
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(autocast(inputs.device, precision))
-            starts = stack.enter_context(self._noted(batch))
+            stack.enter_context(use_precision(inputs.device, precision))
+            starts = stack.enter_context(self._note_calls(batch))
             scores = functional_call(self._module, copies, (inputs,)) if copies else None
             scores = self._module(inputs) if scores is None else scores
             losses = row_losses(scores, labels, sigmoid=sigmoid)
@@ -89,19 +89,19 @@ class Ghost:
         ):
             if gradient is not None:
                 summed = gradient.float().reshape(rows, -1, *parameter.shape[1:]).sum(1)
-                batch.keep(name, summed)
+                batch.keep_gradient(name, summed)
         batch.losses = losses.detach()
         return batch
 
     @contextmanager
-    def _noted(self, batch: BatchGradients) -> Iterator[list[Any]]:
+    def _note_calls(self, batch: BatchGradients) -> Iterator[list[Any]]:
         """Notes the calls of layers; yields those outputs before which nothing is trained."""
         starts: list[Any] = []
         calls: Counter[int] = Counter()
         handles = []
         for number, layer in enumerate(self._layers):
 
-            def hook(
+            def note_call(
                 module: nn.Module,
                 inputs: tuple[Any, ...],
                 options: dict[str, Any],
@@ -127,17 +127,17 @@ class Ghost:
                             "gradients are taken; write engine: functional"
                         )
                     # Without their graph, whose hooks lead here: no one would ever free the circle.
-                    given = tuple(_detached(value) for value in inputs)
-                    named = {name: _detached(value) for name, value in options.items()}
+                    given = tuple(_detach_value(value) for value in inputs)
+                    named = {name: _detach_value(value) for name, value in options.items()}
                     call = Call(module, given, named, gradient, batch.rows)
-                    batch.add(layer, call, alone=calls[number] == 1)
+                    batch.add_call(layer, call, alone=calls[number] == 1)
 
                 result.register_hook(arrived)
                 if not copied:
                     return None
                 return result if isinstance(output, torch.Tensor) else (result, *output[1:])
 
-            handles.append(layer.module.register_forward_hook(hook, with_kwargs=True))
+            handles.append(layer.module.register_forward_hook(note_call, with_kwargs=True))
         try:
             yield starts
         finally:
@@ -161,7 +161,7 @@ class BatchGradients:
         self._formed: dict[str, torch.Tensor] = {}
         self._factors: list[tuple[str, Layer, Call]] = []
 
-    def add(self, layer: Layer, call: Call, *, alone: bool) -> None:
+    def add_call(self, layer: Layer, call: Call, *, alone: bool) -> None:
         """Takes in a call of a layer.
 
         Args:
@@ -169,14 +169,14 @@ class BatchGradients:
         """
         names = dict(layer.names)
         weight = layer.rule.weight
-        if alone and weight in names and not forms_gradients(layer.rule.sizes(call)):
-            self._squares += squared_norms(*layer.rule.positions(call))
+        if alone and weight in names and not forms_gradients(layer.rule.measure_sizes(call)):
+            self._squares += squared_norms(*layer.rule.unfold_positions(call))
             self._factors.append((names.pop(weight), layer, call))
         if names:
-            for inner, gradient in layer.rule.gradients(call, names).items():
-                self.keep(names[inner], gradient)
+            for inner, gradient in layer.rule.compute_gradients(call, names).items():
+                self.keep_gradient(names[inner], gradient)
 
-    def keep(self, name: str, gradient: torch.Tensor) -> None:
+    def keep_gradient(self, name: str, gradient: torch.Tensor) -> None:
         """Adds gradients of rows, [m, ...], to a parameter's."""
         flat = gradient.reshape(self.rows, -1)
         before = self._formed.get(name)
@@ -186,7 +186,7 @@ class BatchGradients:
         """Returns squared norms of the rows' gradients of all parameters, float64 [m]."""
         squares = self._squares.clone()
         for gradient in self._formed.values():
-            squares += lengths(gradient).square()
+            squares += row_norms(gradient).square()
         return squares
 
     def add_sum(self, parts: Mapping[str, torch.Tensor], factors: torch.Tensor) -> None:
@@ -197,11 +197,11 @@ class BatchGradients:
             layer.rule.add_weight(parts[name], call, factors)
 
 
-def _detached(value: Any) -> Any:
+def _detach_value(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def _layers(
+def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
     """Returns the layers, and the parameters that rows get copies of, by their inner names.

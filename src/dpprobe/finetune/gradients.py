@@ -110,7 +110,7 @@ class ClippedSums:
         self._sizes = {name: parameter.numel() for name, parameter in network.trained.items()}
         self.size = sum(self._sizes.values())
 
-    def add(
+    def add_rows(
         self,
         total: torch.Tensor,
         inputs: torch.Tensor,
@@ -129,8 +129,8 @@ class ClippedSums:
         if rows == 0:
             nothing = torch.zeros(0, device=total.device)
             return Statistics(nothing, nothing.double(), nothing.bool())
-        batch = self._engine.gradients(
-            self.laid(inputs), labels, sigmoid=self._sigmoid, precision=self._precision
+        batch = self._engine.compute_gradients(
+            self.lay_inputs(inputs), labels, sigmoid=self._sigmoid, precision=self._precision
         )
         norms = batch.squared_norms().sqrt_()
         usable = norms.isfinite()
@@ -140,10 +140,10 @@ class ClippedSums:
         clipped = factors < 1
         if weights is not None:
             factors = factors * weights
-        batch.add_sum(self._parts(total), as_float32(factors))
+        batch.add_sum(self._split_total(total), as_float32(factors))
         return Statistics(batch.losses, norms, clipped)
 
-    def laid(self, inputs: torch.Tensor) -> torch.Tensor:
+    def lay_inputs(self, inputs: torch.Tensor) -> torch.Tensor:
         """Returns inputs as the network gets them: views one after another, in the best format."""
         flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
         if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
@@ -162,7 +162,7 @@ class ClippedSums:
     ) -> Statistics:
         """Adds the gradients of the rows with finite norms, in a pass of their own."""
         usable = norms.isfinite()
-        statistics = self.add(
+        statistics = self.add_rows(
             total, inputs[usable], labels[usable], None if weights is None else weights[usable]
         )
         norms = norms.clone()
@@ -171,6 +171,6 @@ class ClippedSums:
         clipped[usable] = statistics.clipped
         return Statistics(losses, norms, clipped)
 
-    def _parts(self, total: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _split_total(self, total: torch.Tensor) -> dict[str, torch.Tensor]:
         parts = total.split(list(self._sizes.values()))
         return dict(zip(self._sizes, parts, strict=True))

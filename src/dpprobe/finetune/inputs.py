@@ -37,7 +37,7 @@ _READ_ROWS = 1024
 class _Source(Protocol):
     """Rows that do not fit into memory."""
 
-    def read(self, index: Index) -> torch.Tensor:
+    def read_rows(self, index: Index) -> torch.Tensor:
         """Returns rows [m, ...] in the order of `index`."""
         ...
 
@@ -82,7 +82,7 @@ class Inputs:
         if isinstance(source, torch.Tensor) and len(source) != self.rows:
             raise DataError(f"inputs: {len(source)} rows and {self.rows} labels")
 
-    def batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
+    def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
         """Returns rows [m, ...] in the order of `index`.
 
         Args:
@@ -91,9 +91,9 @@ class Inputs:
         """
         if isinstance(self._source, torch.Tensor):
             return self._source[torch.from_numpy(index).to(self._source.device)]
-        return self._source.read(index)
+        return self._source.read_rows(index)
 
-    def keeping(self, kept: npt.NDArray[np.bool_]) -> Self:
+    def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
         """Returns the same rows, not copied, of which only some take part in training."""
         other = copy.copy(self)
         other.kept = kept
@@ -103,8 +103,8 @@ class Inputs:
 class CutInputs(Inputs):
     """Activations that enter the trained part, float32 [rows, ...]."""
 
-    def batch(self, index: Index, *, step: int | None) -> torch.Tensor:
-        rows = super().batch(index, step=step)
+    def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+        rows = super().read_batch(index, step=step)
         return rows.to(torch.float32).reshape(len(index), *self.shape)
 
 
@@ -133,9 +133,9 @@ class ImageInputs(Inputs):
                 "a smaller one"
             )
 
-    def batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+    def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
         """Returns images [m, C, H, W]; with augmentation and a step views [m, views, C, H, W]."""
-        images = super().batch(index, step=step)
+        images = super().read_batch(index, step=step)
         if self._augment is None or step is None:
             return images
         return views_of(images, self._augment, key=self._key, step=step, rows=index)
@@ -161,8 +161,8 @@ def views_of(
         generator = np.random.Generator(bits)
         mirrored = generator.integers(0, 2, size=views) * augment.flip
         shifts = generator.integers(-pad, pad + 1, size=(views, 2))
-        lines[place] = _reflected(down + shifts[:, :1], height)
-        across = _reflected(along + shifts[:, 1:], width)
+        lines[place] = _reflect_places(down + shifts[:, :1], height)
+        across = _reflect_places(along + shifts[:, 1:], width)
         columns[place] = np.where(mirrored[:, None], across[:, ::-1], across)
     device = images.device
     taken = torch.arange(len(rows), device=device).view(-1, 1, 1, 1)
@@ -172,7 +172,7 @@ def views_of(
     return images.movedim(1, -1)[taken, at_lines, at_columns].movedim(-1, 2).contiguous()
 
 
-def _reflected(places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+def _reflect_places(places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     """Reflects places beyond 0 or size - 1 at them, without repeating the edge."""
     inside = np.abs(places)
     return (size - 1) - np.abs(size - 1 - inside)
@@ -220,10 +220,10 @@ class _StoredRows:
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
-        for _ in store.blocks(_READ_ROWS):  # once whole, against the manifest's hashes
+        for _ in store.read_blocks(_READ_ROWS):  # once whole, against the manifest's hashes
             pass
 
-    def read(self, index: Index) -> torch.Tensor:
+    def read_rows(self, index: Index) -> torch.Tensor:
         return torch.from_numpy(self._store.rows_at(index))
 
 
@@ -259,7 +259,9 @@ def image_inputs(
     """
     decoder = _Decoding(Decoder(backbone, split), table, threads)
     shape = decoder.shape
-    labels = torch.from_numpy(table.labels().astype(np.uint8 if table.multi_label else np.int64))
+    labels = torch.from_numpy(
+        table.read_labels().astype(np.uint8 if table.multi_label else np.int64)
+    )
     source: torch.Tensor | _Source = decoder
     if table.rows * math.prod(shape) <= memory_mb * 10**6:
         source = decoder.all_rows()
@@ -278,7 +280,7 @@ class _Decoding:
         self._decoder, self._table = decoder, table
         self._pool = ThreadPoolExecutor(max(1, threads), "decode")
         self._encoded: list[EncodedImage] = []
-        first = decoder[next(table.images(0, 1))]
+        first = decoder[next(table.read_images(0, 1))]
         if first.dtype != torch.uint8:
             raise ConfigError(
                 f"fine_tune: the backbone's preprocessing gives {first.dtype}, not bytes; name a "
@@ -291,23 +293,23 @@ class _Decoding:
         out = torch.empty(self._table.rows, *self.shape, dtype=torch.uint8)
         progress = Progress(self._table.rows, label=f"decode {self._decoder.split}")
         with progress:
-            table = self._table.images(0, self._table.rows)
+            table = self._table.read_images(0, self._table.rows)
             while images := list(islice(table, _DECODED_AT_ONCE)):
                 start = images[0].row
-                self._decode(images, out[start : start + len(images)])
-                progress.advance(len(images))
+                self._decode_images(images, out[start : start + len(images)])
+                progress.advance_by(len(images))
         return out
 
     def keep_encoded(self) -> None:
         """Keeps the table's own encoded images, or paths to them."""
-        self._encoded = list(self._table.images(0, self._table.rows))
+        self._encoded = list(self._table.read_images(0, self._table.rows))
 
-    def read(self, index: Index) -> torch.Tensor:
+    def read_rows(self, index: Index) -> torch.Tensor:
         out = torch.empty(len(index), *self.shape, dtype=torch.uint8)
-        self._decode([self._encoded[row] for row in index.tolist()], out)
+        self._decode_images([self._encoded[row] for row in index.tolist()], out)
         return out
 
-    def _decode(self, images: Sequence[EncodedImage], out: torch.Tensor) -> None:
+    def _decode_images(self, images: Sequence[EncodedImage], out: torch.Tensor) -> None:
         decoded: Iterator[torch.Tensor] = self._pool.map(self._decoder.__getitem__, images)
         for image, place, tensor in zip(images, out, decoded, strict=True):
             if tuple(tensor.shape) != self.shape:

@@ -61,26 +61,26 @@ class Rule:
     """Gradients of one kind of layer.
 
     Attributes:
-      weight: the name of the parameter for which `positions` and `add_weight` exist.
+      weight: the name of the parameter for which `unfold_positions` and `add_weight` exist.
     """
 
     weight: str | None = None
 
-    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+    def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         """Returns the rows' gradients, float32 [m, ...], of the named parameters."""
         raise NotImplementedError
 
-    def sizes(self, call: Call) -> tuple[int, int, int]:
+    def measure_sizes(self, call: Call) -> tuple[int, int, int]:
         """Returns the positions of a row, and the numbers of an input and of an output of one."""
         raise NotImplementedError
 
-    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns inputs [m, t, in] and gradients of outputs [m, t, out]."""
         raise NotImplementedError
 
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
         """Adds the sum of the rows' gradients of the weight, each times its factor, to `total`."""
-        inputs, outputs = self.positions(call)
+        inputs, outputs = self.unfold_positions(call)
         scaled = outputs * factors.view(-1, 1, 1)
         flat = total.view(outputs.shape[2], inputs.shape[2])
         if scaled.is_contiguous() and inputs.is_contiguous():
@@ -101,7 +101,7 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
     return positions**2 > 16 * half and 4 * positions > half
 
 
-def lengths(rows: torch.Tensor) -> torch.Tensor:
+def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norms of rows [m, n], float64, as exact as a few roundings in float32.
 
     In parts: PyTorch adds all squares of a row into a few numbers of float32, and of ten million
@@ -157,7 +157,7 @@ def channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     return by_rows(tensor.permute(0, 2, 3, 1), rows)
 
 
-def _products(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+def _sum_products(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns sum_t a_t g_t, number by number, of [m, t, channels]: [m, channels]."""
     piece = max(1, _PIECE_BYTES // max(1, 4 * inputs[0].numel()))
     if piece >= len(inputs) or inputs.device.type != "cpu":
@@ -171,20 +171,20 @@ class LinearRule(Rule):
 
     weight = "weight"
 
-    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+    def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         gradients = {}
         if "weight" in names:
-            inputs, outputs = self.positions(call)
+            inputs, outputs = self.unfold_positions(call)
             gradients["weight"] = torch.bmm(outputs.transpose(1, 2), inputs)
         if "bias" in names:
             gradients["bias"] = by_rows(call.output_gradient, call.rows).sum(1)
         return gradients
 
-    def sizes(self, call: Call) -> tuple[int, int, int]:
+    def measure_sizes(self, call: Call) -> tuple[int, int, int]:
         inputs, outputs = call.inputs[0].shape[-1], call.gradient.shape[-1]
         return call.gradient.numel() // (call.rows * outputs), inputs, outputs
 
-    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         return by_rows(call.input, call.rows), by_rows(call.output_gradient, call.rows)
 
 
@@ -210,12 +210,12 @@ class AffineRule(Rule):
         self._shift = shift
         self._maps = maps
 
-    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
-        outputs = self._laid(call.output_gradient, call.rows)
+    def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
+        outputs = self._lay_channels(call.output_gradient, call.rows)
         gradients = {}
         if self._scale in names:
-            inputs = self._laid(self._normalised(call.module, call.input), call.rows)
-            gradients[self._scale] = _products(inputs, outputs)
+            inputs = self._lay_channels(self._normalised(call.module, call.input), call.rows)
+            gradients[self._scale] = _sum_products(inputs, outputs)
         if self._shift in names:
             gradients[self._shift] = outputs.sum(1)
         return {
@@ -223,7 +223,7 @@ class AffineRule(Rule):
             for name, value in gradients.items()
         }
 
-    def _laid(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    def _lay_channels(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
         """Returns [m, t, channels]."""
         maps = tensor.ndim == 4 if self._maps is None else self._maps
         if maps and tensor.ndim == 4:
@@ -238,7 +238,7 @@ class ModuleRule(Rule):
       children: True if the parameters of its children are its own too.
     """
 
-    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+    def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         module, first = call.module, len(call.inputs[0])
         values = {name: module.get_parameter(name).detach() for name in names}
         arguments = [*call.inputs, *call.options.values()]

@@ -30,7 +30,7 @@ class ChannelAffine(nn.Module):
         self.shift = nn.Parameter(shift.detach().clone())
 
     @classmethod
-    def identity(cls, channels: int) -> ChannelAffine:
+    def make_identity(cls, channels: int) -> ChannelAffine:
         return cls(torch.ones(channels), torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ class Film(nn.Module):
 
     def __init__(self, channels: int, dimension: int) -> None:
         super().__init__()
-        self.affine = ChannelAffine.identity(channels)
+        self.affine = ChannelAffine.make_identity(channels)
         self.dimension = dimension
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -111,12 +111,12 @@ def insert_lora(
     chosen = [path for path, one in linear.items() if id(one) in inside]
     if targets:
         for target in targets:
-            if not any(_ends(path, target) for path in linear):
+            if not any(_ends_with(path, target) for path in linear):
                 raise ConfigError(
                     f"tune: lora: no linear layer of {name} ends in {target!r}; write some of "
-                    f"{', '.join(_endings(chosen or linear)) or 'none: it has no linear layer'}"
+                    f"{', '.join(_last_parts(chosen or linear)) or 'none: it has no linear layer'}"
                 )
-        chosen = [path for path in linear if any(_ends(path, target) for target in targets)]
+        chosen = [path for path in linear if any(_ends_with(path, target) for target in targets)]
     if not chosen:
         raise ConfigError(
             f"tune: lora: {name} has no linear layer in its blocks; write bias, norm, film, "
@@ -124,16 +124,16 @@ def insert_lora(
         )
     for path in chosen:
         base = linear[path]
-        a = truncated_normal(entropy.generator(seed, f"lora {path}"), (rank, base.in_features))
+        a = truncated_normal(entropy.make_generator(seed, f"lora {path}"), (rank, base.in_features))
         weights = torch.from_numpy(a / math.sqrt(base.in_features)).to(torch.float32)
         replace_module(model, path, LoraLinear(base, weights, alpha=alpha or rank))
 
 
-def _ends(path: str, target: str) -> bool:
+def _ends_with(path: str, target: str) -> bool:
     return path == target or path.endswith(f".{target}")
 
 
-def _endings(paths: Sequence[str] | dict[str, Any]) -> list[str]:
+def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
     """Returns the last two parts of names, each once: what a person would write as targets."""
     short = [".".join(path.split(".")[-2:]) for path in paths]
     return list(dict.fromkeys(path for path in short if not path[0].isdigit()))[:8]
@@ -145,7 +145,7 @@ def insert_film(model: nn.Module, *, name: str) -> None:
     Raises:
       ConfigError: when there is no normalisation.
     """
-    norms = list(normalisations(model))
+    norms = list(find_normalisations(model))
     if not norms:
         raise ConfigError(
             f"tune: film: {name} has no normalisation; write bias, {{blocks: k}} or all"
@@ -159,7 +159,7 @@ def insert_film(model: nn.Module, *, name: str) -> None:
             replace_module(model, path, nn.Sequential(OrderedDict(norm=norm, film=film)))
 
 
-def normalisations(model: nn.Module) -> Iterator[tuple[str, nn.Module, int, int]]:
+def find_normalisations(model: nn.Module) -> Iterator[tuple[str, nn.Module, int, int]]:
     """Yields (name, layer, channels, their dimension) of each normalisation, once."""
     for path, module in model.named_modules():
         if isinstance(module, ChannelAffine):

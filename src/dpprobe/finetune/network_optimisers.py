@@ -18,22 +18,22 @@ class TensorLamb(lamb.Lamb):
     """
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        direction = self.direction(gradient)
+        direction = self.compute_direction(gradient)
         sizes = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(direction)
         ratio = torch.where((sizes[0] > 0) & (sizes[1] > 0), sizes[0] / sizes[1], 1.0)
         weights.sub_(direction.mul_(ratio), alpha=rate)
 
 
-def _momentum() -> Optimiser:
+def _make_momentum() -> Optimiser:
     return momentum.Momentum(beta=momentum.Options().beta)
 
 
-def _adam() -> Optimiser:
+def _make_adam() -> Optimiser:
     options = adam.Options()
     return adam.Adam(beta1=options.beta1, beta2=options.beta2, eps=options.eps)
 
 
-def _lamb() -> Optimiser:
+def _make_lamb() -> Optimiser:
     options = lamb.Options()
     return TensorLamb(beta1=options.beta1, beta2=options.beta2, eps=options.eps)
 
@@ -41,7 +41,7 @@ def _lamb() -> Optimiser:
 # The constants are those that the head of that name has by default; the noise is not corrected for.
 OPTIMISERS: Mapping[str, Callable[[], Optimiser]] = {
     "sgd": Sgd,
-    "momentum": _momentum,
-    "adam": _adam,
-    "lamb": _lamb,
+    "momentum": _make_momentum,
+    "adam": _make_adam,
+    "lamb": _make_lamb,
 }

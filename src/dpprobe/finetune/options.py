@@ -135,7 +135,7 @@ class Augment(Block):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_options(self) -> Self:
         if not self.flip and not self.pad:
             raise ValueError("augment: neither flip nor pad, so all views are alike; remove it")
         return self
@@ -154,7 +154,7 @@ class Probe(Block):
     method: Annotated[AnyMethod, WithJsonSchema(_PROBE_SCHEMA)]
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_options(self) -> Self:
         method = self.method
         if not method.private or method.tunes_network or method.head in _NO_PROBES:
             raise ValueError(
@@ -178,7 +178,7 @@ class Search(Block):
     )
 
 
-def _ends(space: Space) -> tuple[Any, ...]:
+def _space_ends(space: Space) -> tuple[Any, ...]:
     """Returns all values, or of a range both ends."""
     return (space.low, space.high) if isinstance(space, Range) else space
 
@@ -280,10 +280,10 @@ class Options(GradientOptions):
         for name, space in search.space.items():
             if name not in known:
                 raise ValueError(f"search.space.{name}: not an option that can be searched")
-            for value in _ends(space):
+            for value in _space_ends(space):
                 self._check_trial({name: value}, f"search.space.{name}: {value!r}")
         # Values may each fit the other options and not one another.
-        corners = itertools.product(*map(_ends, search.space.values()))
+        corners = itertools.product(*map(_space_ends, search.space.values()))
         for values in itertools.islice(corners, _MOST_CORNERS):
             together = dict(zip(search.space, values, strict=True))
             spelt = ", ".join(f"{name} {value!r}" for name, value in together.items())
@@ -292,17 +292,17 @@ class Options(GradientOptions):
     def _check_trial(self, values: Mapping[str, Any], place: str) -> None:
         """Raises ValueError, beginning with `place`, for values that no trial may have."""
         try:
-            changed = self.trial(values)
+            changed = self.make_trial(values)
         except ValidationError as error:
             reason = error.errors()[0]["msg"].removeprefix("Value error, ")
             raise ValueError(f"{place}: {reason}") from None
         if changed.link != self.link:
             raise ValueError(f"{place}: it changes what scores are; write it as an option")
-        shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(_MANY_UNITS)]
-        if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(_MANY_UNITS)]:
+        shape = [(m.name, m.sample_rate, m.count) for m in changed.list_releases(_MANY_UNITS)]
+        if shape != [(m.name, m.sample_rate, m.count) for m in self.list_releases(_MANY_UNITS)]:
             raise ValueError(f"{place}: it changes what is priced; write it as an option")
 
-    def trial(self, values: Mapping[str, Any]) -> Options:
+    def make_trial(self, values: Mapping[str, Any]) -> Options:
         """Returns the options with some replaced, and without the search."""
         dumped = self.model_dump(exclude={"search"})
         return type(self).model_validate({**dumped, **values})
@@ -327,7 +327,7 @@ class Options(GradientOptions):
         return SEARCHED if self.search else None
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         return False
 
     @property
@@ -342,17 +342,20 @@ class Options(GradientOptions):
             files |= {f"probe.method.{name}": path for name, path in probed.items()}
         return files
 
-    def identity(self) -> dict[str, Any]:
-        identity = super().identity()
+    def identity_options(self) -> dict[str, Any]:
+        identity = super().identity_options()
         if self.probe is not None:
-            identity["probe"] = {**identity["probe"], "method": self.probe.method.identity()}
+            identity["probe"] = {
+                **identity["probe"],
+                "method": self.probe.method.identity_options(),
+            }
         return identity
 
-    def located(self, *, dataset: str, backbone: str) -> Self:
-        located = super().located(dataset=dataset, backbone=backbone)
+    def fill_paths(self, *, dataset: str, backbone: str) -> Self:
+        located = super().fill_paths(dataset=dataset, backbone=backbone)
         if self.probe is None:
             return located
-        method = self.probe.method.located(dataset=dataset, backbone=backbone)
+        method = self.probe.method.fill_paths(dataset=dataset, backbone=backbone)
         probe = self.probe.model_copy(update={"method": method})
         return located.model_copy(update={"probe": probe})
 
@@ -380,8 +383,8 @@ class Options(GradientOptions):
         """True if training reads images."""
         return not self.cut
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:
-        (gradients,) = super().releases(n)
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:
+        (gradients,) = super().list_releases(n)
         gradients = replace(
             gradients,
             released="sum of the sampled rows' clipped gradients of all trained parameters "
@@ -390,10 +393,11 @@ class Options(GradientOptions):
         if self.probe is None:
             return (gradients,)
         probed = tuple(
-            replace(item, name=f"probe {item.name}") for item in self.probe.method.mechanisms(n)
+            replace(item, name=f"probe {item.name}")
+            for item in self.probe.method.list_mechanisms(n)
         )
         return split_budget([(self.probe.share, probed), (1 - self.probe.share, (gradients,))])
 
-    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+    def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
         # a normalisation that has a price is the probe's, and stands among its releases
-        return self.releases(n)
+        return self.list_releases(n)

@@ -10,7 +10,7 @@ from torch import nn
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import probe_image
-from dpprobe.backbones.network_forward import Graph, line
+from dpprobe.backbones.network_forward import Graph, one_line
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.cut import cut_network
@@ -19,9 +19,9 @@ from dpprobe.finetune.lora_and_film import (
     Film,
     LoraLinear,
     check_reached,
+    find_normalisations,
     insert_film,
     insert_lora,
-    normalisations,
 )
 from dpprobe.finetune.options import Options, TuneLora
 from dpprobe.finetune.row_mixing import check_rows_apart
@@ -106,11 +106,11 @@ class Prepared:
     width: int
 
 
-def prepare(backbone: Backbone, options: Options, seed: int) -> Prepared:
+def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepared:
     name, graph = network_name(backbone), network_graph(backbone)
     model = standard_form(graph, name=name).cpu()
     example = example_images(backbone, graph)
-    before = _tried(lambda: model(example), name)
+    before = _try_run(lambda: model(example), name)
     check_rows_apart(model, example, name=name)
     learned = {path for path, one in model.named_parameters() if one.requires_grad}
     model.requires_grad_(False)
@@ -127,10 +127,10 @@ def prepare(backbone: Backbone, options: Options, seed: int) -> Prepared:
             check_reached(
                 model,
                 (LoraLinear, Film),
-                lambda: _unchanged(before, _tried(lambda: model(example), name), name),
+                lambda: _require_unchanged(before, _try_run(lambda: model(example), name), name),
                 name=name,
             )
-        trained = _trained(model, options, learned)
+        trained = _name_trained(model, options, learned)
     if not trained and options.tune != "head":
         raise ConfigError(
             f"tune: {options.tune}: {name} has no such parameters; write bias, {{blocks: k}} or all"
@@ -157,25 +157,25 @@ def _insert_adapters(model: nn.Module, options: Options, seed: int, name: str) -
     return isinstance(tune, TuneLora) or tune == "film"
 
 
-def _tried(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
+def _try_run(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
     try:
         with torch.no_grad():
             return run()
     except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"tune: {name} cannot be run in the form that is trained ({line(error)}); write "
+            f"tune: {name} cannot be run in the form that is trained ({one_line(error)}); write "
             "another tune, or take another backbone"
         ) from error
 
 
-def _unchanged(before: torch.Tensor, after: torch.Tensor, name: str) -> None:
+def _require_unchanged(before: torch.Tensor, after: torch.Tensor, name: str) -> None:
     if not torch.equal(before, after):
         raise ConfigError(
             f"tune: adapters change the features of {name} before any training; write another tune"
         )
 
 
-def _trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]:
+def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]:
     """Returns the names that are trained beside the head, in the model's order."""
     tune = options.tune
     if tune == "head":
@@ -184,19 +184,19 @@ def _trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]
         chosen = learned
     elif tune == "bias":
         biases = {path for path in learned if path.rpartition(".")[2] == "bias"}
-        chosen = biases | (learned & _parameters(model, (ChannelAffine,), "shift"))
+        chosen = biases | (learned & _name_parameters(model, (ChannelAffine,), "shift"))
     elif tune == "norm":
-        norms = tuple({type(norm) for _, norm, _, _ in normalisations(model)})
-        chosen = learned & _parameters(model, norms)
+        norms = tuple({type(norm) for _, norm, _, _ in find_normalisations(model)})
+        chosen = learned & _name_parameters(model, norms)
     elif tune == "film":
-        chosen = _parameters(model, (Film,))
+        chosen = _name_parameters(model, (Film,))
     else:
-        adapters = _parameters(model, (LoraLinear,))
+        adapters = _name_parameters(model, (LoraLinear,))
         chosen = {path for path in adapters if ".base." not in path}
     return [path for path, _ in model.named_parameters() if path in chosen]
 
 
-def _parameters(
+def _name_parameters(
     model: nn.Module, kinds: tuple[type[nn.Module], ...], end: str | None = None
 ) -> set[str]:
     """Returns the full names of the parameters in layers of some kinds."""

@@ -31,13 +31,13 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
 
 def _check_row(model: nn.Module, pairs: list[torch.Tensor], row: int, name: str) -> None:
     first, second = (model(pair)[row] for pair in pairs)
-    if not _differ(first, second):
+    if not _rows_differ(first, second):
         return
-    first_outputs, second_outputs = (_outputs(model, pair, row) for pair in pairs)
+    first_outputs, second_outputs = (_collect_outputs(model, pair, row) for pair in pairs)
     culprits = (
         path
         for (path, one), (_, other) in zip(first_outputs, second_outputs, strict=True)
-        if _differ(one, other)
+        if _rows_differ(one, other)
     )
     raise ConfigError(
         f"tune: layer {next(culprits, '') or 'of its own'} of {name} mixes the rows of a batch, so "
@@ -45,22 +45,26 @@ def _check_row(model: nn.Module, pairs: list[torch.Tensor], row: int, name: str)
     )
 
 
-def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _rows_differ(one: torch.Tensor, other: torch.Tensor) -> bool:
     bound = _TOLERANCE * one.abs().max().clamp_min(1e-30)
     return one.shape != other.shape or not bool(((one - other).abs() <= bound).all())
 
 
-def _outputs(model: nn.Module, inputs: torch.Tensor, row: int) -> list[tuple[str, torch.Tensor]]:
+def _collect_outputs(
+    model: nn.Module, inputs: torch.Tensor, row: int
+) -> list[tuple[str, torch.Tensor]]:
     """Returns a row that each layer gives, inner layers before those around them."""
     outputs: list[tuple[str, torch.Tensor]] = []
 
-    def keep(path: str, output: object) -> None:
+    def keep_output(path: str, output: object) -> None:
         # A layer whose output has no rows in front cannot be told.
         if isinstance(output, torch.Tensor) and output.ndim and len(output) % len(inputs) == 0:
             outputs.append((path, output.chunk(len(inputs))[row].clone()))
 
     hooks = [
-        one.register_forward_hook(lambda _module, _inputs, output, path=path: keep(path, output))
+        one.register_forward_hook(
+            lambda _module, _inputs, output, path=path: keep_output(path, output)
+        )
         for path, one in model.named_modules()
     ]
     try:

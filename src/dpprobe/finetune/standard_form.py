@@ -100,7 +100,7 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
     made: dict[int, nn.Module | None] = {}  # a layer may stand in several places
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if id(module) not in made:
-            made[id(module)] = _changed(module, path, name)
+            made[id(module)] = _change_module(module, path, name)
         changed = made[id(module)]
         if changed is not None:
             replace_module(model, path, changed)
@@ -121,11 +121,11 @@ def _drop_taps(module: nn.Module) -> None:
                 del hooks[key]
 
 
-def _changed(module: nn.Module, path: str, name: str) -> nn.Module | None:
+def _change_module(module: nn.Module, path: str, name: str) -> nn.Module | None:
     """Returns what stands for a module here; None where it stays."""
     kind = type(module).__name__
     if isinstance(module, nn.modules.batchnorm._BatchNorm) or kind.startswith("FrozenBatchNorm"):
-        return _folded(module, path, name)
+        return _fold_norm(module, path, name)
     if kind == "GroupNormAct" and isinstance(module, nn.GroupNorm):
         plain = nn.GroupNorm(module.num_groups, module.num_channels, module.eps, device="meta")
         plain.weight, plain.bias = module.weight, module.bias
@@ -133,7 +133,7 @@ def _changed(module: nn.Module, path: str, name: str) -> nn.Module | None:
     return None
 
 
-def _folded(norm: Any, path: str, name: str) -> nn.Module:
+def _fold_norm(norm: Any, path: str, name: str) -> nn.Module:
     """Returns a batch norm's affine map of each channel, and the activation that it may bring."""
     if norm.running_mean is None or norm.running_var is None:
         raise ConfigError(

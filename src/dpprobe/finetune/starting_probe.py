@@ -49,8 +49,8 @@ def fit_probe(
         raise PrivacyError("probe: the options have none; nothing is priced for it")
     plan = probe_plan(releases.plan)
     for mechanism in plan.mechanisms:
-        releases.count(PREFIX + mechanism.name, mechanism.count)
-    probe_seed = releases.entropy.part(seed, "probe")
+        releases.count_releases(PREFIX + mechanism.name, mechanism.count)
+    probe_seed = releases.entropy.part_seed(seed, "probe")
     heads = fit_heads(options.probe.method, features, plan, [probe_seed], entropy=releases.entropy)
     return heads.weights[0], heads.transforms[0]
 

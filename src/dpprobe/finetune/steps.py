@@ -24,7 +24,7 @@ from dpprobe.finetune.options import Options
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler, RowIndices
 
@@ -39,7 +39,7 @@ class Sums(Protocol):
 
     size: int
 
-    def add(
+    def add_rows(
         self,
         total: torch.Tensor,
         inputs: torch.Tensor,
@@ -86,13 +86,13 @@ class Training:
             engine=options.engine,
         )
         self._total = torch.zeros(self._sums.size, dtype=torch.float32, device=self._device)
-        self._gradients = _pieces(self._total, self._parameters)
+        self._gradients = _split_flat(self._total, self._parameters)
         # Of the plan: n and the rate are public, the size of a batch is not.
         self._divisor = mechanism.sample_rate * releases.plan.n
-        self._deviation = releases.deviation(GRADIENTS)
-        self._noise = releases.noise(GRADIENTS, self._sums.size)
+        self._deviation = releases.noise_deviation(GRADIENTS)
+        self._noise = releases.make_noise(GRADIENTS, self._sums.size)
         (seed,) = releases.seeds
-        generator = stream(seed, "sampling")
+        generator = open_stream(seed, "sampling")
         self._sampler = PoissonSampler(inputs.n, mechanism.sample_rate, generator)
         self._weights = row_weights(options, inputs)
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
@@ -104,23 +104,23 @@ class Training:
             self._average = {name: one.clone() for name, one in self._parameters.items()}
 
     @torch.no_grad()
-    def step(self, advance: Callable[[int], None] | None = None) -> None:
+    def take_step(self, advance: Callable[[int], None] | None = None) -> None:
         """Takes one noisy step, of an empty batch too; tells `advance` how many rows are done."""
-        self._releases.count(GRADIENTS, 1)
+        self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
-            self._add(rows, batch)
+            self._add_batch(rows, batch)
             if advance is not None:
                 advance(len(rows))
-        noise = self._noise.draw(1, self._deviation)[0, 0]
+        noise = self._noise.draw_steps(1, self._deviation)[0, 0]
         self._total.add_(noise.to(self._device)).div_(self._divisor)
         if self._longest is not None:
             norm = torch.linalg.vector_norm(self._total, dtype=torch.float64)
             self._total.mul_((self._longest / norm).clamp_(max=1))
-        self._descend()
+        self._descend_once()
         self.taken += 1
 
-    def _descend(self) -> None:
+    def _descend_once(self) -> None:
         rate = float(self._rates[self.taken])
         for name, parameter in self._parameters.items():
             factor = 1.0 if is_head(name) else self._options.backbone_rate
@@ -135,7 +135,7 @@ class Training:
         if self._mechanism.sample_rate == 1:
             rows = np.arange(inputs.rows)
         else:
-            rows, sizes = self._sampler.block(1)
+            rows, sizes = self._sampler.draw_block(1)
             if inputs.units is not None:
                 rows, _ = inputs.units.rows_of(rows, sizes)
         return rows if inputs.kept is None else rows[inputs.kept[rows]]
@@ -146,24 +146,24 @@ class Training:
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         if not self._inputs.slow or len(parts) < 2:
             for part in parts:
-                yield part, self._inputs.batch(part, step=step)
+                yield part, self._inputs.read_batch(part, step=step)
             return
         with ThreadPoolExecutor(1, "inputs") as pool:
-            ahead = pool.submit(self._inputs.batch, parts[0], step=step)
+            ahead = pool.submit(self._inputs.read_batch, parts[0], step=step)
             for place, part in enumerate(parts):
                 batch = ahead.result()
                 if place + 1 < len(parts):
-                    ahead = pool.submit(self._inputs.batch, parts[place + 1], step=step)
+                    ahead = pool.submit(self._inputs.read_batch, parts[place + 1], step=step)
                 yield part, batch
 
-    def _add(self, rows: RowIndices, batch: torch.Tensor) -> None:
+    def _add_batch(self, rows: RowIndices, batch: torch.Tensor) -> None:
         index = torch.from_numpy(rows)
         weights = None if self._weights is None else self._weights[index].to(self._device)
         batch = batch.to(self._device, non_blocking=True)
         with torch.enable_grad():
-            self._sums.add(self._total, batch, self._labels(index), weights)
+            self._sums.add_rows(self._total, batch, self._batch_labels(index), weights)
 
-    def _labels(self, index: torch.Tensor) -> torch.Tensor:
+    def _batch_labels(self, index: torch.Tensor) -> torch.Tensor:
         """Returns int64 [m], or for sigmoid losses float32 [m, classes]."""
         labels = self._inputs.labels[index].to(self._device)
         if not self._sigmoid:
@@ -172,7 +172,7 @@ class Training:
             labels = torch.nn.functional.one_hot(labels, self._inputs.num_classes)
         return labels.to(torch.float32)
 
-    def result(self) -> Tensors:
+    def copy_result(self) -> Tensors:
         """Returns copies of the parameters that would be released now."""
         result = {name: one.clone() for name, one in (self._average or self._parameters).items()}
         if shifts := self._options.bias_shifts():
@@ -180,7 +180,7 @@ class Training:
         return result
 
     @torch.no_grad()
-    def put(self, parameters: Mapping[str, torch.Tensor]) -> Tensors:
+    def put_parameters(self, parameters: Mapping[str, torch.Tensor]) -> Tensors:
         """Puts parameters into the network; returns copies of those that were there."""
         before = {name: one.clone() for name, one in self._parameters.items()}
         for name, one in self._parameters.items():
@@ -188,57 +188,59 @@ class Training:
         return before
 
     @torch.no_grad()
-    def loss(self, rows: RowIndices) -> float:
+    def mean_loss(self, rows: RowIndices) -> float:
         """Returns the network's mean loss on rows without views; not private."""
         total = 0.0
         for start in range(0, len(rows), self._rows_at_once):
             part = rows[start : start + self._rows_at_once]
-            batch = self._inputs.batch(part, step=None).to(self._device)
-            scores, labels = self.network.module(batch), self._labels(torch.from_numpy(part))
+            batch = self._inputs.read_batch(part, step=None).to(self._device)
+            scores, labels = self.network.module(batch), self._batch_labels(torch.from_numpy(part))
             total += float(row_losses(scores, labels, sigmoid=self._sigmoid).sum())
         return total / len(rows)
 
     @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """True if no parameter is NaN or infinite."""
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
-    def state(self, values: Mapping[str, Any]) -> State:
+    def collect_state(self, values: Mapping[str, Any]) -> State:
         """Returns all that the next steps depend on, beside `values`; tensors are not copied."""
         tensors = {f"parameter/{name}": one for name, one in self._parameters.items()}
         tensors |= {f"average/{name}": one for name, one in self._average.items()}
-        tensors |= {f"noise/{name}": one for name, one in self._noise.state().items()}
+        tensors |= {f"noise/{name}": one for name, one in self._noise.copy_state().items()}
         numbers: dict[str, dict[str, int]] = {}
         for name, optimiser in self._optimisers.items():
-            for key, one in optimiser.state().items():
+            for key, one in optimiser.copy_state().items():
                 if isinstance(one, torch.Tensor):
                     tensors[f"optimiser/{key}/{name}"] = one
                 else:
                     numbers.setdefault(name, {})[key] = one
-        ours = {"taken": self.taken, "sampler": self._sampler.state(), "optimisers": numbers}
+        ours = {"taken": self.taken, "sampler": self._sampler.copy_state(), "optimisers": numbers}
         return State(tensors=tensors, values={**values, **ours})
 
-    def restore(self, state: State) -> None:
+    def restore_state(self, state: State) -> None:
         """Goes on where a training of the same fingerprint stood at `state`.
 
         Raises:
           StoreError: when the state is of another network.
           PrivacyError: when it has taken more steps than are priced.
         """
-        saved = _under("parameter/", state.tensors)
+        saved = _tensors_under("parameter/", state.tensors)
         shapes = {name: one.shape for name, one in saved.items()}
         if shapes != {name: one.shape for name, one in self._parameters.items()}:
             raise StoreError(
                 "checkpoint: it holds other parameters than are trained; delete it and run again"
             )
-        self._releases.count(GRADIENTS, state.values["taken"])
+        self._releases.count_releases(GRADIENTS, state.values["taken"])
         self.taken = state.values["taken"]
-        self.put(saved)
-        for name, one in _under("average/", state.tensors).items():
+        self.put_parameters(saved)
+        for name, one in _tensors_under("average/", state.tensors).items():
             self._average[name].copy_(one)
-        self._sampler.restore(state.values["sampler"])
-        self._noise.restore(_under("noise/", state.tensors))
-        self._restore_optimisers(_under("optimiser/", state.tensors), state.values["optimisers"])
+        self._sampler.restore_state(state.values["sampler"])
+        self._noise.restore_state(_tensors_under("noise/", state.tensors))
+        self._restore_optimisers(
+            _tensors_under("optimiser/", state.tensors), state.values["optimisers"]
+        )
 
     def _restore_optimisers(
         self, tensors: Tensors, numbers: Mapping[str, Mapping[str, int]]
@@ -250,7 +252,7 @@ class Training:
             key, _, name = path.partition("/")
             parts[name][key] = one.to(self._device)
         for name, optimiser in self._optimisers.items():
-            optimiser.restore(parts[name])
+            optimiser.restore_state(parts[name])
 
 
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
@@ -275,7 +277,7 @@ def network_scores(
     size = rows_at_once(network, physical_batch, 1)
     parts = []
     for start in range(0, len(index), size):
-        batch = inputs.batch(index[start : start + size], step=None)
+        batch = inputs.read_batch(index[start : start + size], step=None)
         parts.append(network.module(batch.to(device)).float().cpu())
     return torch.cat(parts)
 
@@ -298,7 +300,7 @@ def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
     return weights
 
 
-def _pieces(flat: torch.Tensor, parameters: Tensors) -> Tensors:
+def _split_flat(flat: torch.Tensor, parameters: Tensors) -> Tensors:
     """Returns views of a flat sum in the shapes of the parameters, in their order."""
     sizes = [one.numel() for one in parameters.values()]
     if len(flat) != sum(sizes):
@@ -307,7 +309,7 @@ def _pieces(flat: torch.Tensor, parameters: Tensors) -> Tensors:
     return {name: part.view(one.shape) for (name, one), part in parts}
 
 
-def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
+def _tensors_under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
     """Returns the tensors whose names begin with a prefix, named without it."""
     return {
         name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)

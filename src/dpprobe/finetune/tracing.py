@@ -35,18 +35,18 @@ class _Tracer(fx.Tracer):
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """Answers a question about sizes alone, as all batches do."""
-        answers = [self._value(obj.node, batch, {}) for batch in range(len(self._batches))]
+        answers = [self._find_value(obj.node, batch, {}) for batch in range(len(self._batches))]
         if answers[0] is answers[1] and isinstance(answers[0], bool):
             return answers[0]
         return super().to_bool(obj)
 
-    def _value(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
+    def _find_value(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
         """Computes a node's value; modules have been run before, while they could be."""
         if node not in known:
-            known[node] = self._computed(node, batch, known)
+            known[node] = self._compute_value(node, batch, known)
         return known[node]
 
-    def _computed(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
+    def _compute_value(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
         if node.op == "placeholder":
             return self._batches[batch] if node.prev.op == "root" else None
         if node.op == "call_module":
@@ -56,7 +56,7 @@ class _Tracer(fx.Tracer):
         if node.op == "get_attr":
             return self._constants[str(node.target)]
         inputs = (node.args, node.kwargs)
-        args, kwargs = fx.map_arg(inputs, lambda one: self._value(one, batch, known))
+        args, kwargs = fx.map_arg(inputs, lambda one: self._find_value(one, batch, known))
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         assert callable(node.target)
@@ -64,7 +64,7 @@ class _Tracer(fx.Tracer):
 
 
 @torch.no_grad()
-def traced(
+def trace_graph(
     model: nn.Module, blocks: list[nn.Module], batches: tuple[torch.Tensor, torch.Tensor]
 ) -> fx.GraphModule:
     """Returns a network's graph, in which blocks are single nodes.
@@ -84,12 +84,14 @@ def traced(
         for name, one in inspect.signature(model.forward).parameters.items()
         if one.default is not one.empty
     }
-    outputs = [_outputs(model, around, batch) for batch in batches]
+    outputs = [_collect_outputs(model, around, batch) for batch in batches]
     tracer = _Tracer(model, around, list(batches), outputs)
     return fx.GraphModule(model, tracer.trace(model, concrete_args=given or None))
 
 
-def _outputs(model: nn.Module, around: set[int], batch: torch.Tensor) -> dict[int, list[Any]]:
+def _collect_outputs(
+    model: nn.Module, around: set[int], batch: torch.Tensor
+) -> dict[int, list[Any]]:
     """Returns what each module that stays whole gives, call by call."""
     outputs: dict[int, list[Any]] = {}
     hooks = [

@@ -98,24 +98,24 @@ def train_network(
     mechanism = checked_mechanism(options, inputs, releases)
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
         raise ConfigError(f"head {options.head}: {fault}")
-    with _reproducible():
+    with _make_reproducible():
         training = Training(
             options, network, inputs, releases, mechanism,
             physical_batch=physical_batch, make_sums=make_sums,
         )  # fmt: skip
         run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
-        run.start(checkpoint, label)
+        run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
         # In rows, of which a step may have many: the time left is known before the first one ends.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
-            run.finish(checkpoint, progress)
-        state = training.result()
-        training.put(state)
+            run.finish_run(checkpoint, progress)
+        state = training.copy_result()
+        training.put_parameters(state)
     return Trained(
         state={name: one.to("cpu", copy=True) for name, one in state.items()},
         steps=training.taken,
         history=run.history,
-        seconds=run.seconds,
+        seconds=run.elapsed_seconds,
     )
 
 
@@ -136,35 +136,35 @@ class _Run:
         self._started = time.monotonic()
 
     @property
-    def seconds(self) -> float:
+    def elapsed_seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def start(self, checkpoint: Checkpoints | None, label: str) -> None:
+    def start_run(self, checkpoint: Checkpoints | None, label: str) -> None:
         """Restores a checkpoint, or records the start."""
-        state = None if checkpoint is None else checkpoint.load()
+        state = None if checkpoint is None else checkpoint.load_state()
         if state is None:
             self._add_record()
             return
-        self._training.restore(state)
+        self._training.restore_state(state)
         self.history = list(state.values["history"])
         self._started -= state.values["seconds"]
         logger.info(
             "%s: goes on after step %d of %d", label, self._training.taken, self._mechanism.count
         )
 
-    def finish(self, checkpoint: Checkpoints | None, progress: Progress) -> None:
+    def finish_run(self, checkpoint: Checkpoints | None, progress: Progress) -> None:
         """Takes the steps that are left."""
         training, count = self._training, self._mechanism.count
         stops = set(record_steps(count))
         while training.taken < count:
-            training.step(progress.advance)
+            training.take_step(progress.advance_by)
             if training.taken in stops:
                 self._check_finite()
                 self._add_record()
-            if checkpoint is not None and checkpoint.due():
+            if checkpoint is not None and checkpoint.is_due():
                 self._check_finite()
-                values = {"history": self.history, "seconds": self.seconds}
-                checkpoint.save(training.state(values))
+                values = {"history": self.history, "seconds": self.elapsed_seconds}
+                checkpoint.save_state(training.collect_state(values))
         if training.taken != count:
             raise PrivacyError(
                 f"{GRADIENTS}: {training.taken} noisy steps were taken, {count} were priced; not "
@@ -177,21 +177,21 @@ class _Run:
         if self._record is None:
             return
         training = self._training
-        before = training.put(training.result())
+        before = training.put_parameters(training.copy_result())
         with torch.no_grad():
             further = self._record(training.taken, training.network)
         values = {
             "step": training.taken,
             "epoch": training.taken * self._mechanism.sample_rate,
-            "train_loss": training.loss(self._loss_rows),
+            "train_loss": training.mean_loss(self._loss_rows),
             **{name: float(value) for name, value in further.items()},
         }
-        training.put(before)
+        training.put_parameters(before)
         self.history.append(values)
 
     def _check_finite(self) -> None:
         """Raises ConfigError when training diverged."""
-        if not self._training.finite:
+        if not self._training.is_finite:
             raise ConfigError(
                 f"head {self._options.head}: training diverged at learning_rate "
                 f"{self._options.learning_rate:g}, by step {self._training.taken}; write a "
@@ -216,8 +216,8 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
         raise PrivacyError(f"head {options.head}: {len(releases.seeds)} seeds; it trains one")
     if releases.observer is not None:
         raise PrivacyError(f"head {options.head}: {options.audit_fault}")
-    planned = plan.mechanism(GRADIENTS)
-    (expected,) = (item for item in options.releases(plan.n) if item.name == GRADIENTS)
+    planned = plan.find_mechanism(GRADIENTS)
+    (expected,) = (item for item in options.list_releases(plan.n) if item.name == GRADIENTS)
     for attribute in ("sensitivity", "sample_rate", "count", "kind"):
         priced, wanted = getattr(planned, attribute), getattr(expected, attribute)
         if priced != wanted:
@@ -229,7 +229,7 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
 
 
 @contextmanager
-def _reproducible() -> Iterator[None]:
+def _make_reproducible() -> Iterator[None]:
     """Sets full float32 products, and convolutions of one order, whatever a caller has set."""
     backend = torch.backends.cudnn
     before = torch.get_float32_matmul_precision()

@@ -17,7 +17,7 @@ from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.prepared import check_cut, network_graph, prepare
+from dpprobe.finetune.prepared import check_cut, network_graph, prepare_backbone
 from dpprobe.heads.initial_weights import sized_weights
 from dpprobe.heads.rows import Transform
 
@@ -49,7 +49,7 @@ class Network(nn.Module):
             self.register_buffer("mean", graph.mean.detach().clone(), persistent=False)
             self.register_buffer("std", graph.std.detach().clone(), persistent=False)
 
-    def features(self, inputs: torch.Tensor) -> torch.Tensor:
+    def compute_features(self, inputs: torch.Tensor) -> torch.Tensor:
         """Returns float32 [m, d], normalised as the head takes them."""
         if self.from_images:
             inputs = (inputs.to(torch.float32) / 255 - self.mean) / self.std
@@ -59,7 +59,7 @@ class Network(nn.Module):
         return self.transform(rows)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.head(self.features(inputs)).float()
+        scores: torch.Tensor = self.head(self.compute_features(inputs)).float()
         return scores
 
 
@@ -111,16 +111,18 @@ def build_network(
     graph = network_graph(backbone)
     if options.tune == "head" and options.cut:
         assert backbone.dimension is not None, "a network's features have one dimension"
-        head = _head(options, classes, backbone.dimension, seed)
+        head = _make_head(options, classes, backbone.dimension, seed)
         module = Network(nn.Identity(), head, transform, graph=None)
-        return _tuned(module, [], (backbone.dimension,), device)
+        return _mark_tuned(module, [], (backbone.dimension,), device)
     if options.cut:
         check_cut(backbone)
-    prepared = prepare(backbone, options, seed)
-    head = _head(options, classes, prepared.width, seed)
+    prepared = prepare_backbone(backbone, options, seed)
+    head = _make_head(options, classes, prepared.width, seed)
     body = prepared.suffix if options.cut else prepared.model
     module = Network(body, head, transform, graph=None if options.cut else graph)
-    return _tuned(module, prepared.trained, prepared.cut if options.cut else prepared.image, device)
+    return _mark_tuned(
+        module, prepared.trained, prepared.cut if options.cut else prepared.image, device
+    )
 
 
 def whole_network(
@@ -141,10 +143,10 @@ def whole_network(
     Raises:
       ConfigError: when the state is of another network.
     """
-    prepared = prepare(backbone, options, seed=0)
+    prepared = prepare_backbone(backbone, options, seed=0)
     head = nn.Linear(prepared.width, classes)
     module = Network(prepared.model, head, transform, graph=network_graph(backbone))
-    network = _tuned(module, prepared.trained, prepared.image, device)
+    network = _mark_tuned(module, prepared.trained, prepared.image, device)
     load_tuned_state(network, state)
     return module.requires_grad_(False)
 
@@ -199,7 +201,7 @@ def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -
             parameter.copy_(state[name])
 
 
-def _head(options: Options, classes: int, width: int, seed: int) -> nn.Linear:
+def _make_head(options: Options, classes: int, width: int, seed: int) -> nn.Linear:
     start = sized_weights(options, [seed], classes=classes, dimension=width)[0]
     head = nn.Linear(width, classes)
     with torch.no_grad():
@@ -208,7 +210,7 @@ def _head(options: Options, classes: int, width: int, seed: int) -> nn.Linear:
     return head
 
 
-def _tuned(
+def _mark_tuned(
     module: Network, trained: list[str], shape: tuple[int, ...], device: str
 ) -> TunedNetwork:
     """Moves a network to its device and marks what is trained in it."""

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.checkpoint import Checkpoints, State
 from dpprobe.finetune.inputs import Inputs
@@ -104,17 +104,17 @@ def tuned_network(
         )
     if checkpoint is not None and releases.entropy.secret:
         raise PrivacyError(f"{label}: the random numbers of a release are in no checkpoint")
-    selection = options.selection(inputs.n)
+    selection = options.priced_selection(inputs.n)
     trials = _Trials(options, make_network, inputs, releases, selection, physical_batch, start)
     logger.info("%s: trials train; nothing is told of them before the best is chosen", label)
-    with _quiet():
-        best = trials.run(seed, checkpoint)
-    repeated = [releases.plan.mechanism(name) for name in selection.repeated]
+    with _silence_log():
+        best = trials.run_all(seed, checkpoint)
+    repeated = [releases.plan.find_mechanism(name) for name in selection.repeated]
     for mechanism in repeated:  # of one trial, as each of them has been checked
-        releases.count(mechanism.name, mechanism.count)
+        releases.count_releases(mechanism.name, mechanism.count)
     if best is not None and best.state is None:
         raise ConfigError(f"{label}: in the best trial: {best.fault}")
-    network = make_network(_base(options, best.trial.values if best else {}), seed)
+    network = make_network(_base_options(options, best.trial.values if best else {}), seed)
     if best is not None and best.state is not None:
         load_tuned_state(network, best.state)
     steps = sum(mechanism.count for mechanism in repeated if mechanism.name != SCORE)
@@ -124,7 +124,7 @@ def tuned_network(
         history=[] if record is None else [_last_record(record, network, repeated[-1])],
         seconds=0.0,
     )
-    choice = tuned.chosen(best.score, best.trial, inputs.n) if best else NOTHING_CHOSEN
+    choice = tuned.describe_choice(best.score, best.trial, inputs.n) if best else NOTHING_CHOSEN
     return Tuned(trained, dict(choice))
 
 
@@ -150,23 +150,23 @@ class _Trials:
     physical_batch: int
     start: Start | None
 
-    def run(self, seed: int, checkpoint: Checkpoints | None) -> _Best | None:
+    def run_all(self, seed: int, checkpoint: Checkpoints | None) -> _Best | None:
         trials = draw_trials(self.options, self.selection, 0, seed, self.releases.entropy)
-        done, best = _resumed(checkpoint, trials)
+        done, best = _resume_trials(checkpoint, trials)
         for trial in trials[done:]:
-            outcome = self._one(trial, _of_trial(checkpoint, trial))
+            outcome = self._run_trial(trial, _of_trial(checkpoint, trial))
             if best is None or (outcome.score, -trial.number) > (best.score, -best.trial.number):
                 best = outcome
-            _save(checkpoint, trial.number + 1, best)
+            _save_progress(checkpoint, trial.number + 1, best)
         if checkpoint is not None:  # nothing of a trial stays, however the job was killed
             shutil.rmtree(checkpoint.folder / _TRIAL_FOLDER, ignore_errors=True)
         return best
 
-    def _one(self, trial: Trial, checkpoint: Checkpoints | None) -> _Best:
+    def _run_trial(self, trial: Trial, checkpoint: Checkpoints | None) -> _Best:
         """Trains and scores one trial, on releases of its own."""
-        method = _base(self.options, trial.values)
+        method = _base_options(self.options, trial.values)
         plan = trial_plan(self.releases.plan, method, self.selection)
-        releases = self.releases.part(plan, [trial.seed])
+        releases = self.releases.make_part(plan, [trial.seed])
         network = self.make_network(method, trial.seed)
         if self.start is not None:
             self.start(method, network, releases)
@@ -183,12 +183,12 @@ class _Trials:
             )
         except ConfigError as error:  # diverged: what else may be wrong is checked beforehand
             hits = GridSum(torch.zeros(1, 1, dtype=torch.float64, device=releases.device))
-            score = float(releases.gaussian(SCORE, hits)[0, 0])
+            score = float(releases.release_gaussian(SCORE, hits)[0, 0])
             return _Best(score=score, trial=trial, state=None, fault=str(error))
         load_tuned_state(network, trained.state)
         hits = count_hits(method, network, self.inputs, self.physical_batch, releases.device)
-        score = float(releases.gaussian(SCORE, hits)[0, 0])
-        releases.check()
+        score = float(releases.release_gaussian(SCORE, hits)[0, 0])
+        releases.check_counts()
         return _Best(score=score, trial=trial, state=trained.state)
 
 
@@ -204,23 +204,25 @@ def count_hits(
     A unit adds a number in [0, 1], and null rows nothing. Of a multi-label row it is 1 minus the
     mean squared error of the probabilities, rounded down to the grid, as in `heads.tuned`.
     """
-    grid = Grid.of(1.0, inputs.n, whole=True)
+    grid = Grid.make_grid(1.0, inputs.n, whole=True)
     weights = None if inputs.units is None else torch.from_numpy(inputs.units.weights).to(device)
     total = torch.zeros(1, 1, dtype=torch.float64, device=device)
     with torch.inference_mode():
         for first in range(0, inputs.rows, physical_batch):
             index = np.arange(first, min(first + physical_batch, inputs.rows))
-            scores = network.module(inputs.batch(index, step=None).to(device)).double()
-            hits = _hits(method, scores, inputs.labels[torch.from_numpy(index)].to(device))
+            scores = network.module(inputs.read_batch(index, step=None).to(device)).double()
+            hits = _score_hits(method, scores, inputs.labels[torch.from_numpy(index)].to(device))
             if weights is not None:
                 hits = hits * weights[first : first + len(index)]
             if inputs.kept is not None:
                 hits = hits * torch.from_numpy(inputs.kept[index]).to(device)
-            total += grid.units(hits).sum()
+            total += grid.round_to_steps(hits).sum()
     return GridSum(total.clone(), grid.step)
 
 
-def _hits(method: FineTuneOptions, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _score_hits(
+    method: FineTuneOptions, scores: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """Returns what each row adds to the score before its weight, float64 [m], from 0 to 1."""
     if labels.ndim == 2:
         estimates = scores.sigmoid() if method.link == "sigmoid" else scores.clamp(0, 1)
@@ -231,8 +233,8 @@ def _hits(method: FineTuneOptions, scores: torch.Tensor, labels: torch.Tensor) -
     return hits * scores.isfinite().all(1)
 
 
-def _base(options: tuned.Options, values: Any) -> FineTuneOptions:
-    method = options.trial(values)
+def _base_options(options: tuned.Options, values: Any) -> FineTuneOptions:
+    method = options.make_trial(values)
     assert isinstance(method, FineTuneOptions), method.head
     return method
 
@@ -244,12 +246,12 @@ def _of_trial(checkpoint: Checkpoints | None, trial: Trial) -> Checkpoints | Non
     of = {"trial": trial.number, "of": checkpoint.fingerprint}
     return Checkpoints(
         folder=checkpoint.folder / _TRIAL_FOLDER,
-        fingerprint=fingerprint(of),
+        fingerprint=hash_value(of),
         minutes=checkpoint.minutes,
     )
 
 
-def _save(checkpoint: Checkpoints | None, done: int, best: _Best) -> None:
+def _save_progress(checkpoint: Checkpoints | None, done: int, best: _Best) -> None:
     if checkpoint is None:
         return
     values = {
@@ -258,12 +260,12 @@ def _save(checkpoint: Checkpoints | None, done: int, best: _Best) -> None:
         "score": best.score,
         "fault": best.fault,
     }
-    checkpoint.save(State(tensors=best.state or {}, values=values))
+    checkpoint.save_state(State(tensors=best.state or {}, values=values))
 
 
-def _resumed(checkpoint: Checkpoints | None, trials: list[Trial]) -> tuple[int, _Best | None]:
+def _resume_trials(checkpoint: Checkpoints | None, trials: list[Trial]) -> tuple[int, _Best | None]:
     """Returns how many trials an earlier run has finished, and the best of them."""
-    state = None if checkpoint is None else checkpoint.load()
+    state = None if checkpoint is None else checkpoint.load_state()
     if state is None:
         return 0, None
     values = state.values
@@ -277,15 +279,15 @@ def _resumed(checkpoint: Checkpoints | None, trials: list[Trial]) -> tuple[int, 
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_log() -> Iterator[None]:
     """Keeps trials out of the log: its lines would tell how many there were."""
 
-    def nothing(_: logging.LogRecord) -> bool:
+    def drop_record(_: logging.LogRecord) -> bool:
         return False
 
-    logger.addFilter(nothing)
+    logger.addFilter(drop_record)
     try:
         with silent_progress(), warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logger.removeFilter(nothing)
+        logger.removeFilter(drop_record)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.finetune.options import Options, Search
 from dpprobe.heads.search_space import Range
@@ -114,16 +114,16 @@ def run_trials(
     search = options.search
     if search is None:
         raise ConfigError("search: missing; write its trials and space, or train without it")
-    wanted = fingerprint(
+    wanted = hash_value(
         {
-            "options": _identity(options),
+            "options": _search_identity(options),
             "seed": seed,
             "optuna": version("optuna"),
             "identity": dict(identity or {}),
         }
     )
-    with _alone(log):
-        return _run(options, search, objective, log, seed, wanted)
+    with _lock_search(log):
+        return _run_trials(options, search, objective, log, seed, wanted)
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
@@ -137,11 +137,11 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
         raise ConfigError(
             f"search: all {len(trials)} trials diverged; write a space of smaller learning rates"
         )
-    return max(scored, key=_value)
+    return max(scored, key=_trial_value)
 
 
 @contextmanager
-def _alone(log: Path) -> Iterator[None]:
+def _lock_search(log: Path) -> Iterator[None]:
     """Keeps other processes from the same search."""
     log.parent.mkdir(parents=True, exist_ok=True)
     # A lock file left by a job that was killed must hold nobody off.
@@ -156,20 +156,20 @@ def _alone(log: Path) -> Iterator[None]:
         lock.release()
 
 
-def _identity(options: Options) -> dict[str, Any]:
+def _search_identity(options: Options) -> dict[str, Any]:
     """Returns the options that decide a trial: all but the number of trials."""
-    values = options.identity()
+    values = options.identity_options()
     return {**values, "search": {**values["search"], "trials": None}}
 
 
-def _run(
+def _run_trials(
     options: Options, search: Search, objective: Objective, log: Path, seed: int, wanted: str
 ) -> tuple[Trial, ...]:
-    trials = list(_finished(log, wanted)[: search.trials])
+    trials = list(_read_finished(log, wanted)[: search.trials])
     if trials:
         logger.info("search: %d of %d trials were finished before", len(trials), search.trials)
     for number in range(len(trials), search.trials):
-        values = suggest(search, trials, _trial_seed(seed, number))
+        values = suggest_values(search, trials, _trial_seed(seed, number))
         score = float(objective(_trial_options(options, values), number))
         trials.append(
             Trial(number=number, values=values, score=score if math.isfinite(score) else None)
@@ -180,7 +180,7 @@ def _run(
     return tuple(trials)
 
 
-def _finished(log: Path, wanted: str) -> tuple[Trial, ...]:
+def _read_finished(log: Path, wanted: str) -> tuple[Trial, ...]:
     """Returns the trials of a log; none of one that is damaged or of another search."""
     if not log.exists():
         return ()
@@ -197,7 +197,7 @@ def _finished(log: Path, wanted: str) -> tuple[Trial, ...]:
 
 def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
     try:
-        return options.trial(dict(values))
+        return options.make_trial(dict(values))
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         spelt = ", ".join(f"{name} {value!r}" for name, value in values.items())
@@ -209,22 +209,22 @@ def _trial_seed(seed: int, number: int) -> int:
     return int.from_bytes(digest[: _SEED_BITS // 8], "big")
 
 
-def suggest(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
+def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
     """Returns the values of the next trial: a function of its arguments alone."""
     # Optuna: planning reads options without it
     import optuna
     from optuna.samplers import TPESampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    spaces = {name: _distribution(space) for name, space in search.space.items()}
+    spaces = {name: _make_distribution(space) for name, space in search.space.items()}
     sampler = TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.add_trials([_seen(search, spaces, trial) for trial in trials])
+    study.add_trials([_make_frozen_trial(search, spaces, trial) for trial in trials])
     drawn = study.ask(spaces).params
-    return {name: _written(space, drawn[name]) for name, space in search.space.items()}
+    return {name: _written_value(space, drawn[name]) for name, space in search.space.items()}
 
 
-def _distribution(space: Any) -> BaseDistribution:
+def _make_distribution(space: Any) -> BaseDistribution:
     """Returns Optuna's form of a space; of a list its places, since 1 and true are equal."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution  # as above
 
@@ -233,22 +233,24 @@ def _distribution(space: Any) -> BaseDistribution:
     return CategoricalDistribution(range(len(space)))
 
 
-def _written(space: Any, drawn: Any) -> Any:
+def _written_value(space: Any, drawn: Any) -> Any:
     """Returns an option's value, numbers of a range to six digits."""
     if isinstance(space, Range):
         return min(max(float(f"{drawn:.6g}"), space.low), space.high)
     return space[drawn]
 
 
-def _seen(search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial) -> FrozenTrial:
+def _make_frozen_trial(
+    search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial
+) -> FrozenTrial:
     """Returns a finished trial as Optuna has it."""
     from optuna.trial import create_trial  # as above
 
-    params = {name: _place(search.space[name], value) for name, value in trial.values.items()}
-    return create_trial(params=params, distributions=dict(spaces), value=_value(trial))
+    params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}
+    return create_trial(params=params, distributions=dict(spaces), value=_trial_value(trial))
 
 
-def _place(space: Any, value: Any) -> Any:
+def _find_place(space: Any, value: Any) -> Any:
     if isinstance(space, Range):
         return value
     return next(
@@ -256,5 +258,5 @@ def _place(space: Any, value: Any) -> Any:
     )
 
 
-def _value(trial: Trial) -> float:
+def _trial_value(trial: Trial) -> float:
     return -math.inf if trial.score is None else trial.score

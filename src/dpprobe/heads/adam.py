@@ -124,7 +124,7 @@ class Adam(Optimiser):
         self._means: tuple[torch.Tensor, torch.Tensor] | None = None
         self._taken = 0
 
-    def direction(self, gradient: torch.Tensor) -> torch.Tensor:
+    def compute_direction(self, gradient: torch.Tensor) -> torch.Tensor:
         """Returns what is subtracted from the weights, but for the rate."""
         import torch  # heavy: planning imports this module
 
@@ -141,15 +141,15 @@ class Adam(Optimiser):
         return torch.div(mean, root, out=root).div_(1 - self._beta1**self._taken)
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        weights.add_(self.direction(gradient), alpha=-rate)
+        weights.add_(self.compute_direction(gradient), alpha=-rate)
 
-    def state(self) -> dict[str, State]:
+    def copy_state(self) -> dict[str, State]:
         if self._means is None:
             return {}
         mean, square = self._means
         return {"mean": mean.clone(), "square": square.clone(), "taken": self._taken}
 
-    def restore(self, state: Mapping[str, State]) -> None:
+    def restore_state(self, state: Mapping[str, State]) -> None:
         import torch  # as above
 
         mean, square = state.get("mean"), state.get("square")
@@ -158,7 +158,7 @@ class Adam(Optimiser):
         if isinstance(mean, torch.Tensor) and isinstance(square, torch.Tensor):
             self._means = mean.clone(), square.clone()
 
-    def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch  # as above
 
         return torch.optim.Adam(parameters, lr=1.0, betas=(self._beta1, self._beta2), eps=self._eps)
@@ -177,4 +177,4 @@ def fit(
         eps=options.eps,
         **correction_constants(options.noise_correction, releases),
     )
-    return gradient_steps.train(options, rows, releases, optimiser, record=record)
+    return gradient_steps.train_heads(options, rows, releases, optimiser, record=record)

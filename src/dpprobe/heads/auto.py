@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.auto_rule import RULE, choose
+from dpprobe.heads.auto_rule import RULE, choose_head
 from dpprobe.heads.balance import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Fitted, Record
@@ -70,10 +70,10 @@ class Options(MethodOptions):
         return self
 
     @property
-    def undecided(self) -> bool:
+    def is_undecided(self) -> bool:
         return self.chosen is None
 
-    def resolved(self, facts: DataFacts) -> Self:
+    def resolve_choice(self, facts: DataFacts) -> Self:
         """Returns the options with what today's rule chooses from the facts.
 
         Raises:
@@ -88,13 +88,13 @@ class Options(MethodOptions):
             )
         if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
             raise ConfigError(f"head auto: {fault}")
-        values = choose(facts)
+        values = choose_head(facts)
         if self.balanced:
             values["class_priors"] = "released"
         return type(self)(balanced=self.balanced, rule=RULE, chosen=method_options(values))
 
     @property
-    def trained(self) -> MethodOptions:
+    def trained_options(self) -> MethodOptions:
         if self.chosen is None:
             raise ConfigError(
                 "head auto: nothing is chosen before the features are there; call `resolved` with "
@@ -107,19 +107,19 @@ class Options(MethodOptions):
 
         The rule says how to train; with which arithmetic follows from what the head is for.
         """
-        if self.trained.exact:
+        if self.trained_options.is_exact:
             return self
-        exact = method_options({**self.trained.model_dump(mode="json"), "engine": "exact"})
+        exact = method_options({**self.trained_options.model_dump(mode="json"), "engine": "exact"})
         return type(self)(balanced=self.balanced, rule=self.rule, chosen=exact)
 
     def chosen_from(self, facts: DataFacts) -> dict[str, Any]:
         asked = {"balanced": True} if self.balanced else {}
-        said = {"rule": f"auto rule {self.rule}", "head": self.trained.head}
+        said = {"rule": f"auto rule {self.rule}", "head": self.trained_options.head}
         return {**said, **asked, **facts.to_dict()}
 
-    def asked(self) -> dict[str, Any]:
+    def asked_options(self) -> dict[str, Any]:
         """Returns the options with today's rule: another one makes jobs run again."""
-        return {**super().asked(), "rule": self.rule or RULE}
+        return {**super().asked_options(), "rule": self.rule or RULE}
 
     @property
     def multi_label(self) -> bool:
@@ -127,10 +127,10 @@ class Options(MethodOptions):
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return self.trained.link
+        return self.trained_options.link
 
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
-        return self.trained.link_on(multi_label)
+        return self.trained_options.link_on(multi_label)
 
     @property
     def takes_units(self) -> bool:
@@ -141,8 +141,8 @@ class Options(MethodOptions):
         return None if self.chosen is None else self.chosen.private_choices
 
     @property
-    def exact(self) -> bool:
-        return self.chosen is None or self.chosen.exact
+    def is_exact(self) -> bool:
+        return self.chosen is None or self.chosen.is_exact
 
     @property
     def releases_priors(self) -> bool:
@@ -159,16 +159,16 @@ class Options(MethodOptions):
 
     @property
     def engine_limits(self) -> str | None:
-        return self.trained.engine_limits
+        return self.trained_options.engine_limits
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:
-        return self.trained.releases(n)
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:
+        return self.trained_options.list_releases(n)
 
-    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        return self.trained.mechanisms(n)
+    def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        return self.trained_options.list_mechanisms(n)
 
-    def selection(self, n: int) -> Selection | None:
-        return self.trained.selection(n)
+    def priced_selection(self, n: int) -> Selection | None:
+        return self.trained_options.priced_selection(n)
 
 
 def fit(
@@ -178,4 +178,4 @@ def fit(
     # torch and what needs it: planning imports this module
     from dpprobe.heads.balance import fit_balanced
 
-    return fit_balanced(options.trained, rows, releases, record=record)
+    return fit_balanced(options.trained_options, rows, releases, record=record)

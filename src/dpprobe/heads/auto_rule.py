@@ -26,13 +26,13 @@ RULE = 1
 _LEAST_SIGNAL = 100.0
 
 
-def choose(facts: DataFacts) -> dict[str, Any]:
+def choose_head(facts: DataFacts) -> dict[str, Any]:
     """Returns the options of the head to train, a pure function of the facts.
 
     What it returns takes rows with several labels where the facts say so, and every release of it
     is of all rows.
     """
-    whitens = facts.dimension <= MOST_FEATURES and _signal(facts) >= _LEAST_SIGNAL
+    whitens = facts.dimension <= MOST_FEATURES and _signal_strength(facts) >= _LEAST_SIGNAL
     return {
         "head": "momentum",
         "normalize": "whitened" if whitens else "centred",
@@ -40,7 +40,7 @@ def choose(facts: DataFacts) -> dict[str, Any]:
     }
 
 
-def _signal(facts: DataFacts) -> float:
+def _signal_strength(facts: DataFacts) -> float:
     """Returns n mu / sqrt(d); infinite without privacy."""
     if math.isinf(facts.epsilon):
         return math.inf

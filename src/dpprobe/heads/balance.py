@@ -57,7 +57,7 @@ DEFAULT_PRIOR_SHARE = 0.02
 PRIOR_FLOOR = 2.0
 
 
-def _absent(value: object) -> bool:
+def _is_absent(value: object) -> bool:
     return value is None
 
 
@@ -65,7 +65,7 @@ ClassWeights = Annotated[
     Numbers | None,
     Field(
         min_length=1,
-        exclude_if=_absent,
+        exclude_if=_is_absent,
         description="Public, one number a class in the classes' order, from above 0 to 1: each "
         "row's clipped part is multiplied with its class's. The largest is 1, as sensitivities "
         "are for. For rows of one label.",
@@ -74,7 +74,7 @@ ClassWeights = Annotated[
 ClassPriors = Annotated[
     Annotated[Numbers, Field(min_length=1)] | Released | None,
     Field(
-        exclude_if=_absent,
+        exclude_if=_is_absent,
         description="How frequent classes are among the training rows: public, one number a "
         "class; or, of a linear head, `released`: counted with noise from a share of its budget. "
         "Their logarithms are taken off the trained head's biases, so that it answers as if "
@@ -87,7 +87,7 @@ PriorShare = Annotated[
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        exclude_if=_absent,
+        exclude_if=_is_absent,
         description="Of class_priors: released, the counts' part of the budget, as a part of the "
         "sum of count * rate^2 / noise_multiplier^2 over all of the fit's releases "
         f"({DEFAULT_PRIOR_SHARE:g} where absent).",
@@ -136,7 +136,7 @@ class BalanceOptions(MethodOptions):
         return self.class_priors if isinstance(self.class_priors, tuple) else ()
 
     @property
-    def balances(self) -> bool:
+    def is_balanced(self) -> bool:
         """True if a fit weighs rows by their classes or takes priors off."""
         return bool(self.class_weights or self.class_priors)
 
@@ -168,8 +168,8 @@ class BalanceOptions(MethodOptions):
         """Returns what public priors add to each class's bias; nothing where there are none."""
         return log_shifts(self.public_priors)
 
-    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        others = super().mechanisms(n)
+    def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        others = super().list_mechanisms(n)
         if self.prior_share is None:
             return others
         counts = full_batch(CLASS_COUNTS, "number of rows of each class", 1.0)
@@ -209,16 +209,18 @@ def fit_balanced(
     """
     module = importlib.import_module(HEADS[method.head])
     fitted: Fitted
-    if not isinstance(method, BalanceOptions) or not method.balances:
+    if not isinstance(method, BalanceOptions) or not method.is_balanced:
         fitted = module.fit(method, rows, releases, record=record)
         return fitted
     if fault := method.class_fault(rows.num_classes, multi_label=rows.multi_label):
         raise ConfigError(f"head {method.head}: {fault}")
     released = count_classes(rows, releases) if method.releases_priors else None
-    shifts = _shifts(method, released)
+    shifts = _compute_shifts(method, released)
     if method.class_weights:
-        rows = rows.cached(("class weights", method.class_weights), lambda: weighted(method, rows))
-    fitted = module.fit(method, rows, releases, record=_shifted(record, shifts))
+        rows = rows.make_once(
+            ("class weights", method.class_weights), lambda: weigh_classes(method, rows)
+        )
+    fitted = module.fit(method, rows, releases, record=_shift_record(record, shifts))
     if not shifts.size:
         return fitted
     weights = fitted.weights.copy()
@@ -238,19 +240,19 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
 
     from dpprobe.privacy.grid import GridSum
 
-    grid = releases.grid(1.0, rows.n)
+    grid = releases.make_grid(1.0, rows.n)
     each = rows.lengths.isfinite().to(torch.float64)
     if rows.weights is not None:
         each *= rows.weights
     total = torch.zeros(rows.num_classes, dtype=torch.float64, device=rows.device)
-    total.index_add_(0, rows.labels, grid.units(each))
+    total.index_add_(0, rows.labels, grid.round_to_steps(each))
     sums = GridSum(total.expand(len(releases.seeds), -1), grid.step)
-    counts = releases.gaussian(CLASS_COUNTS, sums).tolist()
-    deviation = releases.deviation(CLASS_COUNTS)
+    counts = releases.release_gaussian(CLASS_COUNTS, sums).tolist()
+    deviation = releases.noise_deviation(CLASS_COUNTS)
     return np.asarray([released_priors(seed, deviation) for seed in counts], dtype=np.float32)
 
 
-def _shifts(method: BalanceOptions, released: Priors | None) -> Priors:
+def _compute_shifts(method: BalanceOptions, released: Priors | None) -> Priors:
     """Returns what is added to the biases, [seeds, classes], or [classes] for all seeds."""
     import numpy as np  # as above
 
@@ -258,7 +260,7 @@ def _shifts(method: BalanceOptions, released: Priors | None) -> Priors:
     return np.asarray(shifts, dtype=np.float32)
 
 
-def weighted(method: BalanceOptions, rows: Rows) -> Rows:
+def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
     """Returns the rows, not copied, with their classes' weights in their units' weights."""
     import torch  # as above
 
@@ -268,19 +270,19 @@ def weighted(method: BalanceOptions, rows: Rows) -> Rows:
         of_row = of_row * rows.weights
     other = copy.copy(rows)
     other.weights = of_row
-    other.forget()
+    other.drop_cache()
     return other
 
 
-def _shifted(record: Record | None, shifts: Priors) -> Record | None:
+def _shift_record(record: Record | None, shifts: Priors) -> Record | None:
     import torch  # as above
 
     if record is None or not shifts.size:
         return record
 
-    def shifted(step: int, weights: torch.Tensor) -> Values | None:
+    def record_shifted(step: int, weights: torch.Tensor) -> Values | None:
         moved = weights.clone()
         moved[..., -1] += torch.from_numpy(shifts).to(moved)
         return record(step, moved)
 
-    return shifted
+    return record_shifted

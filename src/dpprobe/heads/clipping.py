@@ -86,7 +86,7 @@ class ClippedGradients:
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct
-        return fused_step.Arrays.of(
+        return fused_step.Arrays.make_arrays(
             features,
             scale,
             self.rows.labels,
@@ -95,10 +95,10 @@ class ClippedGradients:
             sigmoid=self.sigmoid,
         )
 
-    def copies(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
+    def copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
         """Returns the kernel's arrays of copied normalised rows [m, d]."""
         rows = self.rows
-        return fused_step.Arrays.of(
+        return fused_step.Arrays.make_arrays(
             features,
             torch.ones(len(features)),
             rows.labels[index],
@@ -107,7 +107,7 @@ class ClippedGradients:
             sigmoid=self.sigmoid,
         )
 
-    def residuals(
+    def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, index: torch.Tensor | slice
     ) -> torch.Tensor:
         """Returns the clipped, weighted residuals of rows; see `clipped_residuals`."""
@@ -118,7 +118,7 @@ class ClippedGradients:
 
 def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
     """Returns the rows of the next `steps` Poisson batches of units, and each batch's rows."""
-    drawn, sizes = sampler.block(steps)
+    drawn, sizes = sampler.draw_block(steps)
     return (drawn, sizes) if rows.units is None else rows.units.rows_of(drawn, sizes)
 
 
@@ -126,7 +126,7 @@ class ClippedGradientSum(ABC):
     """The sum of clipped gradients at the present weights, step after step."""
 
     @abstractmethod
-    def prepare(self, steps: int) -> None:
+    def draw_batches(self, steps: int) -> None:
         """Draws the next `steps` steps' batches."""
 
     @abstractmethod
@@ -150,16 +150,16 @@ def add_in_slices(
     total, heads = release.numpy(), weights.numpy()
     partial = total[np.newaxis] if count == 1 else np.zeros((count, *total.shape), np.float32)
 
-    def add(first: int, last: int) -> None:
+    def add_slice(first: int, last: int) -> None:
         rows = index[sizes[:first].sum() : sizes[:last].sum()]
         fused_step.add_clipped_sums(
             *arrays, rows, sizes[first:last], heads, classes, partial[first:last]
         )
 
     if pool is None or count == 1:
-        add(0, count)
+        add_slice(0, count)
     else:
-        deque(pool.map(add, range(count), range(1, count + 1)), maxlen=0)
+        deque(pool.map(add_slice, range(count), range(1, count + 1)), maxlen=0)
     if count > 1:
         for one in partial:
             total += one
@@ -169,7 +169,7 @@ class NativeFullBatchSum(ClippedGradientSum):
     """Every row in every step, on the CPU, block by block: a block for all seeds.
 
     Args:
-      weights: from `fused_step.padded`, like every release.
+      weights: from `fused_step.padded_zeros`, like every release.
     """
 
     def __init__(
@@ -179,21 +179,21 @@ class NativeFullBatchSum(ClippedGradientSum):
         self._weights = weights
         self._pool = pool
 
-    def prepare(self, steps: int) -> None:
+    def draw_batches(self, steps: int) -> None:
         pass
 
     def add_to(self, release: torch.Tensor) -> None:
         rows = self._gradients.rows
-        for arrays in self._blocks():
+        for arrays in self._read_blocks():
             index = np.arange(len(arrays.features))
             add_in_slices(arrays, index, self._weights, rows.num_classes, release, self._pool)
 
-    def _blocks(self) -> Iterator[fused_step.Arrays]:
+    def _read_blocks(self) -> Iterator[fused_step.Arrays]:
         if self._gradients.arrays is not None:
             yield self._gradients.arrays
             return
-        for start, stop, features in self._gradients.rows.blocks():
-            yield self._gradients.copies(features, slice(start, stop))
+        for start, stop, features in self._gradients.rows.read_blocks():
+            yield self._gradients.copy_arrays(features, slice(start, stop))
 
 
 class Batches(NamedTuple):
@@ -211,7 +211,7 @@ class NativePoissonSum(ClippedGradientSum):
     """One head's Poisson batches, on the CPU.
 
     Args:
-      weights: [1, ...] from `fused_step.padded`, like every release.
+      weights: [1, ...] from `fused_step.padded_zeros`, like every release.
     """
 
     def __init__(
@@ -230,12 +230,12 @@ class NativePoissonSum(ClippedGradientSum):
         self._sizes = self._rows
         self._step, self._start = 0, 0
 
-    def prepare(self, steps: int) -> None:
+    def draw_batches(self, steps: int) -> None:
         """Draws batches, and gathers their rows unless they lie in memory or are too many."""
         rows, sizes = drawn_rows(self._gradients.rows, self._sampler, steps)
         arrays = self._gradients.arrays
         if arrays is None and len(rows) * 4 * self._gradients.rows.dimension <= _PIECE_BYTES:
-            arrays, rows = self._gathered(rows), np.arange(len(rows))
+            arrays, rows = self._gather_rows(rows), np.arange(len(rows))
         self._arrays, self._rows, self._sizes = arrays, rows, sizes
         self._step, self._start = 0, 0
 
@@ -260,20 +260,20 @@ class NativePoissonSum(ClippedGradientSum):
         batch = self._rows[self._start : stop]
         self._step, self._start = self._step + 1, stop
         if self._arrays is not None:
-            self._add(self._arrays, batch, release)
+            self._add_rows(self._arrays, batch, release)
             return
         piece = max(1, _PIECE_BYTES // (4 * self._gradients.rows.dimension))
         for start in range(0, len(batch), piece):
-            arrays = self._gathered(batch[start : start + piece])
-            self._add(arrays, np.arange(len(arrays.features)), release)
+            arrays = self._gather_rows(batch[start : start + piece])
+            self._add_rows(arrays, np.arange(len(arrays.features)), release)
 
-    def _add(self, arrays: fused_step.Arrays, index: Index, release: torch.Tensor) -> None:
+    def _add_rows(self, arrays: fused_step.Arrays, index: Index, release: torch.Tensor) -> None:
         classes = self._gradients.rows.num_classes
         add_in_slices(arrays, index, self._weights, classes, release, self._pool)
 
-    def _gathered(self, index: Index) -> fused_step.Arrays:
+    def _gather_rows(self, index: Index) -> fused_step.Arrays:
         chosen = torch.from_numpy(index)
-        return self._gradients.copies(self._gradients.rows.gather(chosen), chosen)
+        return self._gradients.copy_arrays(self._gradients.rows.copy_rows(chosen), chosen)
 
 
 def clipped_residuals(
@@ -309,17 +309,17 @@ class FullBatchSum(ClippedGradientSum):
         self._gradients = gradients
         self._weights = weights
 
-    def prepare(self, steps: int) -> None:
+    def draw_batches(self, steps: int) -> None:
         pass
 
     def add_to(self, release: torch.Tensor) -> None:
         seeds, classes, columns = self._weights.shape
         rows, flat = self._gradients.rows, self._weights.view(seeds * classes, columns)
         total = torch.zeros_like(flat)
-        for start, stop, block in rows.blocks(32 * seeds * classes):
+        for start, stop, block in rows.read_blocks(32 * seeds * classes):
             logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
             labels = rows.labels_block(start, stop)
-            residuals = self._gradients.residuals(
+            residuals = self._gradients.clip_residuals(
                 logits.view(seeds, classes, -1),
                 (labels.T if rows.multi_label else labels).unsqueeze(0),
                 slice(start, stop),
@@ -349,17 +349,17 @@ class PoissonBatchSum(ClippedGradientSum):
         self._pieces: Iterator[_Piece] = iter(())
         self._counts: Iterator[int] = iter(())
 
-    def prepare(self, steps: int) -> None:
+    def draw_batches(self, steps: int) -> None:
         drawn = [drawn_rows(self._gradients.rows, sampler, steps) for sampler in self._samplers]
         step = np.concatenate([np.repeat(np.arange(steps), sizes) for _, sizes in drawn])
         rows = np.concatenate([rows for rows, _ in drawn])[np.argsort(step, kind="stable")]
         sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
-        cut = [self._cut(step_sizes) for step_sizes in sizes]
+        cut = [self._cut_pieces(step_sizes) for step_sizes in sizes]
         self._counts = iter([len(pieces) for pieces in cut])
         chosen = torch.from_numpy(rows).to(self._gradients.rows.device, non_blocking=True)
-        self._pieces = self._gathered(chosen, [piece for pieces in cut for piece in pieces])
+        self._pieces = self._gather_pieces(chosen, [piece for pieces in cut for piece in pieces])
 
-    def _cut(self, sizes: list[int]) -> list[list[int]]:
+    def _cut_pieces(self, sizes: list[int]) -> list[list[int]]:
         """Cuts a step's rows, given as one number a seed, into pieces that are not too long."""
         if sum(sizes) <= self._longest:
             return [sizes]
@@ -371,16 +371,16 @@ class PoissonBatchSum(ClippedGradientSum):
                 pieces.append(piece)
         return pieces
 
-    def _gathered(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
+    def _gather_pieces(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
         """Yields pieces with their features, gathered a group at a time into one buffer."""
         rows, start = self._gradients.rows, 0
-        for group in groups(pieces, self._group):
+        for group in group_pieces(pieces, self._group):
             counts = [sum(piece) for piece in group]
             stop = start + sum(counts)
             if len(self._buffer) < stop - start:
                 self._buffer = self._buffer.new_ones((stop - start, self._buffer.shape[1]))
             group_rows, block = chosen[start:stop], self._buffer[: stop - start]
-            block[:, :-1] = rows.gather(group_rows)
+            block[:, :-1] = rows.copy_rows(group_rows)
             labels = rows.labels[group_rows]
             yield from map(
                 _Piece,
@@ -402,7 +402,7 @@ class PoissonBatchSum(ClippedGradientSum):
         columns = logits[0].split_with_sizes(piece.sizes, 1)
         for head, batch, out in zip(self._heads, batches, columns, strict=True):
             torch.mm(head, batch.T, out=out)
-        residuals = self._gradients.residuals(logits, piece.labels.unsqueeze(0), piece.places)
+        residuals = self._gradients.clip_residuals(logits, piece.labels.unsqueeze(0), piece.places)
         columns = residuals[0].split_with_sizes(piece.sizes, 1)
         for total, batch, batch_residuals in zip(totals, batches, columns, strict=True):
             total.addmm_(batch_residuals, batch)
@@ -417,7 +417,7 @@ class _Piece(NamedTuple):
     places: torch.Tensor
 
 
-def groups(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:
+def group_pieces(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:
     """Yields groups of consecutive pieces of at most so many rows together, or of one piece."""
     group: list[list[int]] = []
     total = 0

@@ -23,7 +23,7 @@ class Times:
 
     factors: tuple[float, ...]
 
-    def around(self, number: float) -> tuple[float, ...]:
+    def values_around(self, number: float) -> tuple[float, ...]:
         """Returns the products, to six digits."""
         return tuple(float(f"{factor * number:.6g}") for factor in self.factors)
 
@@ -56,7 +56,7 @@ def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
         if name in base.model_fields_set or number is None:
             continue
         if isinstance(values, Times):
-            space[name] = values.around(number)
+            space[name] = values.values_around(number)
         else:
             space[name] = tuple(sorted({*values, float(number)}))
     return space

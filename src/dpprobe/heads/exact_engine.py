@@ -12,9 +12,9 @@ head on a grid, which float64 adds exactly, and all else is done row by row. The
 of at most n 2^(a + b) <= 2^52 in total, exact in any order. So a null row in a row's place changes
 the sum by that row's part and nothing else: by at most C, to the last bit.
 
-**Noise** is the rounding of a real Gaussian to that grid (`Releases.gaussian`): what leaves is the
-real-valued mechanism, rounded, and has its price. A batch is a Poisson sample of units with exactly
-the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
+**Noise** is the rounding of a real Gaussian to that grid (`Releases.release_gaussian`): what leaves
+is the real-valued mechanism, rounded, and has its price. A batch is a Poisson sample of units with
+exactly the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
 
 Weights, rates, optimisers and averages are post-processing of what was released.
 """
@@ -65,7 +65,7 @@ def train(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains like `gradient_steps.train`, all seeds side by side, under noise.
+    """Trains like `gradient_steps.train_heads`, all seeds side by side, under noise.
 
     Raises:
       PrivacyError: when more steps were taken than were priced.
@@ -77,7 +77,7 @@ def train(
             f"head {options.head}: engine exact computes on the CPU, and the rows are on "
             f"{rows.device.type}; train on the CPU, or write engine: closed_form"
         )
-    mechanism = releases.plan.mechanism(GRADIENTS)
+    mechanism = releases.plan.find_mechanism(GRADIENTS)
     rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
     mixing = mixing_rates(options, mechanism.count)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
@@ -99,10 +99,10 @@ def train(
             constant=constant,
         )
         samplers = [
-            releases.sampler(
+            releases.choose_sampler(
                 seed,
                 ExactPoissonSampler(
-                    rows.n, mechanism.sample_rate, releases.keystream(seed, "Poisson sampling")
+                    rows.n, mechanism.sample_rate, releases.open_keystream(seed, "Poisson sampling")
                 ),
             )
             for seed in releases.seeds
@@ -111,12 +111,12 @@ def train(
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
         )
-        history.add(0, average.float())
+        history.add_record(0, average.float())
         for stop in record_steps(mechanism.count):
-            progress.advance(stop - taken)
+            progress.advance_by(stop - taken)
             for step in range(taken, stop):
-                total = sums.poisson(weights, samplers) if samplers else sums.full(weights)
-                release = releases.gaussian(GRADIENTS, total).div_(divisor)
+                total = sums.sum_batch(weights, samplers) if samplers else sums.sum_all(weights)
+                release = releases.release_gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(parameters, release, float(rates[step]))
                 if constant != 1:
                     weights.copy_(parameters)
@@ -124,7 +124,7 @@ def train(
                 if mixing is not None:
                     average.lerp_(weights, float(mixing[step]))
             taken = stop
-            history.add(taken, average.float())
+            history.add_record(taken, average.float())
     heads = finite_weights(average.float(), options)
     return Fitted(weights=heads, steps=taken, history=history.records)
 
@@ -173,56 +173,58 @@ class ExactSums:
         self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
         self._whole = self._where_they_lie()
 
-    def full(self, weights: torch.Tensor) -> GridSum:
+    def sum_all(self, weights: torch.Tensor) -> GridSum:
         """Returns the sums over all rows, one for each head of weights [seeds, K, d + 1]."""
         heads, units = self._on_grid(weights)
         totals = np.zeros(tuple(weights.shape))
-        for data in self._blocks():
+        for data in self._read_blocks():
             index = np.arange(len(data.features))
             count = max(1, min(torch.get_num_threads(), len(index) // _SLICE_ROWS))
             if self._pool is None or count == 1:
-                self._add(data, index, heads, units, totals)
+                self._add_rows(data, index, heads, units, totals)
                 continue
             parts = [np.zeros_like(totals) for _ in range(count)]
             slices = np.array_split(index, count)
             for _ in self._pool.map(
-                lambda part, total, data=data: self._add(data, part, heads, units, total),
+                lambda part, total, data=data: self._add_rows(data, part, heads, units, total),
                 slices,
                 parts,
             ):
                 pass
             for part in parts:
                 totals += part
-        return self._sum(totals)
+        return self._make_sum(totals)
 
-    def poisson(self, weights: torch.Tensor, samplers: list[Sampler]) -> GridSum:
+    def sum_batch(self, weights: torch.Tensor, samplers: list[Sampler]) -> GridSum:
         """Returns each head's sum over the next batch of its sampler."""
         totals = np.zeros(tuple(weights.shape))
 
-        def add(seed: int) -> None:
+        def add_seed(seed: int) -> None:
             window = slice(seed, seed + 1)
             batch, _ = drawn_rows(self._rows, samplers[seed], 1)
             heads, units = self._on_grid(weights[window])
-            for data, index in self._gathered(batch):
-                self._add(data, index, heads, units, totals[window])
+            for data, index in self._gather_rows(batch):
+                self._add_rows(data, index, heads, units, totals[window])
 
-        for _ in (map if self._pool is None else self._pool.map)(add, range(len(samplers))):
+        for _ in (map if self._pool is None else self._pool.map)(add_seed, range(len(samplers))):
             pass
-        return self._sum(totals)
+        return self._make_sum(totals)
 
-    def over(self, index: Index, weights: torch.Tensor) -> GridSum:
+    def sum_over(self, index: Index, weights: torch.Tensor) -> GridSum:
         """Returns each head's sum over the rows of an index."""
         heads, units = self._on_grid(weights)
         totals = np.zeros(tuple(weights.shape))
-        for data, part in self._gathered(index):
-            self._add(data, part, heads, units, totals)
-        return self._sum(totals)
+        for data, part in self._gather_rows(index):
+            self._add_rows(data, part, heads, units, totals)
+        return self._make_sum(totals)
 
-    def _sum(self, totals: Numbers) -> GridSum:
+    def _make_sum(self, totals: Numbers) -> GridSum:
         total = GridSum(torch.from_numpy(totals), self._entry * self._step)
-        return total if self._constant == 1 else total.over(1 / self._constant)
+        return total if self._constant == 1 else total.divide_by(1 / self._constant)
 
-    def _add(self, data: _Data, index: Index, heads: Numbers, units: Numbers, out: Numbers) -> None:
+    def _add_rows(
+        self, data: _Data, index: Index, heads: Numbers, units: Numbers, out: Numbers
+    ) -> None:
         exact_step.add_sums(
             *data, index, heads, units, self._clip, self._entry, self._step, self._sigmoid, out
         )
@@ -245,23 +247,23 @@ class ExactSums:
         """Returns all rows without a copy; None where they do not lie in memory as they are."""
         every, features = slice(None), self._rows.data.features
         if self._rows.affine is not None and features is not None:
-            return self._affine(features, self._rows.affine, every)
+            return self._centred_arrays(features, self._rows.affine, every)
         if self._rows.direct is not None:
             features, scale = self._rows.direct
-            return self._data(features, scale, torch.zeros(0), torch.zeros(0), every)
+            return self._make_data(features, scale, torch.zeros(0), torch.zeros(0), every)
         return None
 
-    def _affine(self, features: torch.Tensor, affine: Affine, window: slice) -> _Data:
+    def _centred_arrays(self, features: torch.Tensor, affine: Affine, window: slice) -> _Data:
         """Returns the arrays of centred rows as they lie."""
         scale, shift = affine.scale[window], affine.shift[window]
-        return self._data(features, scale, shift, affine.centre, window)
+        return self._make_data(features, scale, shift, affine.centre, window)
 
-    def _copies(self, features: torch.Tensor, index: torch.Tensor | slice) -> _Data:
+    def _copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> _Data:
         """Returns the arrays of copied normalised rows."""
         none = torch.zeros(0)
-        return self._data(features, torch.ones(len(features)), none, none, index)
+        return self._make_data(features, torch.ones(len(features)), none, none, index)
 
-    def _data(
+    def _make_data(
         self,
         features: torch.Tensor,
         scale: torch.Tensor,
@@ -282,23 +284,23 @@ class ExactSums:
             self._weights[index].contiguous().numpy(),
         )
 
-    def _blocks(self) -> Iterator[_Data]:
+    def _read_blocks(self) -> Iterator[_Data]:
         if self._whole is not None:
             yield self._whole
             return
         if self._rows.affine is not None:
-            for start, features in self._rows.data.blocks():
+            for start, features in self._rows.data.read_blocks():
                 window = slice(start, start + len(features))
-                yield self._affine(features, self._rows.affine, window)
+                yield self._centred_arrays(features, self._rows.affine, window)
             return
-        for start, stop, features in self._rows.blocks():
-            yield self._copies(features, slice(start, stop))
+        for start, stop, features in self._rows.read_blocks():
+            yield self._copy_arrays(features, slice(start, stop))
 
-    def _gathered(self, index: Index) -> Iterator[tuple[_Data, Index]]:
+    def _gather_rows(self, index: Index) -> Iterator[tuple[_Data, Index]]:
         if self._whole is not None:
             yield self._whole, index
             return
         piece = max(1, _PIECE_BYTES // (4 * self._rows.dimension))
         for start in range(0, len(index), piece):
             chosen = torch.from_numpy(index[start : start + piece])
-            yield self._copies(self._rows.gather(chosen), chosen), np.arange(len(chosen))
+            yield self._copy_arrays(self._rows.copy_rows(chosen), chosen), np.arange(len(chosen))

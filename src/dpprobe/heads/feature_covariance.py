@@ -13,9 +13,9 @@ Released, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
 
 The noise multipliers give `covariance_share` of mu^2 = 1/sigma_G^2 + steps/sigma_g^2 to G. Each
 step is W <- W - rate (g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from
-`second_order.spectrum`, decomposed once. From W = 0 with a softmax, h = 1/K and rate = K the first
-step is exactly least squares times K; what follows corrects it towards logistic regression, whose
-gradient is right even where G* is not.
+`second_order.estimate_spectrum`, decomposed once. From W = 0 with a softmax, h = 1/K and rate = K
+the first step is exactly least squares times K; what follows corrects it towards logistic
+regression, whose gradient is right even where G* is not.
 
 Published settings (CIFAR-100, epsilon 8): loss sigmoid, steps 10, learning_rate 0.2, ridge 100,
 max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bias -10,
@@ -112,7 +112,7 @@ class Options(PreconditionedDescentOptions):
             )
         return self
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gradients = full_batch(
             GRADIENTS,
             "sum of the rows' clipped gradients, one a step",
@@ -136,7 +136,7 @@ def fit(
     import torch
 
     from dpprobe.heads.preconditioned_descent import Descent
-    from dpprobe.heads.second_order import each_seed, second_moment, spectrum
+    from dpprobe.heads.second_order import each_seed, estimate_spectrum, second_moment
 
     public = options.public_covariance
     with torch.inference_mode():
@@ -145,24 +145,26 @@ def fit(
         descent = Descent(options, rows, releases, clip, start=start, record=record)
         design = descent.design
         if public is None:
-            moment = rows.cached(design.key("gram"), partial(second_moment, design))
+            moment = rows.make_once(design.cache_key("gram"), partial(second_moment, design))
         else:
             make = partial(public_moment, public, options, design)
-            public_matrix = rows.cached((*design.key("public"), public), make)
+            public_matrix = rows.make_once((*design.cache_key("public"), public), make)
 
-        def train(seed_releases: Releases) -> torch.Tensor:
+        def train_seed(seed_releases: Releases) -> torch.Tensor:
             if public is not None:
-                solver = descent.solver(seed_releases, spectrum(public_matrix, 0.0), 0.0)
-                return descent.run(seed_releases, solver)
-            released = seed_releases.symmetric(COVARIANCE, moment.one_seed)[0]
-            covariance = spectrum(released, seed_releases.deviation(COVARIANCE))
-            multiplier = seed_releases.plan.mechanism(COVARIANCE).noise_multiplier
-            solver = descent.solver(seed_releases, covariance, multiplier)
-            return descent.run(seed_releases, solver)
+                solver = descent.make_solver(
+                    seed_releases, estimate_spectrum(public_matrix, 0.0), 0.0
+                )
+                return descent.take_steps(seed_releases, solver)
+            released = seed_releases.release_symmetric(COVARIANCE, moment.one_seed)[0]
+            covariance = estimate_spectrum(released, seed_releases.noise_deviation(COVARIANCE))
+            multiplier = seed_releases.plan.find_mechanism(COVARIANCE).noise_multiplier
+            solver = descent.make_solver(seed_releases, covariance, multiplier)
+            return descent.take_steps(seed_releases, solver)
 
         names = (GRADIENTS,) if public is not None else (COVARIANCE, GRADIENTS)
-        weights = each_seed(releases, names, train, head=options.head)
-        return descent.fitted(weights)
+        weights = each_seed(releases, names, train_seed, head=options.head)
+        return descent.make_fitted(weights)
 
 
 def public_start(options: Options, rows: Rows) -> torch.Tensor | None:

@@ -14,7 +14,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
-from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
@@ -53,8 +53,8 @@ def fit_heads(
       PrivacyError: when the plan is not one for this method on this data, or when the noisy
         releases taken are not those priced.
     """
-    _check(method, data, plan, seeds)
-    if entropy.secret and not method.exact:
+    _check_inputs(method, data, plan, seeds)
+    if entropy.secret and not method.is_exact:
         raise PrivacyError(
             f"head {method.head}: it does not release exact sums, which a release needs; write "
             "engine: exact, or another head"
@@ -66,10 +66,10 @@ def fit_heads(
     for group in groups:
         releases = Releases(plan, group, data.device, entropy=entropy, observer=observer)
         with _full_float32_products():
-            rows = normalise(data, method.normalize, releases)
-            fit = fit_balanced(method, rows, releases, record=_recorder(record, rows))
+            rows = normalise_rows(data, method.normalize, releases)
+            fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
             weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
-        releases.check()
+        releases.check_counts()
         fits.append(replace(fit, weights=weights.cpu().numpy()))
         transforms += [rows.scoring] * len(group)
     history = [
@@ -101,13 +101,15 @@ def _full_float32_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _recorder(record: Observe | None, rows: Rows) -> Record | None:
+def _make_recorder(record: Observe | None, rows: Rows) -> Record | None:
     if record is None:
         return None
     return lambda step, weights: record(step, rows.scored_weights(weights), rows.scoring)
 
 
-def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]) -> None:
+def _check_inputs(
+    method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]
+) -> None:
     if plan.n != data.n:
         rows = "rows" if data.units is None else "units of privacy"
         raise PrivacyError(
@@ -128,7 +130,7 @@ def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence
         )
     if len(set(seeds)) < len(seeds) or not seeds:
         raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")
-    if fault := dimension_fault(method.trained, data.dimension):
+    if fault := dimension_fault(method.trained_options, data.dimension):
         raise ConfigError(fault)
     if data.multi_label and not method.multi_label:
         raise PrivacyError(
@@ -142,10 +144,10 @@ def check_plan(method: MethodOptions, plan: Plan) -> None:
     Raises:
       PrivacyError: naming the first thing that it does not hold.
     """
-    wanted = method.mechanisms(plan.n)
+    wanted = method.list_mechanisms(plan.n)
     factors = []
     for expected in wanted:
-        planned = plan.mechanism(expected.name)
+        planned = plan.find_mechanism(expected.name)
         for attribute in ("sensitivity", "sample_rate", "count", "released", "kind"):
             value = getattr(planned, attribute)
             if value != getattr(expected, attribute):
@@ -155,7 +157,7 @@ def check_plan(method: MethodOptions, plan: Plan) -> None:
                 )
         factors.append(planned.noise_multiplier / expected.noise_multiplier)
     same = all(math.isclose(factor, factors[0], rel_tol=1e-9) for factor in factors)
-    searched = plan.selection == method.selection(plan.n)
+    searched = plan.selection == method.priced_selection(plan.n)
     if len(plan.mechanisms) != len(wanted) or not same or not searched:
         raise PrivacyError(
             f"head {method.head}: the plan is not this method's; calibrate for this method"

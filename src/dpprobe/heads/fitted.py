@@ -64,7 +64,7 @@ class Heads:
     chosen: tuple[Mapping[str, Any], ...] = ()
     priors: npt.NDArray[np.float32] | None = None
 
-    def arrays(self) -> dict[str, npt.NDArray[np.float32]]:
+    def released_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Returns what was released beside the weights, [seeds, ...] each, by name."""
         import numpy as np  # heavy: planning imports this module
 

@@ -268,7 +268,7 @@ class GradientOptions(BalanceOptions):
         return self.engine != "opacus"
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         return self.engine == "exact"
 
     @property
@@ -325,7 +325,7 @@ class GradientOptions(BalanceOptions):
         epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs
         return max(1, round(epochs * n / self.batch(n)))
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:
         return (
             Mechanism(
                 name=GRADIENTS,
@@ -340,8 +340,8 @@ class GradientOptions(BalanceOptions):
 
 def step_noise(releases: Releases) -> float:
     """Returns the standard deviation of the noise on each number of a step's mean gradient."""
-    sample_rate = releases.plan.mechanism(GRADIENTS).sample_rate
-    return releases.deviation(GRADIENTS) / (sample_rate * releases.plan.n)
+    sample_rate = releases.plan.find_mechanism(GRADIENTS).sample_rate
+    return releases.noise_deviation(GRADIENTS) / (sample_rate * releases.plan.n)
 
 
 def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:

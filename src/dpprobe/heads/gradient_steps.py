@@ -38,7 +38,7 @@ from dpprobe.heads.optimiser import MakeOptimiser, is_plain
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.plan import Mechanism
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
@@ -49,7 +49,7 @@ _NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
 
-def train(
+def train_heads(
     options: GradientOptions,
     rows: Rows,
     releases: Releases,
@@ -75,7 +75,7 @@ def train(
         engine = importlib.import_module(REFERENCE_ENGINES[options.engine])
         trained: Fitted = engine.train(options, rows, releases, optimiser(), record=record)
         return trained
-    mechanism = releases.plan.mechanism(GRADIENTS)
+    mechanism = releases.plan.find_mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
     gradients = ClippedGradients(
         rows, releases.sensitivity(GRADIENTS), options.loss == "sigmoid", options.constant
@@ -94,13 +94,13 @@ def train(
             Progress(mechanism.count, label=f"{options.head}: train", unit="steps")
         )
         taken = 0
-        history.add(0, heads_of(trainings))
+        history.add_record(0, heads_of(trainings))
         for stop in record_steps(mechanism.count):
-            steps = _advance(trainings, stop - taken, pool if side_by_side else None)
-            releases.count(GRADIENTS, steps)
-            progress.advance(steps)
+            steps = _advance_all(trainings, stop - taken, pool if side_by_side else None)
+            releases.count_releases(GRADIENTS, steps)
+            progress.advance_by(steps)
             taken += steps
-            history.add(taken, heads_of(trainings))
+            history.add_record(taken, heads_of(trainings))
         weights = finite_weights(heads_of(trainings), options)
     return Fitted(weights=weights, steps=taken, history=history.records)
 
@@ -110,11 +110,11 @@ def is_native(rows: Rows) -> bool:
     return devices.has_kernels(rows.device)
 
 
-def _advance(trainings: Sequence[Training], steps: int, pool: Executor | None) -> int:
+def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | None) -> int:
     """Takes the next steps of all trainings; returns how many they took."""
     before = [training.taken for training in trainings]
     advance_all = map if pool is None else pool.map
-    for _ in advance_all(lambda training: training.advance(steps), trainings):
+    for _ in advance_all(lambda training: training.take_steps(steps), trainings):
         pass
     taken = {training.taken - start for training, start in zip(trainings, before, strict=True)}
     if len(taken) > 1:
@@ -138,17 +138,20 @@ class Training:
         optimiser: MakeOptimiser,
         pool: Executor | None,
     ) -> None:
-        mechanism, rows = releases.plan.mechanism(GRADIENTS), gradients.rows
+        mechanism, rows = releases.plan.find_mechanism(GRADIENTS), gradients.rows
         start = initial_weights(options, rows, seeds)
         size = start[0].numel()
         self.taken = 0
         self._native = is_native(rows)
         self._shape = start.shape
-        self._weights, self._release = self._buffer(rows.device), self._buffer(rows.device)
-        self._unpadded(self._weights).copy_(start)
+        self._weights, self._release = (
+            self._make_buffer(rows.device),
+            self._make_buffer(rows.device),
+        )
+        self._view_heads(self._weights).copy_(start)
         # What steps are taken on: the biases are these times the constant.
         self._constant = options.constant
-        self._parameters = self._unpadded(self._weights)
+        self._parameters = self._view_heads(self._weights)
         if self._constant != 1:
             self._parameters = start.clone()
             self._parameters[..., -1] /= self._constant
@@ -164,9 +167,9 @@ class Training:
         in_memory = self._native and gradients.arrays is not None
         blocks = batch_steps(mechanism, len(rows)) // self._block if in_memory else 1
         self._batches_at_once = self._block * max(1, blocks)
-        self._deviation = releases.deviation(GRADIENTS)
+        self._deviation = releases.noise_deviation(GRADIENTS)
         self._releases, self._seeds = releases, tuple(seeds)
-        self._noise = releases.noise(GRADIENTS, size, seeds=seeds)
+        self._noise = releases.make_noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()
         self._sum = self._gradient_sum(gradients, mechanism, seeds, pool)
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
@@ -178,12 +181,12 @@ class Training:
             and releases.observer is None
         )
 
-    def _buffer(self, device: torch.device) -> torch.Tensor:
+    def _make_buffer(self, device: torch.device) -> torch.Tensor:
         if self._native:
-            return fused_step.padded(*self._shape)
+            return fused_step.padded_zeros(*self._shape)
         return torch.zeros(self._shape, device=device)
 
-    def _unpadded(self, buffer: torch.Tensor) -> torch.Tensor:
+    def _view_heads(self, buffer: torch.Tensor) -> torch.Tensor:
         """Returns the part [seeds, classes, d + 1] of a buffer that holds heads, as a view."""
         return buffer[:, : self._shape[1], : self._shape[2]]
 
@@ -200,7 +203,9 @@ class Training:
             return FullBatchSum(gradients, self._weights)
         n, rate = gradients.rows.n, mechanism.sample_rate
         samplers = [
-            self._releases.sampler(seed, PoissonSampler(n, rate, stream(seed, "sampling")))
+            self._releases.choose_sampler(
+                seed, PoissonSampler(n, rate, open_stream(seed, "sampling"))
+            )
             for seed in seeds
         ]
         if self._native:
@@ -211,24 +216,24 @@ class Training:
     @property
     def heads(self) -> torch.Tensor:
         """The weights that would be returned now, [seeds, classes, d + 1]."""
-        return self._unpadded(self._weights if self._average is None else self._average)
+        return self._view_heads(self._weights if self._average is None else self._average)
 
     @torch.inference_mode()
-    def advance(self, steps: int) -> None:
+    def take_steps(self, steps: int) -> None:
         """Takes the next `steps` steps of every seed."""
         stop = self.taken + steps
         while self.taken < stop:
             prepared = self.taken + min(self._batches_at_once, stop - self.taken)
-            self._sum.prepare(prepared - self.taken)
+            self._sum.draw_batches(prepared - self.taken)
             while self.taken < prepared:
-                if self._descend():
+                if self._descend_compiled():
                     continue
                 block = min(self._block, prepared - self.taken)
-                drawn = self._noise.draw(block, self._deviation).unflatten(2, self._shape[1:])
+                drawn = self._noise.draw_steps(block, self._deviation).unflatten(2, self._shape[1:])
                 for noise in drawn.unbind(1):
-                    self._step(noise)
+                    self._take_step(noise)
 
-    def _descend(self) -> bool:
+    def _descend_compiled(self) -> bool:
         """Takes the next plain steps in compiled code; False where there is none."""
         if not self._plain or not isinstance(self._sum, NativePoissonSum):
             return False
@@ -237,11 +242,11 @@ class Training:
             return False
         steps = len(batches.sizes)
         window = slice(self.taken, self.taken + steps)
-        fused_step.descend(
+        fused_step.take_steps(
             *batches.arrays,
             batches.rows,
             batches.sizes,
-            *self._noise.source(self._deviation),
+            *self._noise.noise_source(self._deviation),
             self._lengths[window],
             self._weights.numpy(),
             self._shape[1],
@@ -252,8 +257,8 @@ class Training:
         self.taken += steps
         return True
 
-    def _step(self, noise: torch.Tensor) -> None:
-        release, weights = self._unpadded(self._release), self._unpadded(self._weights)
+    def _take_step(self, noise: torch.Tensor) -> None:
+        release, weights = self._view_heads(self._release), self._view_heads(self._weights)
         if self._releases.observer is None and self._constant == 1:
             release.copy_(noise)
             self._sum.add_to(self._release)
@@ -264,7 +269,7 @@ class Training:
             if self._releases.observer is None:
                 release.add_(noise)
             else:
-                release.copy_(self._releases.observed(GRADIENTS, release, noise, self._seeds))
+                release.copy_(self._releases.observe_sums(GRADIENTS, release, noise, self._seeds))
         release.div_(self._divisor)
         if self._longest is not None:
             norms = torch.linalg.vector_norm(release, dim=(1, 2), keepdim=True)
@@ -274,7 +279,7 @@ class Training:
             weights.copy_(self._parameters)
             weights[..., -1] *= self._constant
         if self._average is not None and self._mixing is not None:
-            self._unpadded(self._average).lerp_(weights, float(self._mixing[self.taken]))
+            self._view_heads(self._average).lerp_(weights, float(self._mixing[self.taken]))
         self.taken += 1
 
 

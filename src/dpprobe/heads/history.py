@@ -35,14 +35,14 @@ class History:
         self._record = record
         self._sigmoid = sigmoid
 
-    def add(self, step: int, weights: torch.Tensor) -> None:
+    def add_record(self, step: int, weights: torch.Tensor) -> None:
         """Adds a record a seed: its loss on the first 10,000 training rows, `record`'s values.
 
         The loss is a mean with the rows' weights, where units of privacy have several rows.
         """
         if self._record is None:
             return
-        losses = self._losses(weights)
+        losses = self._compute_losses(weights)
         epoch = step * self._sample_rate
         further = self._record(step, weights) or {}
         for index, loss in enumerate(losses):
@@ -51,11 +51,11 @@ class History:
                 {"seed_index": index, "step": step, "epoch": epoch, "train_loss": loss, **values}
             )
 
-    def _losses(self, weights: torch.Tensor) -> list[float]:
+    def _compute_losses(self, weights: torch.Tensor) -> list[float]:
         total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
         counted = 0.0
         flat = weights.flatten(0, 1)
-        for start, stop, block in self._rows.blocks(12 * len(flat)):
+        for start, stop, block in self._rows.read_blocks(12 * len(flat)):
             if start >= LOSS_ROWS:
                 break
             logits = torch.addmm(flat[:, -1], block, flat[:, :-1].T)
@@ -73,7 +73,7 @@ class History:
     def _cross_entropy(self, logits: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         """Returns each row's loss, [m, seeds], of logits [m, seeds, classes]."""
         if self._sigmoid:
-            targets = self._rows.targets(start, stop).unsqueeze(1).expand_as(logits)
+            targets = self._rows.make_targets(start, stop).unsqueeze(1).expand_as(logits)
             losses = torch.nn.functional.binary_cross_entropy_with_logits(
                 logits, targets, reduction="none"
             )

@@ -47,7 +47,7 @@ def sized_weights(
     """Returns float32 [seeds, classes, dimension + 1] as `initial_weights` does, on the CPU."""
     start = np.zeros((len(seeds), classes, dimension + 1))
     for head, seed in zip(start, seeds, strict=True):
-        generator = entropy.generator(seed, "init")
+        generator = entropy.make_generator(seed, "init")
         if options.init == "torch":
             bound = 1 / math.sqrt(dimension)
             head[:] = generator.uniform(-bound, bound, size=head.shape)

@@ -72,7 +72,7 @@ class Lamb(Adam):
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         import torch  # heavy: planning imports this module
 
-        directions = self.direction(gradient)
+        directions = self.compute_direction(gradient)
         for layer in (slice(None, -1), slice(-1, None)):
             parameters, direction = weights[..., layer], directions[..., layer]
             sizes = [torch.linalg.vector_norm(part, dim=(1, 2), keepdim=True)
@@ -80,7 +80,7 @@ class Lamb(Adam):
             ratio = torch.where((sizes[0] > 0) & (sizes[1] > 0), sizes[0] / sizes[1], 1.0)
             parameters.sub_(direction.mul_(ratio), alpha=rate)
 
-    def reference(
+    def make_reference(
         self,
         parameters: Iterable[torch.nn.Parameter],  # noqa: ARG002
     ) -> torch.optim.Optimizer:
@@ -100,4 +100,4 @@ def fit(
         eps=options.eps,
         **correction_constants(options.noise_correction, releases),
     )
-    return gradient_steps.train(options, rows, releases, optimiser, record=record)
+    return gradient_steps.train_heads(options, rows, releases, optimiser, record=record)

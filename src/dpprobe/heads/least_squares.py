@@ -14,7 +14,7 @@ Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOp
   |t| |x| <= S, or S sqrt(max_labels).
 
 The noise multipliers give `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2 to G. Then
-W = B (G* + lambda I)^-1 with G* from `second_order.spectrum` and lambda from
+W = B (G* + lambda I)^-1 with G* from `second_order.estimate_spectrum` and lambda from
 `second_order.ridge_of`: neither sees the data otherwise.
 
 Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
@@ -64,7 +64,7 @@ class Options(RowOptions):
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         return "none"
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gram = full_batch(GRAM, "sum of the clipped rows' outer products", self.longest**2)
         targets = full_batch(
             TARGETS,
@@ -86,36 +86,36 @@ def fit(
         Design,
         cross_moment,
         each_seed,
+        estimate_spectrum,
         ridge_of,
         second_moment,
-        spectrum,
     )
 
     private, classes = releases.plan.private, rows.num_classes
     norm = 1.0 if rows.multi_label else math.sqrt(1 - 1 / classes) if classes > 1 else 1.0
     with torch.inference_mode():
         design = Design(options, rows, private=private)
-        gram = rows.cached(design.key("gram"), lambda: second_moment(design))
+        gram = rows.make_once(design.cache_key("gram"), lambda: second_moment(design))
         longest = math.sqrt(options.max_labels) if private else math.inf
         targets_of = regression_targets(rows, longest)
-        targets = rows.cached(
-            (*design.key("targets"), options.max_labels),
+        targets = rows.make_once(
+            (*design.cache_key("targets"), options.max_labels),
             lambda: cross_moment(design, targets_of, classes, longest),
         )
 
-        def solve(seed_releases: Releases) -> torch.Tensor:
-            noisy = seed_releases.symmetric(GRAM, gram.one_seed)[0]
-            matrix = spectrum(noisy, seed_releases.deviation(GRAM))
-            right = seed_releases.gaussian(TARGETS, targets.one_seed)[0]
+        def solve_seed(seed_releases: Releases) -> torch.Tensor:
+            noisy = seed_releases.release_symmetric(GRAM, gram.one_seed)[0]
+            matrix = estimate_spectrum(noisy, seed_releases.noise_deviation(GRAM))
+            right = seed_releases.release_gaussian(TARGETS, targets.one_seed)[0]
             plan = seed_releases.plan
-            noise = [plan.mechanism(name).noise_multiplier for name in (GRAM, TARGETS)]
+            noise = [plan.find_mechanism(name).noise_multiplier for name in (GRAM, TARGETS)]
             ridge = ridge_of(design, options.ridge, options.longest, noise[0], noise[1], matrix)
-            weights = design.weights(matrix.solve(right, ridge) * norm)
+            weights = design.make_weights(matrix.solve_ridge(right, ridge) * norm)
             if not rows.multi_label:
                 weights[:, -1] += 1 / classes
             return weights
 
-        weights = each_seed(releases, (GRAM, TARGETS), solve, head=options.head)
+        weights = each_seed(releases, (GRAM, TARGETS), solve_seed, head=options.head)
     history = history_without_loss(weights, record, step=1, epoch=1.0)
     return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)
 
@@ -129,11 +129,11 @@ def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Te
 
     classes = rows.num_classes
 
-    def several(piece: Piece) -> torch.Tensor:
+    def targets_of_several(piece: Piece) -> torch.Tensor:
         return clipped_labels(rows, piece, longest)
 
-    def one(piece: Piece) -> torch.Tensor:
-        centred = rows.targets(piece.start, piece.stop).double() - 1 / classes
+    def targets_of_one(piece: Piece) -> torch.Tensor:
+        centred = rows.make_targets(piece.start, piece.stop).double() - 1 / classes
         return centred * ((1 - MARGIN) / max(math.sqrt(1 - 1 / classes), 0.5))
 
-    return several if rows.multi_label else one
+    return targets_of_several if rows.multi_label else targets_of_one

@@ -26,7 +26,9 @@ logger = logging.getLogger("dpprobe")
 Array = npt.NDArray[np.float64]
 
 
-def _losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_losses(
+    logits: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns each row's loss [m] and its derivative by the logits [classes, m].
 
     The derivative takes the logits' place.
@@ -41,7 +43,7 @@ def _losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return losses, logs.exp_().scatter_(0, index, -1.0, reduce="add")
 
 
-def _reason(status: int, max_iterations: int) -> str:
+def _explain_status(status: int, max_iterations: int) -> str:
     """Says why a fit ended early, and what that means, by the solver's status."""
     if status == 1:
         return (
@@ -80,30 +82,30 @@ class Objective:
         # One a unit, or one for each of its labels.
         self.decisions = total * (data.num_classes if data.multi_label else 1)
         mean = torch.zeros(self._dimension, dtype=torch.float64, device=self.device)
-        for block in data.blocks():
-            mean += self._weighted(block.features, block).sum(0, dtype=torch.float64)
+        for block in data.read_blocks():
+            mean += self._weigh_rows(block.features, block).sum(0, dtype=torch.float64)
         self._centre = (mean / total).to(torch.float32)
         square = torch.zeros_like(mean)
-        for block in data.blocks(12 * self._dimension):
+        for block in data.read_blocks(12 * self._dimension):
             distances = (block.features - self._centre).double().square_()
-            square += self._weighted(distances, block).sum(0)
+            square += self._weigh_rows(distances, block).sum(0)
         deviation = (square / total).sqrt()
         if one_scale:
             deviation = torch.where(deviation > 0, deviation.square().mean().sqrt(), 0.0)
         constant = deviation <= 1e-6 * self._centre.abs().clamp(min=1e-30)
         self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
 
-    def _weighted(self, values: torch.Tensor, block: Block) -> torch.Tensor:
+    def _weigh_rows(self, values: torch.Tensor, block: Block) -> torch.Tensor:
         """Returns values [m, d] of a block's rows times the rows' weights."""
         if self._data.weights is None:
             return values
         return values * self.everyone[block.start : block.stop, None]
 
-    def zeros(self) -> Array:
+    def zero_parameters(self) -> Array:
         """Returns parameters that are all 0."""
         return np.zeros((self._classes, self._dimension + 1))
 
-    def folds(self, count: int) -> torch.Tensor:
+    def assign_folds(self, count: int) -> torch.Tensor:
         """Returns the fold of each row, int64 [rows]; all rows of a unit are in one.
 
         Units go round the folds in the order of their first rows.
@@ -122,7 +124,7 @@ class Objective:
         centre = self._centre.cpu().numpy().astype(np.float64)
         return np.column_stack([weights, parameters[:, -1] - weights @ centre])
 
-    def solve(
+    def find_minimum(
         self,
         row_weights: torch.Tensor,
         penalty: float,
@@ -140,16 +142,16 @@ class Objective:
         """
         total = float(row_weights.sum())
 
-        def objective(flat: Array) -> tuple[float, Array]:
+        def evaluate_flat(flat: Array) -> tuple[float, Array]:
             parameters = flat.reshape(start.shape)
-            loss, gradient = self._evaluate(parameters, row_weights)
+            loss, gradient = self._evaluate_loss(parameters, row_weights)
             loss, gradient = loss / total, gradient / total
             loss += penalty / 2 * float(np.square(parameters[:, :-1]).sum())
             gradient[:, :-1] += penalty * parameters[:, :-1]
             return loss, gradient.ravel()
 
         result = minimize(
-            objective,
+            evaluate_flat,
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
@@ -170,23 +172,23 @@ class Objective:
         if slope > tolerance and not result.success:
             logger.warning(
                 "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",
-                penalty, slope, tolerance, _reason(result.status, max_iterations),
+                penalty, slope, tolerance, _explain_status(result.status, max_iterations),
             )  # fmt: skip
         solution: Array = result.x.reshape(start.shape)
         return solution
 
-    def loss(self, parameters: Array, row_weights: torch.Tensor) -> float:
+    def mean_loss(self, parameters: Array, row_weights: torch.Tensor) -> float:
         """Returns the mean cross-entropy over the weighted rows, without the penalty."""
-        return self._evaluate(parameters, row_weights)[0] / float(row_weights.sum())
+        return self._evaluate_loss(parameters, row_weights)[0] / float(row_weights.sum())
 
-    def correct(self, parameters: Array, chosen: torch.Tensor) -> float:
+    def count_correct(self, parameters: Array, chosen: torch.Tensor) -> float:
         """Counts the right decisions over the chosen rows: one a row, or one for each label.
 
         Rows count by their weights.
         """
         right = torch.zeros((), dtype=torch.float64, device=self.device)
         weights, bias = self._on_device(parameters)
-        for block, features in self._centred():
+        for block, features in self._read_centred():
             logits = torch.addmm(bias, weights, features.T)
             labels = self._data.labels[block]
             hits = (
@@ -197,15 +199,15 @@ class Objective:
             right += by_row @ self.everyone[block][picked].double()
         return float(right)
 
-    def _evaluate(self, parameters: Array, row_weights: torch.Tensor) -> tuple[float, Array]:
+    def _evaluate_loss(self, parameters: Array, row_weights: torch.Tensor) -> tuple[float, Array]:
         """Returns the summed cross-entropy and its gradient, both over the weighted rows."""
         weights, bias = self._on_device(parameters)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         product = torch.zeros(weights.shape, dtype=torch.float64, device=self.device)
         sums = torch.zeros(self._classes, dtype=torch.float64, device=self.device)
-        for block, features in self._centred():
+        for block, features in self._read_centred():
             block_weights = row_weights[block]
-            losses, residuals = _losses(
+            losses, residuals = _compute_losses(
                 torch.addmm(bias, weights, features.T), self._data.labels[block]
             )
             loss += (losses * block_weights).sum(dtype=torch.float64)
@@ -221,6 +223,6 @@ class Objective:
         moved = torch.from_numpy(both).to(device=self.device, dtype=torch.float32)
         return moved[:, :-1].contiguous(), moved[:, -1:]
 
-    def _centred(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        for start, stop, features in self._data.blocks(8 * self._dimension):
+    def _read_centred(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        for start, stop, features in self._data.read_blocks(8 * self._dimension):
             yield slice(start, stop), features - self._centre

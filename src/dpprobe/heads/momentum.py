@@ -88,16 +88,16 @@ class Momentum(Optimiser):
         self._velocity.mul_(self._beta).add_(gradient)
         weights.add_(self._velocity, alpha=-rate)
 
-    def state(self) -> dict[str, State]:
+    def copy_state(self) -> dict[str, State]:
         return {} if self._velocity is None else {"velocity": self._velocity.clone()}
 
-    def restore(self, state: Mapping[str, State]) -> None:
+    def restore_state(self, state: Mapping[str, State]) -> None:
         import torch  # as above
 
         velocity = state.get("velocity")
         self._velocity = velocity.clone() if isinstance(velocity, torch.Tensor) else None
 
-    def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch  # as above
 
         return torch.optim.SGD(parameters, lr=1.0, momentum=self._beta)
@@ -109,6 +109,6 @@ def fit(
     """Trains one head a seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    return gradient_steps.train(
+    return gradient_steps.train_heads(
         options, rows, releases, partial(Momentum, beta=options.beta), record=record
     )

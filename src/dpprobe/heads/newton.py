@@ -26,7 +26,7 @@ null, by its own bound:
   released is divided by sqrt(K): S, or S / 2.
 
 Together T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. The mean of the
-shared Hessians released so far, by `second_order.spectrum`, is what a step uses.
+shared Hessians released so far, by `second_order.estimate_spectrum`, is what a step uses.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Options(PreconditionedDescentOptions):
         """Returns the number that a row's gradient is divided by before its release."""
         return float(classes**0.5) if self._divided else 1.0
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         hessians = full_batch(
             HESSIANS,
             "sum of the clipped rows' outer products, weighted by their mean curvature relative to "
@@ -160,11 +160,11 @@ def fit(
         clip = options.gradient_bound * scale if releases.plan.private else math.inf
         descent = Descent(options, rows, releases, clip, scale=scale, record=record)
 
-        def train(seed_releases: Releases) -> torch.Tensor:
-            return descent.run(seed_releases, hessians(descent, seed_releases))
+        def train_seed(seed_releases: Releases) -> torch.Tensor:
+            return descent.take_steps(seed_releases, hessians(descent, seed_releases))
 
-        weights = each_seed(releases, (HESSIANS, GRADIENTS), train, head=options.head)
-        return descent.fitted(weights)
+        weights = each_seed(releases, (HESSIANS, GRADIENTS), train_seed, head=options.head)
+        return descent.make_fitted(weights)
 
 
 class SharedHessians:
@@ -177,27 +177,29 @@ class SharedHessians:
     def __call__(
         self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
     ) -> tuple[torch.Tensor, float]:
-        from dpprobe.heads.second_order import spectrum  # imports torch
+        from dpprobe.heads.second_order import estimate_spectrum  # imports torch
 
         releases = self._releases
-        self._add(weights)
+        self._add_hessian(weights)
         assert self._total is not None
         shrink = math.sqrt(step + 1)
-        mean = spectrum(self._total / (step + 1), releases.deviation(HESSIANS) / shrink)
-        multiplier = releases.plan.mechanism(HESSIANS).noise_multiplier / shrink
-        solver = self._descent.solver(releases, mean, multiplier)
+        mean = estimate_spectrum(
+            self._total / (step + 1), releases.noise_deviation(HESSIANS) / shrink
+        )
+        multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier / shrink
+        solver = self._descent.make_solver(releases, mean, multiplier)
         return solver(step, weights, gradients, distance)
 
-    def _add(self, weights: torch.Tensor) -> None:
+    def _add_hessian(self, weights: torch.Tensor) -> None:
         """Releases the Hessian at the weights; the exact one is freed on return."""
         from dpprobe.heads.second_order import second_moment  # imports torch
 
         descent = self._descent
-        factors = descent.design.factors(weights)
+        factors = descent.design.make_factors(weights)
         exact = second_moment(
-            descent.design, lambda _, block: descent.curvatures(block, factors).mean(1)
+            descent.design, lambda _, block: descent.compute_curvatures(block, factors).mean(1)
         )
-        released = self._releases.symmetric(HESSIANS, exact.one_seed)[0]
+        released = self._releases.release_symmetric(HESSIANS, exact.one_seed)[0]
         self._total = released if self._total is None else self._total.add_(released)
 
 
@@ -212,28 +214,28 @@ class PerClassHessians:
     ) -> tuple[torch.Tensor, float]:
         import torch  # heavy: planning imports this module
 
-        self._releases.count(HESSIANS, 1)
+        self._releases.count_releases(HESSIANS, 1)
         out, gains = torch.empty_like(gradients), []
         for label in range(len(gradients)):
-            solver = self._solver(label, weights)
+            solver = self._make_solver(label, weights)
             out[label], gain = solver(step, weights, gradients[label], distance[label])
             gains.append(gain)
         return out, max(gains)
 
-    def _solver(self, label: int, weights: torch.Tensor) -> Precondition:
+    def _make_solver(self, label: int, weights: torch.Tensor) -> Precondition:
         """Releases one class's part of the stack, which is divided by sqrt(K), and solves with it.
 
         The parts are too large to hold at once, so they are released one by one.
         """
-        from dpprobe.heads.second_order import second_moment, spectrum  # imports torch
+        from dpprobe.heads.second_order import estimate_spectrum, second_moment  # imports torch
 
         descent, releases = self._descent, self._releases
         root = math.sqrt(descent.rows.num_classes)
-        factors = descent.design.factors(weights)
+        factors = descent.design.make_factors(weights)
         exact = second_moment(
-            descent.design, lambda _, block: descent.curvatures(block, factors)[:, label]
-        ).over(root)
-        released = releases.symmetric(HESSIANS, exact.one_seed, counted=False)[0].mul_(root)
-        hessian = spectrum(released, releases.deviation(HESSIANS) * root)
-        multiplier = releases.plan.mechanism(HESSIANS).noise_multiplier * root
-        return descent.solver(releases, hessian, multiplier)
+            descent.design, lambda _, block: descent.compute_curvatures(block, factors)[:, label]
+        ).divide_by(root)
+        released = releases.release_symmetric(HESSIANS, exact.one_seed, counted=False)[0].mul_(root)
+        hessian = estimate_spectrum(released, releases.noise_deviation(HESSIANS) * root)
+        multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier * root
+        return descent.make_solver(releases, hessian, multiplier)

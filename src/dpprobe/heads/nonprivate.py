@@ -71,7 +71,7 @@ class Options(MethodOptions):
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
         return "sigmoid" if multi_label else "softmax"
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return ()
 
 
@@ -88,10 +88,12 @@ def fit(
     with torch.inference_mode():
         objective = Objective(rows)
         penalty = choose_penalty(objective, options)
-        solution = solve(objective, objective.everyone, penalty, objective.zeros(), options)
+        solution = find_minimum(
+            objective, objective.everyone, penalty, objective.zero_parameters(), options
+        )
         weights = objective.raw_weights(solution)
         repeated = np.repeat(weights[None].astype(np.float32), len(releases.seeds), axis=0)
-        loss = objective.loss(solution, objective.everyone)
+        loss = objective.mean_loss(solution, objective.everyone)
         history = [
             {"seed_index": index, "step": 0, "epoch": 0.0, "train_loss": loss, "penalty": penalty}
             for index in range(len(releases.seeds))
@@ -103,11 +105,11 @@ def fit(
     return Fitted(weights=repeated, steps=0, history=history if record is not None else [])
 
 
-def solve(
+def find_minimum(
     objective: Objective, row_weights: torch.Tensor, penalty: float, start: Array, options: Options
 ) -> Array:
     """Returns the minimiser over the weighted rows, as exact as the options ask."""
-    return objective.solve(
+    return objective.find_minimum(
         row_weights,
         penalty,
         start,
@@ -126,8 +128,8 @@ def choose_penalty(objective: Objective, options: Options) -> float:
     candidates = sorted(options.penalties, reverse=True)
     if len(candidates) == 1:
         return candidates[0]
-    fold_of = objective.folds(options.folds)
-    solutions = [objective.zeros() for _ in range(options.folds)]
+    fold_of = objective.assign_folds(options.folds)
+    solutions = [objective.zero_parameters() for _ in range(options.folds)]
     accuracies: dict[float, float] = {}
     for candidate in candidates:
         correct = 0.0
@@ -136,8 +138,8 @@ def choose_penalty(objective: Objective, options: Options) -> float:
             if not bool(held.any()) or bool(held.all()):  # fewer units than folds
                 continue
             training = objective.everyone.masked_fill(held, 0.0)
-            solutions[fold] = solve(objective, training, candidate, solutions[fold], options)
-            correct += objective.correct(solutions[fold], held)
+            solutions[fold] = find_minimum(objective, training, candidate, solutions[fold], options)
+            correct += objective.count_correct(solutions[fold], held)
         accuracies[candidate] = min(1.0, correct / objective.decisions)
         highest = max(accuracies.values())
         error = math.sqrt(highest * (1 - highest) / objective.n)

@@ -41,12 +41,12 @@ class Normalisation(Options):
     kind: str
 
     @model_serializer(mode="wrap")
-    def _brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
+    def _write_brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
         """A kind without parameters is written as a bare word."""
         values: dict[str, Any] = handler(self)
         return self.kind if len(values) == 1 else values
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         """Returns what it releases of n rows, noise multipliers up to a common factor."""
         return ()
 
@@ -97,7 +97,7 @@ class AroundCentre(Priced):
     Divided by n, which is public, the sum is the mean.
     """
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (full_batch(CENTRE, "sum of the rows, each scaled to unit norm", 1.0),)
 
 
@@ -145,10 +145,10 @@ class Whitened(AroundCentre):
         "them white.",
     )
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:
         moment = full_batch(SECOND_MOMENT, "sum of the centred rows' outer products", 1.0)
         share = self.moment_share
-        return split_budget([(1 - share, super().releases(n)), (share, (moment,))])
+        return split_budget([(1 - share, super().list_releases(n)), (share, (moment,))])
 
 
 class Channels(Priced):
@@ -197,7 +197,7 @@ class Channels(Priced):
         description="Added to each channel's variance, so that quiet channels are not blown up.",
     )
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (
             full_batch(
                 CHANNEL_MEANS,

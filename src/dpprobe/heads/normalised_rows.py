@@ -20,25 +20,25 @@ from dpprobe.privacy.releases import Releases
 _MARGIN = 4 * 2.0**-24
 
 
-def normalise(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
+def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
     """Returns the rows of a training set after a normalisation.
 
     One that looks at each row alone is done once for all methods and seeds of a job. A priced one
     is released anew by each fit, for one seed: so the rows are that seed's alone.
     """
     if not spec.priced:
-        return data.cached(spec, lambda: Rows(data, Transform(spec)))
+        return data.make_once(spec, lambda: Rows(data, Transform(spec)))
     assert len(releases.seeds) == 1, "a priced normalisation is released for one seed at a time"
     if isinstance(spec, kinds.Channels):
         return Rows(data, Transform(spec, _channel_statistics(data, spec, releases)))
     assert isinstance(spec, kinds.AroundCentre), spec
-    centre = _centre(data, releases)
+    centre = _release_centre(data, releases)
     if isinstance(spec, kinds.Whitened):
         return whitened_rows(data, spec, centre, releases)
     return Rows(data, Transform(spec, {CENTRE: centre}))
 
 
-def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
+def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     """Returns the noisy sum of the unit rows over n, float32 [d].
 
     A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
@@ -47,19 +47,22 @@ def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     nothing: a centre that is noise alone would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
-    grid = releases.grid(1.0, data.n)
-    for start, block in data.blocks():
+    grid = releases.make_grid(1.0, data.n)
+    for start, block in data.read_blocks():
         factors = unit_scale(data.lengths[start : start + len(block)]).double()
         factors *= 1 - _MARGIN
         if data.weights is not None:
             factors *= data.weights[start : start + len(block)]
         if devices.has_kernels(data.device):
             in_steps = factors.div_(grid.step).numpy()
-            grid_rows.add(block.numpy(), in_steps, grid.whole, total.numpy())
+            grid_rows.add_rows(block.numpy(), in_steps, grid.whole, total.numpy())
         else:
-            total += grid.units(block * factors[:, None]).sum(0)
-    noisy = releases.gaussian(CENTRE, GridSum(total[None], grid.step))[0]
-    square, noise = float(noisy.square().sum()), data.dimension * releases.deviation(CENTRE) ** 2
+            total += grid.round_to_steps(block * factors[:, None]).sum(0)
+    noisy = releases.release_gaussian(CENTRE, GridSum(total[None], grid.step))[0]
+    square, noise = (
+        float(noisy.square().sum()),
+        data.dimension * releases.noise_deviation(CENTRE) ** 2,
+    )
     shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
     return (shrunk / data.n).to(torch.float32)
 
@@ -73,23 +76,27 @@ def _channel_statistics(
     nothing: the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
     """
 
-    def released(name: str, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def release_statistic(
+        name: str, statistic: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
         bound = releases.sensitivity(name) * (1 - _MARGIN)
-        grid = releases.grid(bound, data.n)
+        grid = releases.make_grid(bound, data.n)
         total = torch.zeros(spec.channels, dtype=torch.float64, device=data.device)
-        for start, block in data.blocks():
+        for start, block in data.read_blocks():
             usable = data.lengths[start : start + len(block)].isfinite()
             vectors = statistic(by_channel(block, spec.channels)).to(torch.float64)
             norms = torch.linalg.vector_norm(vectors, dim=1)
             factors = torch.where(usable, (bound / norms).clamp(max=1), 0.0)
             if data.weights is not None:
                 factors *= data.weights[start : start + len(block)]
-            total += grid.units(vectors * factors[:, None]).sum(0)
-        return releases.gaussian(name, GridSum(total[None], grid.step))[0] / data.n
+            total += grid.round_to_steps(vectors * factors[:, None]).sum(0)
+        return releases.release_gaussian(name, GridSum(total[None], grid.step))[0] / data.n
 
-    means = released(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))
+    means = release_statistic(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))
     centre = means.to(torch.float32)[:, None]
-    raw = released(CHANNEL_DEVIATIONS, lambda block: (block - centre).square_().mean(2).sqrt_())
+    raw = release_statistic(
+        CHANNEL_DEVIATIONS, lambda block: (block - centre).square_().mean(2).sqrt_()
+    )
     deviations = raw.clamp(min=0).square_().add_(spec.floor).sqrt_()
     return {
         CHANNEL_MEANS: means.to(torch.float32),

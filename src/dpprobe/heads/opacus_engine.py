@@ -20,7 +20,7 @@ from dpprobe.heads.optimiser import Optimiser
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
-from dpprobe.privacy.randomness import stream, stream_seed
+from dpprobe.privacy.randomness import open_stream, stream_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import poisson_batches
 from dpprobe.progress import Progress
@@ -48,7 +48,7 @@ def train(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains like `gradient_steps.train`: same batches, same initial weights, Opacus's noise.
+    """Trains like `gradient_steps.train_heads`: same batches, same initial weights, Opacus's noise.
 
     Opacus's noise on the CPU takes 32 bits of the seed and stops at 5.77 standard deviations:
     one more reason why this is a reference and not the default.
@@ -57,14 +57,14 @@ def train(
       PrivacyError: when more steps were taken than were priced.
       ConfigError: when training diverged.
     """
-    mechanism = releases.plan.mechanism(GRADIENTS)
+    mechanism = releases.plan.find_mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
     weights = initial_weights(options, rows, releases.seeds)
     trainers = [
         _Trainer(options, rows, releases, optimiser, seed, start)
         for seed, start in zip(releases.seeds, weights, strict=True)
     ]
-    history.add(0, weights)
+    history.add_record(0, weights)
     taken = 0
     label = f"{options.head}, opacus: train"
     with (
@@ -75,13 +75,13 @@ def train(
         warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
         for stop in record_steps(mechanism.count):
             for trainer, head in zip(trainers, weights, strict=True):
-                trainer.advance(stop - taken)
+                trainer.take_steps(stop - taken)
                 head.copy_(trainer.average)
             steps = {trainer.taken for trainer in trainers}
-            releases.count(mechanism.name, max(steps) - taken)
-            progress.advance(stop - taken)
+            releases.count_releases(mechanism.name, max(steps) - taken)
+            progress.advance_by(stop - taken)
             taken = max(steps)
-            history.add(taken, weights)
+            history.add_record(taken, weights)
     return Fitted(weights=finite_weights(weights, options), steps=taken, history=history.records)
 
 
@@ -102,40 +102,40 @@ class _Trainer:
         seed: int,
         start: torch.Tensor,
     ) -> None:
-        mechanism = releases.plan.mechanism(GRADIENTS)
+        mechanism = releases.plan.find_mechanism(GRADIENTS)
         self._rows = rows
         self._sigmoid = options.loss == "sigmoid"
         self._usable = rows.norms.isfinite()
         self._batches = poisson_batches(
-            rows.n, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
+            rows.n, mechanism.sample_rate, mechanism.count, open_stream(seed, "sampling")
         )
         self._rates = learning_rates(options, mechanism.count)
         self._mixing = mixing_rates(options, mechanism.count)
-        self._model, self._optimizer = _build(releases, mechanism, optimiser, seed, start)
+        self._model, self._optimizer = _build_model(releases, mechanism, optimiser, seed, start)
         self.average = start.clone()
         self.taken = 0
 
-    def advance(self, steps: int) -> None:
+    def take_steps(self, steps: int) -> None:
         """Takes the next `steps` steps."""
         for _ in range(steps):
-            self._step(torch.from_numpy(next(self._batches)).to(self._rows.device))
+            self._take_step(torch.from_numpy(next(self._batches)).to(self._rows.device))
             mixing = 1.0 if self._mixing is None else float(self._mixing[self.taken])
-            self.average.lerp_(self._weights(), mixing)
+            self.average.lerp_(self._present_weights(), mixing)
             self.taken += 1
 
-    def _step(self, rows: torch.Tensor) -> None:
+    def _take_step(self, rows: torch.Tensor) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = float(self._rates[self.taken])
         self._optimizer.zero_grad(set_to_none=True)
-        logits = self._model(self._rows.gather(rows))
+        logits = self._model(self._rows.copy_rows(rows))
         # Opacus would pass a row's NaN on to the sum: such rows are left out before the loss.
         usable = logits.isfinite().all(1) & self._usable[rows]
         logits = logits.masked_fill(~usable.unsqueeze(1), 0.0)
         # A sum, since the mean over an empty batch is no number.
-        (self._losses(logits, self._rows.labels[rows]) * usable).sum().backward()
+        (self._compute_losses(logits, self._rows.labels[rows]) * usable).sum().backward()
         self._optimizer.step()
 
-    def _losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _compute_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Returns each row's loss, [m]."""
         if not self._sigmoid:
             return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -145,13 +145,13 @@ class _Trainer:
             logits, labels.to(logits.dtype), reduction="none"
         ).sum(1)
 
-    def _weights(self) -> torch.Tensor:
+    def _present_weights(self) -> torch.Tensor:
         """Returns the present weights, [classes, d + 1]."""
         linear = self._model._module
         return torch.cat([linear.weight.detach(), linear.bias.detach()[:, None]], dim=1)
 
 
-def _build(
+def _build_model(
     releases: Releases,
     mechanism: Mechanism,
     optimiser: Optimiser,
@@ -169,7 +169,7 @@ def _build(
     model = GradSampleModule(linear.train(), loss_reduction="sum")
     generator = torch.Generator(start.device).manual_seed(stream_seed(seed, "noise"))
     optimizer = DPOptimizer(
-        optimiser.reference(model.parameters()),
+        optimiser.make_reference(model.parameters()),
         noise_multiplier=mechanism.noise_multiplier,
         max_grad_norm=mechanism.sensitivity if releases.plan.private else _NO_CLIP,
         expected_batch_size=mechanism.sample_rate * releases.plan.n,

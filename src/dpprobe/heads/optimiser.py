@@ -29,15 +29,15 @@ class Optimiser(ABC):
         """Takes a step of length `rate` along `gradient`, of the weights' shape; may alter it."""
 
     @abstractmethod
-    def state(self) -> dict[str, State]:
+    def copy_state(self) -> dict[str, State]:
         """Returns a copy of all that the next steps depend on, beside the weights."""
 
     @abstractmethod
-    def restore(self, state: Mapping[str, State]) -> None:
+    def restore_state(self, state: Mapping[str, State]) -> None:
         """Goes on where another optimiser of the same constants stood at `state`."""
 
     @abstractmethod
-    def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Returns PyTorch's optimiser of the same steps; its rate is set at each step."""
 
 

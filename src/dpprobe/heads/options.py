@@ -30,7 +30,8 @@ def check_counts(mechanisms: Sequence[Mechanism]) -> None:
     for mechanism in mechanisms:
         if mechanism.count > MOST_STEPS.limit:
             raise ConfigError(
-                f"{mechanism.name}: steps {MOST_STEPS.fault(mechanism.count)} epochs, or a larger "
+                f"{mechanism.name}: steps {MOST_STEPS.describe_fault(mechanism.count)} epochs, or "
+                "a larger "
                 "batch_size"
             )
 
@@ -73,16 +74,16 @@ class MethodOptions(Options, ABC):
         return self
 
     @property
-    def undecided(self) -> bool:
-        """True if facts of the data decide the head: nothing is priced before `resolved`."""
+    def is_undecided(self) -> bool:
+        """True if facts of the data decide the head: nothing is priced before `resolve_choice`."""
         return False
 
-    def resolved(self, facts: DataFacts) -> MethodOptions:  # noqa: ARG002
+    def resolve_choice(self, facts: DataFacts) -> MethodOptions:  # noqa: ARG002
         """Returns the options that public facts of the data decide: these, but for `auto`."""
         return self
 
     @property
-    def trained(self) -> MethodOptions:
+    def trained_options(self) -> MethodOptions:
         """The options of the head that a fit trains: what was chosen, where the head is `auto`."""
         return self
 
@@ -94,7 +95,7 @@ class MethodOptions(Options, ABC):
         """Returns who chose the head, and from which facts, for the privacy statement."""
         return None
 
-    def asked(self) -> dict[str, Any]:
+    def asked_options(self) -> dict[str, Any]:
         """Returns the options as the plain values whose change makes a job run again."""
         return self.model_dump(mode="json")
 
@@ -128,7 +129,7 @@ class MethodOptions(Options, ABC):
         return None
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """True if all that the head releases is exact: sums of integers, noise rounded to them."""
         return self.private
 
@@ -165,11 +166,11 @@ class MethodOptions(Options, ABC):
         """Returns the public files whose change makes the head stale, such as initial weights."""
         return tuple(self.public_files().values())
 
-    def identity(self) -> dict[str, Any]:
+    def identity_options(self) -> dict[str, Any]:
         """Returns the options that decide the head: all but the paths of public files."""
         return self.model_dump(mode="json", exclude=set(self.paths))
 
-    def located(self, *, dataset: str, backbone: str) -> Self:
+    def fill_paths(self, *, dataset: str, backbone: str) -> Self:
         """Returns the options of a dataset's and backbone's cells, with both names put into paths.
 
         Raises:
@@ -189,21 +190,21 @@ class MethodOptions(Options, ABC):
         return self.model_copy(update=changes)
 
     @abstractmethod
-    def releases(self, n: int) -> tuple[Mechanism, ...]:
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:
         """Returns what the head itself releases of n rows, noise up to a common factor."""
 
-    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+    def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
         """Returns all that a fit on n rows releases, noise multipliers up to a common factor.
 
         Raises:
           ConfigError: when n rows are too few for the options.
         """
-        released = self.releases(n)
+        released = self.list_releases(n)
         if not isinstance(self.normalize, Priced):
             return released
         share = self.normalize.share
-        return split_budget([(share, self.normalize.releases(n)), (1 - share, released)])
+        return split_budget([(share, self.normalize.list_releases(n)), (1 - share, released)])
 
-    def selection(self, n: int) -> Selection | None:  # noqa: ARG002
+    def priced_selection(self, n: int) -> Selection | None:  # noqa: ARG002
         """Returns the search whose best run alone is released; None where there is none."""
         return None

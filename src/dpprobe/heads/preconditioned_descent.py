@@ -91,7 +91,7 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
             return self.init_bias
         return -math.log(max(classes - 1, 1)) if self.loss == "sigmoid" else 0.0
 
-    def curvature(self, classes: int) -> float:
+    def loss_curvature(self, classes: int) -> float:
         """Returns h, the curvature of a row's loss at equal logits, per unit of x x^T."""
         if self.loss == "softmax":
             return 1 / classes
@@ -129,34 +129,36 @@ class Descent:
 
         self.options, self.rows = options, rows
         self.design = Design(options, rows, private=releases.plan.private)
-        self.curvature = options.curvature(rows.num_classes)
+        self.curvature = options.loss_curvature(rows.num_classes)
         self.loss = Loss(sigmoid=options.loss == "sigmoid", clip=clip)
         self.start = default_start(options, rows) if start is None else start
-        self._steps = releases.plan.mechanism(GRADIENTS).count
+        self._steps = releases.plan.find_mechanism(GRADIENTS).count
         self._scale = scale
         self._record = record
         self._snapshots: list[list[torch.Tensor]] = []
 
-    def weights(self, parameters: torch.Tensor) -> torch.Tensor:
+    def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
         """Returns float32 [K, d + 1] on normalised rows, of parameters counted from the start."""
-        return self.start + self.design.weights(parameters)
+        return self.start + self.design.make_weights(parameters)
 
-    def curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:
+    def compute_curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:
         """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
 
         For a softmax [m, 1]: the mean over classes.
 
         Args:
-          factors: `Design.factors` of weights.
+          factors: `Design.make_factors` of weights.
         """
-        p = self.loss.probabilities(self.design.logits(block, factors))
+        p = self.loss.compute_probabilities(self.design.compute_logits(block, factors))
         if self.loss.sigmoid:
             return (p * (1 - p) / self.curvature).clamp_(0, 1)
         classes = self.rows.num_classes
         spread = 1 - p.square().sum(1, keepdim=True)
         return (spread * (classes / max(classes - 1, 1))).clamp_(0, 1)
 
-    def solver(self, releases: Releases, matrix: Spectrum, matrix_noise: float) -> Precondition:
+    def make_solver(
+        self, releases: Releases, matrix: Spectrum, matrix_noise: float
+    ) -> Precondition:
         """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, the same in every step.
 
         Args:
@@ -165,33 +167,33 @@ class Descent:
         """
         from dpprobe.heads.second_order import ridge_of  # imports torch
 
-        noise = releases.plan.mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
+        noise = releases.plan.find_mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
         longest = self.options.longest
         ridge = ridge_of(self.design, self.options.ridge, longest, matrix_noise, noise, matrix)
         penalty = ridge * self.curvature if self.options.penalised else 0.0
         gain = matrix.noise_gain(ridge)
 
-        def precondition(
+        def solve_gradients(
             _step: int, _weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
         ) -> tuple[torch.Tensor, float]:
-            return matrix.solve(gradients + penalty * distance, ridge), gain
+            return matrix.solve_ridge(gradients + penalty * distance, ridge), gain
 
-        return precondition
+        return solve_gradients
 
-    def run(self, releases: Releases, precondition: Precondition) -> torch.Tensor:
+    def take_steps(self, releases: Releases, precondition: Precondition) -> torch.Tensor:
         """Takes one seed's steps; returns its weights [K, d + 1] on normalised rows."""
         import torch  # heavy: planning imports this module
 
-        from dpprobe.heads.second_order import descend, gradient, step_rate
+        from dpprobe.heads.second_order import average_descent, step_rate, sum_gradients
 
         options, rows = self.options, self.rows
-        deviation = releases.deviation(GRADIENTS) * self._scale
+        deviation = releases.noise_deviation(GRADIENTS) * self._scale
         longest = options.step / self.curvature
 
-        def direction(step: int, parameters: torch.Tensor) -> tuple[torch.Tensor, float]:
-            weights = self.weights(parameters)
-            total = gradient(self.design, self.loss, weights).over(self._scale)
-            noisy = releases.gaussian(GRADIENTS, total.one_seed)[0] * self._scale
+        def compute_direction(step: int, parameters: torch.Tensor) -> tuple[torch.Tensor, float]:
+            weights = self.make_weights(parameters)
+            total = sum_gradients(self.design, self.loss, weights).divide_by(self._scale)
+            noisy = releases.release_gaussian(GRADIENTS, total.one_seed)[0] * self._scale
             towards, gain = precondition(step, weights, noisy, parameters)
             if options.learning_rate is not None:
                 return towards, options.learning_rate
@@ -199,12 +201,12 @@ class Descent:
 
         zero = torch.zeros_like(self.start, dtype=torch.float64)
         snapshots = None if self._record is None else [zero]
-        result = descend(zero, self._steps, direction, options.average, snapshots)
+        result = average_descent(zero, self._steps, compute_direction, options.average, snapshots)
         if snapshots is not None:
-            self._snapshots.append([self.weights(snapshot) for snapshot in snapshots])
-        return self.weights(result)
+            self._snapshots.append([self.make_weights(snapshot) for snapshot in snapshots])
+        return self.make_weights(result)
 
-    def fitted(self, weights: torch.Tensor) -> Fitted:
+    def make_fitted(self, weights: torch.Tensor) -> Fitted:
         """Returns all seeds' heads, and their history."""
         import torch  # as above
 
@@ -212,7 +214,7 @@ class Descent:
 
         history = History(self.rows, 1.0, self._record, sigmoid=self.loss.sigmoid)
         for step, snapshots in enumerate(zip(*self._snapshots, strict=True)):
-            history.add(step, torch.stack(snapshots))
+            history.add_record(step, torch.stack(snapshots))
         return Fitted(weights=weights.cpu().numpy(), steps=self._steps, history=history.records)
 
 

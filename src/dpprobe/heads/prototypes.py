@@ -52,7 +52,7 @@ class Options(RowOptions):
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         return "none"
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         sensitivity = self.longest * self.max_labels**0.5
         return (full_batch(CLASS_SUMS, "sum of each class's clipped rows", sensitivity),)
 
@@ -71,23 +71,23 @@ def fit(
     longest = math.sqrt(options.max_labels) if private else math.inf
     with torch.inference_mode():
         design = Design(options, rows, private=private)
-        sums = rows.cached(
-            (*design.key("class sums"), longest),
+        sums = rows.make_once(
+            (*design.cache_key("class sums"), longest),
             lambda: cross_moment(
                 design, lambda piece: clipped_labels(rows, piece, longest), classes, longest
             ),
         )
 
-        def directions(seed_releases: Releases) -> torch.Tensor:
-            noisy = seed_releases.gaussian(CLASS_SUMS, sums.one_seed)[0]
+        def release_directions(seed_releases: Releases) -> torch.Tensor:
+            noisy = seed_releases.release_gaussian(CLASS_SUMS, sums.one_seed)[0]
             weights = torch.zeros_like(noisy)
             lengths = torch.linalg.vector_norm(noisy[:, :-1], dim=1, keepdim=True)
             weights[:, :-1] = noisy[:, :-1] / lengths.clamp(min=1e-30)
             if design.offset > 0:
-                doubt = max(2 * seed_releases.deviation(CLASS_SUMS), 1e-30)
+                doubt = max(2 * seed_releases.noise_deviation(CLASS_SUMS), 1e-30)
                 weights *= (noisy[:, -1:] / doubt).clamp(0, 1)
             return weights.to(torch.float32)
 
-        weights = each_seed(releases, (CLASS_SUMS,), directions, head=options.head)
+        weights = each_seed(releases, (CLASS_SUMS,), release_directions, head=options.head)
     history = history_without_loss(weights, record, step=1, epoch=1.0)
     return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)

@@ -135,7 +135,7 @@ class Options(MethodOptions):
             "their probabilities instead"
         )
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (
             Mechanism(
                 name=CHOICES,
@@ -175,17 +175,17 @@ def fit(
 
     key = (options.public_features, options.candidates)
     with torch.inference_mode():
-        candidates = rows.cached(("candidates", *key), lambda: read_candidates(options, rows))
+        candidates = rows.make_once(("candidates", *key), lambda: read_candidates(options, rows))
         if len(candidates.entries) < options.top:
             raise ConfigError(
                 f"top {options.top}: {options.public_features} has {len(candidates.entries)} "
                 "candidates; write fewer, or name a file with more rows"
             )
-        scores = rows.cached(
+        scores = rows.make_once(
             ("candidates' scores", *key, options.similarity, options.max_labels),
             lambda: class_scores(options, rows, candidates),
         )
-        chosen = releases.exponential(CHOICES, scores).to(rows.device)
+        chosen = releases.release_exponential(CHOICES, scores).to(rows.device)
         means = torch.nn.functional.normalize(candidates.directions[chosen].mean(2), dim=2)
         biases = -(means @ candidates.centre)
         weights = torch.cat([means, biases[..., None]], 2)
@@ -222,7 +222,7 @@ def read_candidates(options: Options, rows: Rows) -> Candidates:
     count = min(options.candidates, len(usable))
     kept = usable[torch.arange(count, device=usable.device) * len(usable) // count]
     vectors = torch.empty((count, rows.dimension), device=rows.device)
-    for start, stop, block in public.blocks():
+    for start, stop, block in public.read_blocks():
         low, high = (int(torch.searchsorted(kept, end)) for end in (start, stop))
         vectors[low:high] = block[kept[low:high] - start]
     centre = vectors.mean(0, dtype=torch.float64).float()
@@ -251,16 +251,16 @@ def class_scores(options: Options, rows: Rows, candidates: Candidates) -> GridSu
     weight_bits = _weight_bits(rows)
     entries = candidates.entries
     total = torch.zeros((rows.num_classes, len(entries)), dtype=torch.float64, device=rows.device)
-    for start, stop, block in rows.blocks():
+    for start, stop, block in rows.read_blocks():
         vectors = on_grid(block, candidates.centre)
         shares = class_shares(options, rows, start, stop, weight_bits)
-        for low, high in _panels(len(entries), 12 * len(vectors)):
-            near = similarities(vectors, entries[low:high], options.similarity)
+        for low, high in _split_candidates(len(entries), 12 * len(vectors)):
+            near = compute_similarities(vectors, entries[low:high], options.similarity)
             total[:, low:high].addmm_(shares.T, near.double())
     return GridSum(total, 2.0 ** -(_SHARE_BITS + weight_bits))
 
 
-def similarities(
+def compute_similarities(
     vectors: torch.Tensor, entries: torch.Tensor, similarity: tuple[float, float]
 ) -> torch.Tensor:
     """Returns 2^16 s, rounded down: float32 [rows, candidates], of both on the grid."""
@@ -277,7 +277,7 @@ def class_shares(
 
     Those of a unit sum to at most 1, or `max_labels`; a row that must not contribute has none.
     """
-    shares = rows.targets(start, stop).double()
+    shares = rows.make_targets(start, stop).double()
     if rows.multi_label:
         labels = shares.sum(1, keepdim=True).clamp_(min=1)
         shares *= (options.max_labels / labels).clamp_(max=1)
@@ -295,7 +295,7 @@ def _weight_bits(rows: Rows) -> int:
     return min(_WEIGHT_BITS, _SCORE_BITS - _SHARE_BITS - rows.n.bit_length())
 
 
-def _panels(candidates: int, bytes_per_candidate: int) -> Iterator[tuple[int, int]]:
+def _split_candidates(candidates: int, bytes_per_candidate: int) -> Iterator[tuple[int, int]]:
     size = max(1, _PANEL_BYTES // bytes_per_candidate)
     for start in range(0, candidates, size):
         yield start, min(start + size, candidates)

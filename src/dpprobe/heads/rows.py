@@ -138,7 +138,7 @@ class Rows:
         self.n, self.dimension = data.n, data.dimension
         self.units, self.weights = data.units, data.weights
         self.num_classes, self.device = data.num_classes, data.device
-        self.multi_label, self.streamed = data.multi_label, data.streamed
+        self.multi_label, self.streamed = data.multi_label, data.is_streamed
         self.labels = data.labels
         self.transform = transform
         self._data = data
@@ -148,7 +148,7 @@ class Rows:
         self._left_out = left_out if transform.spec.priced and bool(left_out.any()) else None
         self._scale = self._row_scale()
         self.affine: Affine | None = None
-        self.lengths = torch.where(left_out, math.inf, self._lengths())
+        self.lengths = torch.where(left_out, math.inf, self._compute_lengths())
         self.norms = self.lengths.square().add_(1).sqrt_()
 
     def __len__(self) -> int:
@@ -177,7 +177,7 @@ class Rows:
         out[..., :-1] = (weights[..., :-1].double() @ self._whitener).to(weights.dtype)
         return out
 
-    def blocks(self, bytes_per_row: int = 0) -> Iterator[Block]:
+    def read_blocks(self, bytes_per_row: int = 0) -> Iterator[Block]:
         """Yields the rows in order, in blocks of about 4 MiB.
 
         Args:
@@ -186,11 +186,11 @@ class Rows:
         """
         feature_bytes = 4 * self.dimension
         size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
-        for start, block in self._data.blocks(size):
+        for start, block in self._data.read_blocks(size):
             stop = start + len(block)
-            yield Block(start, stop, self._normalised(block, slice(start, stop)))
+            yield Block(start, stop, self._normalise_rows(block, slice(start, stop)))
 
-    def gather(self, index: torch.Tensor) -> torch.Tensor:
+    def copy_rows(self, index: torch.Tensor) -> torch.Tensor:
         """Returns copies of rows [m, d].
 
         Raises:
@@ -202,9 +202,9 @@ class Rows:
                 'a method that samples rows needs them in memory; write batch_size: "full", or '
                 "raise memory_mb"
             )
-        return self._normalised(self._data.features[index], index)
+        return self._normalise_rows(self._data.features[index], index)
 
-    def _normalised(self, rows: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
+    def _normalise_rows(self, rows: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
         rows = self.transform(rows)
         if self._left_out is not None:
             rows[self._left_out[index]] = 0.0
@@ -214,7 +214,7 @@ class Rows:
         """Returns labels, int64 [m], or uint8 [m, num_classes]."""
         return self.labels[start:stop]
 
-    def targets(self, start: int, stop: int) -> torch.Tensor:
+    def make_targets(self, start: int, stop: int) -> torch.Tensor:
         """Returns float32 [m, num_classes] with a 1 at each label."""
         labels = self.labels[start:stop]
         if self.multi_label:
@@ -222,13 +222,13 @@ class Rows:
         targets = torch.zeros((len(labels), self.num_classes), device=self.device)
         return targets.scatter_(1, labels.unsqueeze(1), 1.0)
 
-    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+    def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns what `make` returned the first time: shared by the methods and seeds of a job."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[return-value]
 
-    def forget(self) -> None:
+    def drop_cache(self) -> None:
         """Drops what is cached, of a copy of the rows with other weights."""
         self._cache = {}
 
@@ -239,13 +239,13 @@ class Rows:
             return unit_scale(self._data.lengths.nan_to_num(posinf=0.0))
         return None
 
-    def _lengths(self) -> torch.Tensor:
+    def _compute_lengths(self) -> torch.Tensor:
         if self._scale is not None:
             return self._data.lengths * self._scale
         if isinstance(self.transform.spec, kinds.AroundCentre):
             return self._centred_lengths()
         lengths = torch.empty_like(self._data.lengths)
-        for block in self.blocks():
+        for block in self.read_blocks():
             lengths[block.start : block.stop] = row_lengths(block.features)
         return lengths
 
@@ -255,7 +255,7 @@ class Rows:
         usable = lengths.isfinite()
         unit = unit_scale(lengths)
         distances = torch.empty_like(lengths)
-        for start, block in self._data.blocks():
+        for start, block in self._data.read_blocks():
             window = slice(start, start + len(block))
             distances[window] = row_lengths((block * unit[window, None]).sub_(centre))
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)

@@ -19,7 +19,7 @@ DEFAULT_EMA_DECAY = 0.99
 def rate_of(options: GradientOptions, rows: Rows, releases: Releases) -> float:
     """Returns the learning rate of a fit, from public quantities alone."""
     return options.rate_on(
-        releases.plan.mechanism(GRADIENTS),
+        releases.plan.find_mechanism(GRADIENTS),
         noise=step_noise(releases),
         classes=rows.num_classes,
         dimension=rows.dimension,

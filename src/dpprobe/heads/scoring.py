@@ -13,7 +13,7 @@ from dpprobe.errors import DataError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import Normalisation
 from dpprobe.heads.rows import Transform
-from dpprobe.heads.training_set import chunks
+from dpprobe.heads.training_set import chunk_rows
 
 Link = Literal["softmax", "sigmoid", "none"]
 
@@ -36,11 +36,13 @@ def score_rows(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -
         )
     out = np.empty((seeds, len(features), classes), dtype=np.float32)
     with torch.inference_mode():
-        for transform, indices in together(heads.transforms):
+        for transform, indices in group_transforms(heads.transforms):
             group = weights[indices]
-            for start, stop in chunks(len(features), 4 * (3 * columns + group.shape[0] * classes)):
+            for start, stop in chunk_rows(
+                len(features), 4 * (3 * columns + group.shape[0] * classes)
+            ):
                 block = transform(features[start:stop].to(torch.float32))
-                out[indices, start:stop] = products(group, block).cpu().numpy()
+                out[indices, start:stop] = compute_scores(group, block).cpu().numpy()
     return out
 
 
@@ -60,7 +62,7 @@ def one_head(
     return Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
 
 
-def probabilities(
+def compute_probabilities(
     heads: Heads, features: npt.NDArray[np.float32], link: Link
 ) -> npt.NDArray[np.float32]:
     """Returns what the first head makes of [n, d] rows that are not yet normalised.
@@ -75,17 +77,17 @@ def probabilities(
       DataError: when the rows are not of the head's dimension.
     """
     scores = torch.from_numpy(score_rows(heads, features)[0])
-    return linked(scores.to(torch.float64), link).to(torch.float32).numpy()
+    return apply_link(scores.to(torch.float64), link).to(torch.float32).numpy()
 
 
-def linked(scores: torch.Tensor, link: Link) -> torch.Tensor:
+def apply_link(scores: torch.Tensor, link: Link) -> torch.Tensor:
     """Returns the probabilities of scores [n, classes]; the scores themselves for link none."""
     if link == "softmax":
         return scores.softmax(dim=1)
     return scores.sigmoid() if link == "sigmoid" else scores
 
 
-def products(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def compute_scores(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Returns the scores [seeds, m, classes] of heads [seeds, classes, d + 1] on normalised rows.
 
     Args:
@@ -96,7 +98,7 @@ def products(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return logits.view(-1, *weights.shape[:2]).transpose(0, 1)
 
 
-def together(transforms: Iterable[Transform]) -> list[tuple[Transform, list[int]]]:
+def group_transforms(transforms: Iterable[Transform]) -> list[tuple[Transform, list[int]]]:
     """Returns the different transforms, each with the positions of the heads that have it."""
     groups: dict[int, tuple[Transform, list[int]]] = {}
     for position, transform in enumerate(transforms):

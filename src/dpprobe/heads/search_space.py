@@ -25,7 +25,7 @@ class Range(Options):
             raise ValueError(f"low {self.low:g} has no logarithm; write a positive number")
         return self
 
-    def at(self, place: float) -> float:
+    def value_at(self, place: float) -> float:
         """Returns the number a part of the way from one end to the other, to six digits."""
         if self.log:
             value = self.low * (self.high / self.low) ** place

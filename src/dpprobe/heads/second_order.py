@@ -4,7 +4,7 @@ Rows are those of `clipped_row_options.RowOptions`: x of norm at most S, a const
 
 A weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w x x^T when a null
 row takes the place of a row, of Frobenius norm w |x|^2 <= S^2. It gets isometric symmetric noise
-(`Releases.symmetric`), off the diagonal of standard deviation s = sigma S^2 / sqrt(2).
+(`Releases.release_symmetric`), off the diagonal of standard deviation s = sigma S^2 / sqrt(2).
 
 A unit of privacy of several rows (`units`) adds the mean of what each of them would add alone:
 their weights u sum to at most 1. A gradient or a cross moment has u on the side of the factor,
@@ -44,7 +44,7 @@ from dpprobe.privacy.grid import (
     entry_bits,
     factor_bits,
     grid_step,
-    mirror,
+    mirror_upper,
     product_bits,
     towards_zero,
 )
@@ -130,17 +130,17 @@ class Design:
         self.norms = torch.hypot(clipped, self.constant.double())
         self.unit_weights = None if rows.weights is None else rows.weights.double()
 
-    def pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
-        """Yields the rows in order; see `Rows.blocks`."""
+    def read_pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
+        """Yields the rows in order; see `Rows.read_blocks`."""
         affine = self.rows.affine
         if affine is None or self._shift is None:
-            for start, stop, features in self.rows.blocks(bytes_per_row):
+            for start, stop, features in self.rows.read_blocks(bytes_per_row):
                 scale, constant = self.scale[start:stop], self.constant[start:stop]
                 yield Piece(start, stop, features, scale, constant, None, None)
             return
         feature_bytes = 4 * self.rows.dimension
         size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
-        for start, features in self.rows.data.blocks(size):
+        for start, features in self.rows.data.read_blocks(size):
             window = slice(start, start + len(features))
             yield Piece(
                 start, window.stop, features, self.scale[window], self.constant[window],
@@ -160,7 +160,9 @@ class Design:
             shift=shift,
         )
 
-    def block(self, piece: Piece, out: torch.Tensor, step: float | None = None) -> torch.Tensor:
+    def fill_block(
+        self, piece: Piece, out: torch.Tensor, step: float | None = None
+    ) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and their constants.
 
         The products of float32 numbers are exact in float64, so an entry is rounded in the same way
@@ -172,7 +174,7 @@ class Design:
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         if devices.has_kernels(out.device):
             inputs = (piece.features, scale, shift, centre, constant)
-            grid_rows.fill(*(tensor.numpy() for tensor in inputs), self.private, out.numpy())
+            grid_rows.fill_rows(*(tensor.numpy() for tensor in inputs), self.private, out.numpy())
             return out
         out[:, -1] = constant
         features = torch.mul(piece.features.double(), scale[:, None], out=out[:, :-1])
@@ -190,24 +192,26 @@ class Design:
         constant = piece.constant.double().div_(step)
         return scale, shift, centre, constant.trunc_() if self.private else constant
 
-    def blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
-        """Yields pieces with their `block`, which the next one overwrites.
+    def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
+        """Yields pieces with their `fill_block`, which the next one overwrites.
 
         Args:
           bytes_per_row: of working memory that the caller needs.
         """
         buffer = torch.empty((0, self.columns), dtype=torch.float64, device=self.rows.device)
-        for piece in self.pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
+        for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
             size = piece.stop - piece.start
             if len(buffer) < size:
                 buffer = buffer.new_empty((size, self.columns))
-            yield piece, self.block(piece, buffer[:size])
+            yield piece, self.fill_block(piece, buffer[:size])
 
-    def key(self, name: str) -> tuple[object, ...]:
-        """Returns the key under which `Rows.cached` keeps what all fits with these rows share."""
+    def cache_key(self, name: str) -> tuple[object, ...]:
+        """Returns the key under which `Rows.make_once` keeps what all fits with these rows
+        share.
+        """
         return (name, self.clip, self.offset, self.private)
 
-    def logits(
+    def compute_logits(
         self, block: torch.Tensor, factors: Factors, units: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
@@ -228,7 +232,7 @@ class Design:
         products *= factors.step * (self.step if units is None else units[:, None])
         return products.add_(factors.biases)
 
-    def factors(self, weights: torch.Tensor) -> Factors:
+    def make_factors(self, weights: torch.Tensor) -> Factors:
         """Returns what rows are multiplied with for their logits.
 
         Under noise weights are rounded to a grid as well, 2^-26 of their norm or finer, so that a
@@ -254,26 +258,27 @@ class Design:
         norms = self.norms[piece.start : piece.stop]
         grid_rows.add_gradients(
             piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
-            self.private, self.rows.targets(piece.start, piece.stop).numpy(), norms.numpy(),
-            self.lengths(piece).numpy(), self.shares(piece).numpy(), factors.padded.numpy(),
+            self.private, self.rows.make_targets(piece.start, piece.stop).numpy(), norms.numpy(),
+            self.row_lengths(piece).numpy(), self.unit_shares(piece).numpy(),
+            factors.padded.numpy(),
             not factors.zero, factors.biases.numpy(), steps.unit * factors.step,
             loss.clip * (1 - MARGIN), loss.sigmoid, steps.factor if self.private else 0.0,
             total.numpy(),
         )  # fmt: skip
 
-    def lengths(self, piece: Piece) -> torch.Tensor:
+    def row_lengths(self, piece: Piece) -> torch.Tensor:
         """Returns the norms that `unit_rows` divides by, float64 [m]; ones without noise."""
         norms = self.norms[piece.start : piece.stop]
         return norms if self.private else torch.ones_like(norms)
 
-    def shares(self, piece: Piece) -> torch.Tensor:
+    def unit_shares(self, piece: Piece) -> torch.Tensor:
         """Returns the weights of a piece's rows in their units of privacy, float64 [m]."""
         if self.unit_weights is None:
             size = piece.stop - piece.start
             return torch.ones(size, dtype=torch.float64, device=self.rows.device)
         return self.unit_weights[piece.start : piece.stop]
 
-    def weights(self, parameters: torch.Tensor) -> torch.Tensor:
+    def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
         """Returns float32 weights [..., K, d + 1] on normalised rows.
 
         Args:
@@ -311,11 +316,11 @@ class Steps(NamedTuple):
     unit: float
 
     @classmethod
-    def of(cls, design: Design, loss: Loss, classes: int) -> Steps:
+    def make_steps(cls, design: Design, loss: Loss, classes: int) -> Steps:
         """Returns the grid for a public bound on the factors, r times the norm of its row."""
         if not design.private:
             return cls(1.0, 1.0, 1.0)
-        n, longest = design.rows.n, min(loss.clip, loss.longest(classes) * design.longest)
+        n, longest = design.rows.n, min(loss.clip, loss.longest_residual(classes) * design.longest)
         entry = grid_step(1.0, entry_bits(n))
         return cls(entry, grid_step(longest, factor_bits(n)), entry / (1 - MARGIN))
 
@@ -340,20 +345,20 @@ def second_moment(
     """
     columns = design.columns
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
-    for piece, block in design.blocks():
+    for piece, block in design.read_blocks():
         if row_weights is not None or design.unit_weights is not None:
-            factors = design.shares(piece)
+            factors = design.unit_shares(piece)
             if row_weights is not None:
                 factors = factors * row_weights(piece, block).double()
-            _weigh(block, factors.sqrt(), whole=design.private)
+            _weigh_rows(block, factors.sqrt(), whole=design.private)
         total = _add_squares(total, block)
-    return GridSum(mirror(total), design.step**2)
+    return GridSum(mirror_upper(total), design.step**2)
 
 
-def _weigh(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> None:
+def _weigh_rows(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> None:
     """Multiplies rows with factors, in place, each entry then rounded towards zero if `whole`."""
     if devices.has_kernels(block.device):
-        grid_rows.weigh(factors.numpy(), whole, block.numpy())
+        grid_rows.weigh_rows(factors.numpy(), whole, block.numpy())
         return
     block.mul_(factors[:, None])
     if whole:
@@ -382,10 +387,10 @@ def cross_moment(
     if design.private:
         step = grid_step(longest, factor_bits(design.rows.n))
     total = torch.zeros((classes, columns), dtype=torch.float64, device=design.rows.device)
-    for piece, block in design.blocks(24 * classes):
+    for piece, block in design.read_blocks(24 * classes):
         left = targets(piece)
         if design.unit_weights is not None:
-            left = left.double() * design.shares(piece)[:, None]
+            left = left.double() * design.unit_shares(piece)[:, None]
         left = towards_zero(left, step) if design.private else left.double()
         total.addmm_(left.T, block)
     return GridSum(total, design.step * step)
@@ -393,7 +398,7 @@ def cross_moment(
 
 def clipped_labels(rows: Rows, piece: Piece, longest: float) -> torch.Tensor:
     """Returns a piece's labels as zeros and ones, clipped to norm `longest`: float64 [m, K]."""
-    labels = rows.targets(piece.start, piece.stop).double()
+    labels = rows.make_targets(piece.start, piece.stop).double()
     norms = torch.linalg.vector_norm(labels, dim=1, keepdim=True)
     return labels * (longest * (1 - MARGIN) / norms).clamp(max=1)
 
@@ -405,7 +410,7 @@ class Spectrum:
     values: torch.Tensor
     vectors: torch.Tensor
 
-    def solve(self, right: torch.Tensor, ridge: float) -> torch.Tensor:
+    def solve_ridge(self, right: torch.Tensor, ridge: float) -> torch.Tensor:
         """Returns right (A + ridge I)^-1, for right [..., d], float64."""
         rotated = (right.to(self.vectors.dtype) @ self.vectors) / (self.values + ridge)
         return (rotated.to(self.vectors.dtype) @ self.vectors.T).to(torch.float64)
@@ -415,7 +420,7 @@ class Spectrum:
         return float((self.values / (self.values + ridge).square()).sum())
 
 
-def spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
+def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
     """Estimates a matrix A from one with isometric symmetric noise.
 
     Returns the noisy one's eigenvectors, and for each of them the expectation of v^T A v: the
@@ -434,11 +439,11 @@ def spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
     values, vectors = torch.linalg.eigh(matrix.to(dtype))
     values = values.to(torch.float64)
     if deviation > 0:
-        values = values - deviation**2 * len(values) * _hilbert(values, deviation)
+        values = values - deviation**2 * len(values) * _hilbert_transform(values, deviation)
     return Spectrum(values.clamp_(min=0), vectors)
 
 
-def _hilbert(values: torch.Tensor, deviation: float) -> torch.Tensor:
+def _hilbert_transform(values: torch.Tensor, deviation: float) -> torch.Tensor:
     """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2).
 
     w is some spacings of the eigenvalues of noise alone.
@@ -541,7 +546,7 @@ class Loss:
     sigmoid: bool
     clip: float
 
-    def residuals(
+    def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
     ) -> torch.Tensor:
         """Returns r, scaled so that |r| |x| is at most `clip`: float64 [m, K].
@@ -551,23 +556,23 @@ class Loss:
           labels: the labels as zeros and ones [m, K].
           norms: |x|, float64 [m].
         """
-        residuals = self.probabilities(logits) - labels
+        residuals = self.compute_probabilities(logits) - labels
         if self.clip < math.inf:
             products = torch.linalg.vector_norm(residuals, dim=1) * norms
             residuals *= (self.clip * (1 - MARGIN) / products).clamp_(max=1)[:, None]
         return residuals
 
-    def longest(self, classes: int) -> float:
+    def longest_residual(self, classes: int) -> float:
         """Returns the largest |r|."""
         return math.sqrt(classes if self.sigmoid else 2)
 
-    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+    def compute_probabilities(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns [m, K], of logits [m, K]; 0 for NaN."""
         out = torch.sigmoid(logits) if self.sigmoid else torch.softmax(logits, 1)
         return out.nan_to_num_(0.0, 0.0, 0.0)
 
 
-def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
+def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     """Sums the rows' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
 
     A row's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)). It is at
@@ -583,10 +588,10 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     """
     rows = design.rows
     classes, columns = weights.shape
-    steps, factors = Steps.of(design, loss, classes), design.factors(weights)
+    steps, factors = Steps.make_steps(design, loss, classes), design.make_factors(weights)
     total = torch.zeros((classes, columns), dtype=torch.float64, device=rows.device)
     kernels = devices.has_kernels(rows.device)
-    for piece in design.pieces(0 if kernels else 32 * classes + 16 * columns):
+    for piece in design.read_pieces(0 if kernels else 32 * classes + 16 * columns):
         if kernels:
             design.add_gradients(piece, loss, factors, steps, total)
         else:
@@ -603,13 +608,13 @@ def add_by_products(
     total: torch.Tensor,
 ) -> None:
     """Adds a piece's clipped gradients to total [K, d + 1], by PyTorch's products."""
-    size, lengths = piece.stop - piece.start, design.lengths(piece)
+    size, lengths = piece.stop - piece.start, design.row_lengths(piece)
     out = torch.empty((size, design.columns), dtype=torch.float64, device=total.device)
-    block = design.block(design.unit_rows(piece), out, steps.entry)
-    labels = design.rows.targets(piece.start, piece.stop)
-    logits = design.logits(block, factors, steps.unit * lengths)
-    residuals = loss.residuals(logits, labels, design.norms[piece.start : piece.stop])
-    residuals *= (design.shares(piece) * lengths)[:, None]
+    block = design.fill_block(design.unit_rows(piece), out, steps.entry)
+    labels = design.rows.make_targets(piece.start, piece.stop)
+    logits = design.compute_logits(block, factors, steps.unit * lengths)
+    residuals = loss.clip_residuals(logits, labels, design.norms[piece.start : piece.stop])
+    residuals *= (design.unit_shares(piece) * lengths)[:, None]
     if design.private:
         residuals.div_(steps.factor).trunc_()
     total.addmm_(residuals.T, block)
@@ -631,7 +636,7 @@ def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest
 
 
-def descend(
+def average_descent(
     start: torch.Tensor,
     steps: int,
     direction: Callable[[int, torch.Tensor], tuple[torch.Tensor, float]],
@@ -675,13 +680,13 @@ def each_seed(
         seed_releases = releases
         if len(releases.seeds) > 1:
             plan = replace(releases.plan, mechanisms=chosen, selection=None)
-            seed_releases = releases.part(plan, (seed,))
+            seed_releases = releases.make_part(plan, (seed,))
         results.append(fit(seed_releases))
         if not bool(results[-1].isfinite().all()):
             raise ConfigError(f"head {head}: training diverged; write a smaller learning_rate")
         if seed_releases is not releases:
-            seed_releases.check()
+            seed_releases.check_counts()
     if len(releases.seeds) > 1:
         for mechanism in chosen:
-            releases.count(mechanism.name, mechanism.count)
+            releases.count_releases(mechanism.name, mechanism.count)
     return torch.stack(results)

@@ -52,13 +52,13 @@ class Sgd(Optimiser):
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(gradient, alpha=-rate)
 
-    def state(self) -> dict[str, State]:
+    def copy_state(self) -> dict[str, State]:
         return {}
 
-    def restore(self, state: Mapping[str, State]) -> None:
+    def restore_state(self, state: Mapping[str, State]) -> None:
         """Does nothing: a step depends on no other."""
 
-    def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch  # heavy: planning imports this module
 
         return torch.optim.SGD(parameters, lr=1.0)
@@ -70,4 +70,4 @@ def fit(
     """Trains one head a seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    return gradient_steps.train(options, rows, releases, Sgd, record=record)
+    return gradient_steps.train_heads(options, rows, releases, Sgd, record=record)

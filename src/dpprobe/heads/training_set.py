@@ -37,7 +37,7 @@ class RowSource(Protocol):
     @property
     def dimension(self) -> int: ...
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Consecutive blocks of about `rows` rows: (first row, [m, dimension])."""
         ...
 
@@ -89,13 +89,13 @@ class TrainingSet:
         self.num_classes = num_classes
         self._cache: dict[Hashable, object] = {}
 
-    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+    def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns what `make` returned the first time: shared by all methods and seeds of a job."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[return-value]
 
-    def relabelled(self, labels: torch.Tensor, units: Units) -> TrainingSet:
+    def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
         """Returns a set of the same rows, not copied, with other labels and weights.
 
         Raises:
@@ -109,7 +109,7 @@ class TrainingSet:
         return other
 
     @property
-    def streamed(self) -> bool:
+    def is_streamed(self) -> bool:
         """True if the features are read again at each pass."""
         return self.features is None
 
@@ -137,13 +137,13 @@ class TrainingSet:
                 self.features[unusable] = 0.0
         return lengths
 
-    def blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
+    def read_blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields the rows in order, (first row, float32 [m, d]); unusable rows as zeros.
 
         In memory these are views. Of a source each block is a copy, read anew.
         """
         unusable = self.lengths.isinf()
-        any_unusable = self.streamed and bool(unusable.any())
+        any_unusable = self.is_streamed and bool(unusable.any())
         for start, block in self._raw_blocks(bytes_at_once):
             if any_unusable:
                 block[unusable[start : start + len(block)]] = 0.0
@@ -155,7 +155,7 @@ class TrainingSet:
             for start in range(0, self.rows, size):
                 yield start, self.features[start : start + size]
         else:
-            for start, block in self._source.blocks(size):
+            for start, block in self._source.read_blocks(size):
                 yield start, torch.from_numpy(block).to(self.device)
 
 
@@ -193,7 +193,7 @@ def row_lengths(rows: torch.Tensor) -> torch.Tensor:
     return torch.cat(norms)
 
 
-def chunks(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
+def chunk_rows(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
     """Yields row ranges whose working memory stays near 32 MiB."""
     size = max(1, _CHUNK_BYTES // bytes_per_row)
     for start in range(0, rows, size):

@@ -121,7 +121,7 @@ class Options(MethodOptions):
     def _check(self) -> Self:
         if not self.base.private or self.base.head == self.head:
             raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
-        if self.base.undecided or self.base.trained is not self.base:
+        if self.base.is_undecided or self.base.trained_options is not self.base:
             raise ValueError(
                 "base: head auto chooses its options itself, by the data's facts; write the head "
                 "that is to be tuned"
@@ -159,38 +159,41 @@ class Options(MethodOptions):
                 raise ValueError(
                     f"search.{name}: not an option of head {self.base.head} that can be searched"
                 )
-        corners = math.prod(len(self._probes(name)) for name in self.search)
+        corners = math.prod(len(self._list_probes(name)) for name in self.search)
         if corners > _MOST_CORNERS:
             raise ValueError(
                 f"search: {corners} combinations of values and ends of ranges, which are all "
                 f"checked beforehand; write fewer than {_MOST_CORNERS}"
             )
-        for values in self.corners():
+        for values in self.list_corners():
             try:
-                if self.trial(values).releases_priors:
+                if self.make_trial(values).releases_priors:
                     raise ValueError(
-                        f"search: {_spelt(values)}: class_priors: released is not for a search; "
+                        f"search: {_spell_options(values)}: class_priors: released is not for a "
+                        "search; "
                         "write public numbers, or remove it"
                     )
             except ValidationError as error:
                 first = error.errors()[0]
                 reason = first["msg"].removeprefix("Value error, ")
-                raise ValueError(f"search: {_spelt(values)}: {reason}") from None
+                raise ValueError(f"search: {_spell_options(values)}: {reason}") from None
 
-    def _probes(self, name: str) -> tuple[Any, ...]:
+    def _list_probes(self, name: str) -> tuple[Any, ...]:
         """Returns all values, or of a range both ends and a number between that is not whole."""
         space = self.search[name]
-        return (space.low, space.at(0.3819), space.high) if isinstance(space, Range) else space
+        return (
+            (space.low, space.value_at(0.3819), space.high) if isinstance(space, Range) else space
+        )
 
-    def corners(self) -> Iterator[dict[str, Any]]:
+    def list_corners(self) -> Iterator[dict[str, Any]]:
         """Yields what is tried of the search space beforehand: each option alone, then all."""
         for name in self.search:
-            for value in self._probes(name):
+            for value in self._list_probes(name):
                 yield {name: value}
-        for values in itertools.product(*(self._probes(name) for name in self.search)):
+        for values in itertools.product(*(self._list_probes(name) for name in self.search)):
             yield dict(zip(self.search, values, strict=True))
 
-    def trial(self, values: Mapping[str, Any]) -> MethodOptions:
+    def make_trial(self, values: Mapping[str, Any]) -> MethodOptions:
         """Returns the base with the values of some of its options replaced."""
         return type(self.base).model_validate({**self.base.model_dump(), **values})
 
@@ -211,8 +214,8 @@ class Options(MethodOptions):
         return self.base.tunes_network
 
     @property
-    def exact(self) -> bool:
-        return self.base.exact
+    def is_exact(self) -> bool:
+        return self.base.is_exact
 
     @property
     def counted_classes(self) -> int | None:
@@ -232,35 +235,37 @@ class Options(MethodOptions):
     def public_files(self) -> dict[str, str]:
         return {f"base.{name}": path for name, path in self.base.public_files().items()}
 
-    def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "base": self.base.identity()}
+    def identity_options(self) -> dict[str, Any]:
+        return {**super().identity_options(), "base": self.base.identity_options()}
 
-    def located(self, *, dataset: str, backbone: str) -> Self:
-        base = self.base.located(dataset=dataset, backbone=backbone)
+    def fill_paths(self, *, dataset: str, backbone: str) -> Self:
+        base = self.base.fill_paths(dataset=dataset, backbone=backbone)
         return self.model_copy(update={"base": base})
 
-    def releases(self, n: int) -> tuple[Mechanism, ...]:
+    def list_releases(self, n: int) -> tuple[Mechanism, ...]:
         """Returns what one trial releases.
 
         Raises:
           ConfigError: for a searched option that changes what is priced.
         """
-        priced = self.base.releases(n)
+        priced = self.base.list_releases(n)
         clipped_anew = set()
-        for values in self.corners():
-            trial = self.trial(values)
+        for values in self.list_corners():
+            trial = self.make_trial(values)
             try:
-                released = trial.releases(n)
+                released = trial.list_releases(n)
             except ConfigError as error:
-                raise ConfigError(f"search: {_spelt(values)}: {error}") from None
-            if _priced(released) != _priced(priced):
+                raise ConfigError(f"search: {_spell_options(values)}: {error}") from None
+            if _list_priced(released) != _list_priced(priced):
                 raise ConfigError(
-                    f"search: {_spelt(values)} changes what is priced: how rows are sampled, the "
+                    f"search: {_spell_options(values)} changes what is priced: how rows are "
+                    "sampled, the "
                     "number of steps or how noise is split; search other options"
                 )
             if (trial.link, trial.multi_label) != (self.link, self.multi_label):
                 raise ConfigError(
-                    f"search: {_spelt(values)} changes what the head's scores are; search other "
+                    f"search: {_spell_options(values)} changes what the head's scores are; search "
+                    "other "
                     "options"
                 )
             clipped_anew |= {
@@ -269,14 +274,16 @@ class Options(MethodOptions):
                 if item.sensitivity != base.sensitivity
             }
         worded = [
-            replace(item, released=item.released + _anew(item))
+            replace(item, released=item.released + _describe_anew(item))
             if item.name in clipped_anew
             else item
             for item in priced
         ]
-        return split_budget([(self.score_share, (self._score(),)), (1 - self.score_share, worded)])
+        return split_budget(
+            [(self.score_share, (self._score_mechanism(),)), (1 - self.score_share, worded)]
+        )
 
-    def _score(self) -> Mechanism:
+    def _score_mechanism(self) -> Mechanism:
         released = (
             "sum over the rows of 1 minus the mean squared error of a trial's probabilities"
             if self.multi_label
@@ -284,19 +291,19 @@ class Options(MethodOptions):
         )
         return full_batch(SCORE, released, 1.0)
 
-    def selection(self, n: int) -> Selection:
-        names = tuple(mechanism.name for mechanism in self.releases(n))
+    def priced_selection(self, n: int) -> Selection:
+        names = tuple(mechanism.name for mechanism in self.list_releases(n))
         shape = _SHAPES.get(self.distribution, self.shape)
         assert shape is not None
         return Selection(mean=self.trials, shape=shape, repeated=names)
 
 
-def _anew(mechanism: Mechanism) -> str:
+def _describe_anew(mechanism: Mechanism) -> str:
     """Says how trials release a mechanism whose sensitivity is searched."""
-    return _TRIALS_RANGE if mechanism.exponential else _TRIALS_NORM
+    return _TRIALS_RANGE if mechanism.is_exponential else _TRIALS_NORM
 
 
-def _priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
+def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
     """Returns all that bears on a composition's price, but for a common factor on the noise."""
     return [
         (
@@ -309,7 +316,7 @@ def _priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _spelt(values: Mapping[str, Any]) -> str:
+def _spell_options(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in values.items())
 
 
@@ -359,21 +366,23 @@ def fit(
 
     from dpprobe.heads.history import History, history_without_loss
 
-    selection = options.selection(rows.n)
+    selection = options.priced_selection(rows.n)
     trials = [
         trial
         for owner, seed in enumerate(releases.seeds)
         for trial in draw_trials(options, selection, owner, seed, releases.entropy)
     ]
     best: dict[int, _Best] = {}
-    priced = [releases.plan.mechanism(name) for name in selection.repeated]
-    for group in _groups(trials):
-        weights, scores = _run(options.trial(group[0].values), group, rows, releases, selection)
+    priced = [releases.plan.find_mechanism(name) for name in selection.repeated]
+    for group in _group_trials(trials):
+        weights, scores = _fit_trials(
+            options.make_trial(group[0].values), group, rows, releases, selection
+        )
         for trial, head, score in zip(group, weights, scores.tolist(), strict=True):
             if trial.owner not in best or best[trial.owner].beaten_by(score, trial.number):
                 best[trial.owner] = _Best(score, trial, head)
     for mechanism in priced:  # of one trial, as each of them has been checked
-        releases.count(mechanism.name, mechanism.count)
+        releases.count_releases(mechanism.name, mechanism.count)
     zeros = torch.zeros(rows.num_classes, rows.dimension + 1, device=rows.device)
     owners = range(len(releases.seeds))
     kept = torch.stack([best[owner].weights if owner in best else zeros for owner in owners])
@@ -383,21 +392,21 @@ def fit(
         records = history_without_loss(kept, record, step=last.count, epoch=epoch)
     else:
         history = History(rows, last.sample_rate, record, sigmoid=options.link == "sigmoid")
-        history.add(last.count, kept)
+        history.add_record(last.count, kept)
         records = history.records
     return Fitted(
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
         history=records,
-        chosen=tuple(_chosen(best.get(owner), rows.n) for owner in owners),
+        chosen=tuple(_describe_best(best.get(owner), rows.n) for owner in owners),
     )
 
 
-def _chosen(best: _Best | None, n: int) -> dict[str, Any]:
-    return chosen(best.score, best.trial, n) if best else NOTHING_CHOSEN
+def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
+    return describe_choice(best.score, best.trial, n) if best else NOTHING_CHOSEN
 
 
-def chosen(score: float, trial: Trial, n: int) -> dict[str, Any]:
+def describe_choice(score: float, trial: Trial, n: int) -> dict[str, Any]:
     """Returns what leaves beside the weights: the options, and the noisy score as a part of n.
 
     The score is in whole rows: the last bits of a count plus float32 noise would tell the count.
@@ -412,29 +421,29 @@ def draw_trials(
     # NumPy, as above
     from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
-    generator = entropy.generator(seed, "trials")
+    generator = entropy.make_generator(seed, "trials")
     if entropy.secret:
-        count = runs_at(selection, entropy.keystream(seed, "number of trials").uniform())
+        count = runs_at(selection, entropy.open_keystream(seed, "number of trials").draw_uniform())
     else:
         count = draw_runs(selection, generator)
     return [
         Trial(
             owner=owner,
             number=number,
-            seed=entropy.part(seed, f"trial {number}"),
-            values={name: _draw(space, generator) for name, space in options.search.items()},
+            seed=entropy.part_seed(seed, f"trial {number}"),
+            values={name: _draw_value(space, generator) for name, space in options.search.items()},
         )
         for number in range(count)
     ]
 
 
-def _draw(space: tuple[Any, ...] | Range, generator: np.random.Generator) -> Any:
+def _draw_value(space: tuple[Any, ...] | Range, generator: np.random.Generator) -> Any:
     if isinstance(space, Range):
-        return space.at(float(generator.random()))
+        return space.value_at(float(generator.random()))
     return space[int(generator.integers(len(space)))]
 
 
-def _groups(trials: list[Trial]) -> Iterator[list[Trial]]:
+def _group_trials(trials: list[Trial]) -> Iterator[list[Trial]]:
     """Yields trials of equal options, which share passes over the rows."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -444,7 +453,7 @@ def _groups(trials: list[Trial]) -> Iterator[list[Trial]]:
             yield group[start : start + _AT_ONCE]
 
 
-def _run(
+def _fit_trials(
     method: MethodOptions,
     group: list[Trial],
     rows: Rows,
@@ -459,11 +468,11 @@ def _run(
 
     plan = trial_plan(releases.plan, method, selection)
     seeds = [trial.seed for trial in group]
-    trial_releases = releases.part(plan, seeds)
+    trial_releases = releases.make_part(plan, seeds)
     fitted = fit_balanced(method, rows, trial_releases)
     weights = torch.from_numpy(fitted.weights).to(rows.device)
-    noisy = trial_releases.gaussian(SCORE, score(method, rows, weights))[:, 0]
-    trial_releases.check()
+    noisy = trial_releases.release_gaussian(SCORE, score_heads(method, rows, weights))[:, 0]
+    trial_releases.check_counts()
     return weights, noisy
 
 
@@ -473,7 +482,7 @@ def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
     Noise multipliers are the plan's, and the noise is in proportion to the trial's own sensitivity:
     the price is a function of the former alone.
     """
-    clipped = {item.name: item.sensitivity for item in method.releases(plan.n)}
+    clipped = {item.name: item.sensitivity for item in method.list_releases(plan.n)}
     repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)
     return with_norms(replace(plan, mechanisms=repeated, selection=None), clipped)
 
@@ -487,7 +496,7 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
     return replace(plan, mechanisms=mechanisms)
 
 
-def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
+def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     """Counts the rows whose label each head gets right, by their weights: [trials, 1].
 
     A unit adds a number in [0, 1], and null rows nothing, so each changes by at most 1. Of a
@@ -497,18 +506,18 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     # torch, as above
     import torch
 
-    from dpprobe.heads.scoring import products
+    from dpprobe.heads.scoring import compute_scores
     from dpprobe.privacy.grid import Grid, GridSum
 
     # Counts of units of one row are whole; a row's weight is rounded down to the grid.
-    grid = Grid.of(1.0, rows.n, whole=True)
+    grid = Grid.make_grid(1.0, rows.n, whole=True)
     total = torch.zeros(len(weights), dtype=torch.float64, device=rows.device)
     with torch.inference_mode():
-        for start, stop, block in rows.blocks(16 * len(weights) * rows.num_classes):
-            scores = products(weights, block)
+        for start, stop, block in rows.read_blocks(16 * len(weights) * rows.num_classes):
+            scores = compute_scores(weights, block)
             if rows.multi_label:
                 estimates = scores.sigmoid() if method.link == "sigmoid" else scores.clamp(0, 1)
-                errors = (estimates - rows.targets(start, stop)).square_().mean(2)
+                errors = (estimates - rows.make_targets(start, stop)).square_().mean(2)
                 hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
             else:
                 hits = (scores.argmax(2) == rows.labels_block(start, stop)).double()
@@ -516,5 +525,5 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
             hits = hits * rows.lengths[start:stop].isfinite()
             if rows.weights is not None:
                 hits = hits * rows.weights[start:stop]
-            total += grid.units(hits).sum(1)
+            total += grid.round_to_steps(hits).sum(1)
     return GridSum(total[:, None], grid.step)

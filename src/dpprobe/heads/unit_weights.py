@@ -32,7 +32,7 @@ class Units:
     weights: npt.NDArray[np.float32]
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> Units:
+    def number_units(cls, names: Sequence[str]) -> Units:
         """Returns the units of rows by the name of each row's unit."""
         _, codes, sizes = np.unique(np.asarray(names), return_inverse=True, return_counts=True)
         weights = (1 / sizes).astype(np.float32)

@@ -6,8 +6,8 @@ rows x, with
 
     A = (G* + lambda I)^-w,
 
-G* the estimate of the released second moment (`second_order.spectrum`) and w the exponent: 1/2
-makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
+G* the estimate of the released second moment (`second_order.estimate_spectrum`) and w the exponent:
+1/2 makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
 |x|^2 <= 1, a null row nothing. A is a function of it and of public numbers. z depends on one row
 and has norm 1, as x had: what is released later has the sensitivity that it has on x. Noise of the
 same size is smaller, relative to the rows, in directions in which they vary little.
@@ -16,7 +16,8 @@ A head W_z on z is one on x but for the length |A x|, which says little of the c
 that the mean square of that length is estimated as 1, and heads W_z A on x are returned: nothing
 but the centre is needed to apply them.
 
-Under noise A is rounded to a grid (`second_order.Design.factors`), and its products with rows are
+Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
+are
 exact: z depends on its row alone, not on the row's place.
 """
 
@@ -32,7 +33,7 @@ import torch
 
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.rows import Rows, Transform
-from dpprobe.heads.second_order import Design, Spectrum, second_moment, spectrum
+from dpprobe.heads.second_order import Design, Spectrum, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
@@ -69,12 +70,14 @@ def whitened_rows(
         summed = second_moment(design)
         # the last row and column are those of a constant, which is 0 here
         moment = GridSum(summed.units[:-1, :-1].contiguous(), summed.step)
-        released = releases.symmetric(kinds.SECOND_MOMENT, moment.one_seed)[0]
-        deviation = releases.deviation(kinds.SECOND_MOMENT)
-        matrix = whitener(spectrum(released, deviation), spec.exponent, noise=deviation, n=data.n)
+        released = releases.release_symmetric(kinds.SECOND_MOMENT, moment.one_seed)[0]
+        deviation = releases.noise_deviation(kinds.SECOND_MOMENT)
+        matrix = compute_whitener(
+            estimate_spectrum(released, deviation), spec.exponent, noise=deviation, n=data.n
+        )
         source = _MappedRows(design, matrix)
         mapped = TrainingSet(
-            source if data.streamed else source.in_memory(),
+            source if data.is_streamed else source.in_memory(),
             data.labels,
             data.num_classes,
             units=data.units,
@@ -83,7 +86,7 @@ def whitened_rows(
         return Rows(mapped, Transform(kinds.L2()), scoring=transform, whitener=matrix)
 
 
-def whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:
+def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:
     """Returns A, float64 [d, d], symmetric.
 
     Args:
@@ -107,7 +110,7 @@ class _MappedRows:
     def __init__(self, design: Design, matrix: torch.Tensor) -> None:
         self._design = design
         weights = torch.cat([matrix, matrix.new_zeros(len(matrix), 1)], 1)
-        self._factors = design.factors(weights)
+        self._factors = design.make_factors(weights)
         self._left_out = design.rows.lengths.isinf()
 
     @property
@@ -118,9 +121,9 @@ class _MappedRows:
     def dimension(self) -> int:
         return self._design.rows.dimension
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields consecutive blocks of at most `rows` rows: (first row, [m, dimension])."""
-        for start, block in self._products():
+        for start, block in self._multiply_blocks():
             for first in range(0, len(block), rows):
                 yield start + first, block[first : first + rows].cpu().numpy()
 
@@ -128,12 +131,12 @@ class _MappedRows:
         """Returns all rows, float32 [rows, dimension]."""
         device = self._design.rows.device
         out = torch.empty((self.rows, self.dimension), dtype=torch.float32, device=device)
-        for start, block in self._products():
+        for start, block in self._multiply_blocks():
             out[start : start + len(block)] = block
         return out
 
-    def _products(self) -> Iterator[tuple[int, torch.Tensor]]:
-        for piece, block in self._design.blocks(16 * self.dimension):
-            products = self._design.logits(block, self._factors).to(torch.float32)
+    def _multiply_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        for piece, block in self._design.read_blocks(16 * self.dimension):
+            products = self._design.compute_logits(block, self._factors).to(torch.float32)
             products[self._left_out[piece.start : piece.stop]] = torch.nan
             yield piece.start, products

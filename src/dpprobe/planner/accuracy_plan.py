@@ -106,7 +106,9 @@ class PlanForPeople:
                             **dict(
                                 zip(
                                     ("low", "expected", "high"),
-                                    choice.kept.accuracy(chance=self.scale.chance, ceiling=ceiling),
+                                    choice.kept.predict_accuracy(
+                                        chance=self.scale.chance, ceiling=ceiling
+                                    ),
                                     strict=True,
                                 )
                             ),
@@ -142,8 +144,8 @@ def make_plan(
     Raises:
       ConfigError: with a line for each value that is out of range.
     """
-    setting.check()
-    scale = _scale(setting, ceiling, majority)
+    setting.check_ranges()
+    scale = _make_scale(setting, ceiling, majority)
     wished = [("this", setting)]
     wished += [(f"{times}x {unit}s", setting.with_n(times * setting.n)) for times in UNITS]
     wished += [
@@ -162,12 +164,12 @@ def make_plan(
         n_within={points: n_to_keep(setting, 1 - points / lead) for points in LOSSES},
         too_few=too_few(setting, floor=scale.floor),
         would_do=n_that_would_do(setting, floor=scale.floor),
-        warnings=_warnings(setting),
+        warnings=_list_warnings(setting),
         unit=unit,
     )
 
 
-def _scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
+def _make_scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
     """Checks and completes what turns shares into accuracies."""
     chance = 1 / setting.classes
     if majority is None:
@@ -188,7 +190,7 @@ def _scale(setting: Setting, ceiling: float | None, majority: float | None) -> S
 def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
     """Takes a ceiling that is above naming the largest class, else those of public sets."""
     given = ceiling is not None and ceiling > majority
-    public = tuple(value for value in read_curves().ceilings(classes) if value > majority)
+    public = tuple(value for value in read_curves().choose_ceilings(classes) if value > majority)
     return Scale(
         chance=1 / classes,
         majority=majority,
@@ -197,7 +199,7 @@ def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale
     )
 
 
-def _warnings(setting: Setting) -> tuple[str, ...]:
+def _list_warnings(setting: Setting) -> tuple[str, ...]:
     """Warns of a delta that promises nothing."""
     if delta_above(setting.delta, setting.n):
         return (f"{delta_warning(setting.delta, setting.n)} Write a smaller --delta.",)

@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import Any
 
 from dpprobe.errors import DataError
-from dpprobe.resources import resource
+from dpprobe.resources import resource_path
 
-FILE = resource("learning_curves.json")
+FILE = resource_path("learning_curves.json")
 FORMAT = "dpprobe learning curves"
 VERSION = 1
 
@@ -52,7 +52,7 @@ class Law:
     error: float
     smallest: int
 
-    def shares(self, signal: float) -> tuple[float, float, float]:
+    def shares_at(self, signal: float) -> tuple[float, float, float]:
         """Returns low, expected and high at a signal, constant beyond the measured ones."""
         place = bisect_right(self.signals, signal)
         if place == 0:
@@ -62,10 +62,14 @@ class Law:
         left, right = self.signals[place - 1], self.signals[place]
         part = (signal - left) / (right - left)
 
-        def at(values: Sequence[float]) -> float:
+        def interpolate_values(values: Sequence[float]) -> float:
             return values[place - 1] + part * (values[place] - values[place - 1])
 
-        return at(self.low), at(self.expected), at(self.high)
+        return (
+            interpolate_values(self.low),
+            interpolate_values(self.expected),
+            interpolate_values(self.high),
+        )
 
     def signal_of(self, values: Sequence[float], least: float) -> float | None:
         """Returns the smallest signal from which values are above a number; None where none is."""
@@ -97,22 +101,22 @@ class Curves:
         """The largest number of classes that was measured."""
         return max(int(curve["classes"]) for curve in self.curves)
 
-    def ceilings(self, classes: int) -> tuple[float, float, float]:
+    def choose_ceilings(self, classes: int) -> tuple[float, float, float]:
         """Returns the lowest, middle and highest non-private accuracy on all of a set's rows.
 
         Of the curves whose number of classes is nearest, by ratio.
         """
 
-        def apart(curve: Mapping[str, Any]) -> float:
+        def distance_ratio(curve: Mapping[str, Any]) -> float:
             ratio = int(curve["classes"]) / classes
             return max(ratio, 1 / ratio)
 
-        nearest = min(map(apart, self.curves))
+        nearest = min(map(distance_ratio, self.curves))
         values = sorted(
             {
                 round(float(curve["points"][-1]["ceiling"]), 2)
                 for curve in self.curves
-                if apart(curve) == nearest
+                if distance_ratio(curve) == nearest
             }
         )
         return values[0], values[len(values) // 2], values[-1]

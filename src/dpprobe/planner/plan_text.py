@@ -22,23 +22,25 @@ def plan_in_words(plan: PlanForPeople) -> str:
     lines += [f"warning: {warning}" for warning in plan.warnings]
     if plan.too_few:
         lines += [f"{too_few_words(setting, plan.would_do, unit=plan.unit)}.", ""]
-    lines += [*_table(plan), *_beaten(plan)]
+    lines += [*_write_table(plan), *_name_beaten(plan)]
     lines.append("")
     of = f"a non-private {100 * scale.middle:.0f} %"
     if not scale.given:
         of += ", the middle of the public sets (--ceiling says yours)"
     lines.append(f"Loss to {of}:")
     lines += [
-        f"  under {points} points from about {rounded(n):,} {plan.unit}s at epsilon "
+        f"  under {points} points from about {round_count(n):,} {plan.unit}s at epsilon "
         f"{setting.epsilon:g}"
         if n is not None
         else f"  under {points} points: reached by no public set; not to be had, or not told"
         for points, n in plan.n_within.items()
     ]
-    return "\n".join([*lines, "", *notes(plan.choices, classes=setting.classes, unit=plan.unit)])
+    return "\n".join(
+        [*lines, "", *write_notes(plan.choices, classes=setting.classes, unit=plan.unit)]
+    )
 
 
-def _table(plan: PlanForPeople) -> list[str]:
+def _write_table(plan: PlanForPeople) -> list[str]:
     """Writes a line a choice: the share kept, and accuracies by ceiling."""
     scale = plan.scale
     heads = [f"at a non-private {100 * value:.0f} %" for value in scale.ceilings]
@@ -47,9 +49,9 @@ def _table(plan: PlanForPeople) -> list[str]:
     ).rstrip()]  # fmt: skip
     for choice in plan.choices:
         shares = (choice.kept.low, choice.kept.expected, choice.kept.high)
-        cells = [span(shares)]
+        cells = [format_span(shares)]
         cells += [
-            span(choice.kept.accuracy(chance=scale.chance, ceiling=value))
+            format_span(choice.kept.predict_accuracy(chance=scale.chance, ceiling=value))
             for value in scale.ceilings
         ]
         lines.append(
@@ -59,7 +61,7 @@ def _table(plan: PlanForPeople) -> list[str]:
     return lines
 
 
-def span(values: Sequence[float]) -> str:
+def format_span(values: Sequence[float]) -> str:
     """Writes low, expected and high in percent: "62 (55 to 70) %"."""
     low, expected, high = (round(100 * value) for value in values)
     return f"{expected} ({low} to {high}) %"
@@ -73,7 +75,7 @@ def beaten_words(accuracy: Sequence[float], majority: float) -> str:
     return f"no better than always naming the largest class ({100 * majority:.0f} %)"
 
 
-def _beaten(plan: PlanForPeople) -> list[str]:
+def _name_beaten(plan: PlanForPeople) -> list[str]:
     """Names the predictions that naming the largest class does as well as; none of equal ones."""
     scale = plan.scale
     if scale.majority <= scale.chance + 1e-9:
@@ -85,7 +87,8 @@ def _beaten(plan: PlanForPeople) -> list[str]:
             for choice in plan.choices
             if (
                 words := beaten_words(
-                    choice.kept.accuracy(chance=scale.chance, ceiling=ceiling), scale.majority
+                    choice.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling),
+                    scale.majority,
                 )
             )
         }
@@ -98,7 +101,7 @@ def _beaten(plan: PlanForPeople) -> list[str]:
     return lines
 
 
-def notes(choices: Sequence[Choice], *, classes: int, unit: str = "image") -> list[str]:
+def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image") -> list[str]:
     """Says where the numbers come from, and how far they go."""
     curves = read_curves()
     low, high = (100 * part for part in curves.law.band)
@@ -131,7 +134,7 @@ def notes(choices: Sequence[Choice], *, classes: int, unit: str = "image") -> li
 def too_few_words(setting: Setting, would_do: int | None, *, unit: str = "image") -> str:
     """Says that a setting has too few units, and how many would do."""
     remedy = (
-        f"about {rounded(would_do):,} {unit}s would do"
+        f"about {round_count(would_do):,} {unit}s would do"
         if would_do is not None
         else f"no number of {unit}s that was measured would do; take more budget or fewer classes"
     )
@@ -169,7 +172,7 @@ def too_few_warning(
         return None
     needed = [(setting, n_that_would_do(setting)) for setting in short]
     each = [
-        f"epsilon {setting.epsilon:g} (about {rounded(enough):,} would do)"
+        f"epsilon {setting.epsilon:g} (about {round_count(enough):,} would do)"
         if enough is not None
         else f"epsilon {setting.epsilon:g}"
         for setting, enough in needed
@@ -181,7 +184,7 @@ def too_few_warning(
     )
 
 
-def rounded(n: int) -> int:
+def round_count(n: int) -> int:
     """Rounds a number of units up to two digits."""
     scale = 10 ** max(len(str(n)) - 2, 0)
     return -(-n // scale) * scale

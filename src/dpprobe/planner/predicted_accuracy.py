@@ -30,7 +30,7 @@ class Setting:
     delta: float = 1e-5
     dimension: int | None = None
 
-    def check(self) -> None:
+    def check_ranges(self) -> None:
         """Raises ConfigError, a line for each value that is out of range."""
         faults = []
         if self.classes < 2:
@@ -74,7 +74,7 @@ class Kept:
     high: float
     beyond: int
 
-    def accuracy(self, *, chance: float, ceiling: float) -> tuple[float, float, float]:
+    def predict_accuracy(self, *, chance: float, ceiling: float) -> tuple[float, float, float]:
         """Returns low, expected and high accuracy of a non-private accuracy, as fractions."""
         low, expected, high = (
             chance + share * (ceiling - chance) for share in (self.low, self.expected, self.high)
@@ -85,8 +85,8 @@ class Kept:
 def predict(setting: Setting) -> Kept:
     """Predicts what a setting keeps."""
     law = read_curves().law
-    signal = _signal(setting, law)
-    low, expected, high = law.shares(signal)
+    signal = _compute_signal(setting, law)
+    low, expected, high = law.shares_at(signal)
     beyond = int(signal > law.signals[-1]) - int(signal < law.signals[0])
     return Kept(low=low, expected=expected, high=high, beyond=beyond)
 
@@ -114,7 +114,7 @@ def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
 
 
-def _signal(setting: Setting, law: Law) -> float:
+def _compute_signal(setting: Setting, law: Law) -> float:
     return math.log(setting.n) + _without_n(setting, law)
 
 

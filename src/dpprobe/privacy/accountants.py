@@ -70,7 +70,7 @@ _PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 _PRV_TRIES = 12
 
 
-def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
+def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     """Returns the accountant that prices these mechanisms.
 
     Without sampling `pld` becomes `gaussian`, which is exact; for one exponential release alone
@@ -82,7 +82,7 @@ def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     if accountant not in ACCOUNTANTS:
         raise PrivacyError(f"accountant {accountant!r}: write one of {', '.join(ACCOUNTANTS)}")
     sampled = [mechanism.name for mechanism in mechanisms if mechanism.sample_rate < 1]
-    drawn = [mechanism for mechanism in mechanisms if mechanism.exponential]
+    drawn = [mechanism for mechanism in mechanisms if mechanism.is_exponential]
     if accountant == "gaussian" and sampled:
         raise PrivacyError(
             f"accountant 'gaussian': mechanism {sampled[0]!r} samples its rows; write 'pld'"
@@ -103,22 +103,22 @@ def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
 
 def exactly_priced(mechanisms: Sequence[Mechanism], selection: Selection | None = None) -> bool:
     """Returns True if `pld` prices these mechanisms exactly, with no grid and no bound."""
-    return selection is None and resolve(mechanisms, "pld") != "pld"
+    return selection is None and resolve_accountant(mechanisms, "pld") != "pld"
 
 
 def is_gaussian(mechanisms: Sequence[Mechanism]) -> bool:
     """Returns True if the mechanisms together are one Gaussian mechanism."""
-    return resolve(mechanisms, "pld") == "gaussian"
+    return resolve_accountant(mechanisms, "pld") == "gaussian"
 
 
-def describe(
+def describe_accountant(
     mechanisms: Sequence[Mechanism], accountant: str, selection: Selection | None = None
 ) -> str:
     """Returns the accountant that prices these mechanisms, with its library and version."""
-    return _label(resolve(mechanisms, accountant), selection)
+    return _label_accountant(resolve_accountant(mechanisms, accountant), selection)
 
 
-def _label(resolved: str, selection: Selection | None) -> str:
+def _label_accountant(resolved: str, selection: Selection | None) -> str:
     if resolved in _EXACT:
         label = _EXACT[resolved]
     else:
@@ -130,7 +130,7 @@ def _label(resolved: str, selection: Selection | None) -> str:
     return f"{label}, selection by {by}"
 
 
-def epsilon(
+def compute_epsilon(
     mechanisms: Sequence[Mechanism],
     delta: float,
     accountant: str,
@@ -156,7 +156,7 @@ def epsilon(
     """
     if not 0 < delta < 1:
         raise PrivacyError(f"delta {delta!r}: must lie between 0 and 1")
-    resolved = resolve(mechanisms, accountant)
+    resolved = resolve_accountant(mechanisms, accountant)
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     if not mechanisms:
@@ -164,24 +164,24 @@ def epsilon(
     if resolved == "gaussian" and selection is None:
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
     if resolved == "exponential" and selection is None:
-        return bounded_range.epsilon(mechanisms[0].bounded_range, delta)
+        return bounded_range.range_epsilon(mechanisms[0].bounded_range, delta)
     if resolved == "rdp":
         return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "prv":
         return _prv_epsilon(mechanisms, delta, selection)
-    if selection is None and _ranges(mechanisms) > _LARGEST_RANGE:
-        others = [item for item in mechanisms if not item.exponential]
-        return _ranges(mechanisms) + epsilon(others, delta, "pld")
+    if selection is None and _sum_ranges(mechanisms) > _LARGEST_RANGE:
+        others = [item for item in mechanisms if not item.is_exponential]
+        return _sum_ranges(mechanisms) + compute_epsilon(others, delta, "pld")
     if interval is None and not _closed_form(mechanisms, resolved, selection):
         interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
     if selection is not None:
         return _selected_epsilon(mechanisms, delta, resolved, interval, selection, 1)
-    return float(_loss(mechanisms, interval).get_epsilon_for_delta(delta))
+    return float(_compute_loss_distribution(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
-def _ranges(mechanisms: Sequence[Mechanism]) -> float:
+def _sum_ranges(mechanisms: Sequence[Mechanism]) -> float:
     """Returns what exponential releases cost together without any delta."""
-    return math.fsum(item.count * item.bounded_range for item in mechanisms if item.exponential)
+    return math.fsum(item.count * item.bounded_range for item in mechanisms if item.is_exponential)
 
 
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
@@ -209,7 +209,7 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
             answer = math.inf
         if math.isfinite(answer):
             return max(certain, answer)
-        mechanisms = [mechanism.scaled(1.5) for mechanism in mechanisms]
+        mechanisms = [mechanism.scale_noise(1.5) for mechanism in mechanisms]
     return certain
 
 
@@ -218,15 +218,15 @@ def privacy_profile(
 ) -> Profile:
     """Computes the privacy profile of a composition that runs once, of both directions the larger.
 
-    Exact where no mechanism samples; elsewhere `pld`'s upper bound, on the grid that `epsilon`
-    takes at this delta.
+    Exact where no mechanism samples; elsewhere `pld`'s upper bound, on the grid that
+    `compute_epsilon` takes at this delta.
 
     Args:
       mechanisms: the composition, with noise.
       size: of a group of units; then the grid is that of `group_epsilon`.
       coarser: a factor on the grid of one unit.
     """
-    resolved = resolve(mechanisms, "pld")
+    resolved = resolve_accountant(mechanisms, "pld")
     interval = None
     if not _closed_form(mechanisms, resolved, None):
         alone = rough_epsilon(mechanisms, delta)
@@ -235,7 +235,7 @@ def privacy_profile(
             if size == 1
             else _GROUP_COARSER * pld_interval(size * alone)
         )
-    return _profile(_to_group(mechanisms, size), resolved, interval, size)
+    return _make_profile(_to_group(mechanisms, size), resolved, interval, size)
 
 
 def rough_epsilon(
@@ -269,19 +269,19 @@ def group_epsilon(
     sampled = [item for item in mechanisms if item.sample_rate < 1]
     whole = _to_group(mechanisms, size)
     if size == 1 or not sampled:
-        return epsilon(whole, delta, "pld", selection=selection)
+        return compute_epsilon(whole, delta, "pld", selection=selection)
     if size > LARGEST_SAMPLED_GROUP:
         return math.inf
     alone = rough_epsilon(mechanisms, delta, selection)
     interval = _GROUP_COARSER * pld_interval(size * alone)
     if selection is not None:
         return _selected_epsilon(whole, delta, "pld", interval, selection, 1, size)
-    return float(_loss(whole, interval, size).get_epsilon_for_delta(delta))
+    return float(_compute_loss_distribution(whole, interval, size).get_epsilon_for_delta(delta))
 
 
 def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
     """Returns the mechanisms with those on all rows as a group of `size` units sees them."""
-    return [item.scaled(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
+    return [item.scale_noise(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
 
 
 def worth_to_group(epsilon: float, delta: float, size: int) -> float:
@@ -303,13 +303,13 @@ def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> floa
     """
     squares = 0.0
     for item in mechanisms:
-        one = item.noise_multiplier**-2 * (0.25 if item.exponential else 1)
+        one = item.noise_multiplier**-2 * (0.25 if item.is_exponential else 1)
         one = one if item.sample_rate == 1 else math.expm1(min(one, 600.0))
         squares += item.count * item.sample_rate**2 * one
     return gaussian_epsilon(math.sqrt(squares), delta)
 
 
-def together(
+def price_together(
     mechanisms: Sequence[Mechanism], delta: float, times: int, selection: Selection | None = None
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
@@ -319,10 +319,10 @@ def together(
     none samples, it is the lower of the bounds by RDP and by the privacy profile; with exponential
     releases it is by privacy loss distributions.
     """
-    repeated = [mechanism.repeated(times) for mechanism in mechanisms]
+    repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
     if selection is None and not sampled:
-        return epsilon(repeated, delta, "pld")
+        return compute_epsilon(repeated, delta, "pld")
     by_rdp = _rdp_epsilon(mechanisms, delta, selection, times=times)
     if selection is None or sampled:
         return by_rdp
@@ -350,10 +350,13 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
       kind that differs.
     """
     once = [
-        m.repeated(each.times) for each in fits if each.selection is None for m in each.mechanisms
+        m.repeat_count(each.times)
+        for each in fits
+        if each.selection is None
+        for m in each.mechanisms
     ]
     if all(each.selection is None for each in fits) and is_gaussian(once):
-        return epsilon(once, delta, "gaussian"), True
+        return compute_epsilon(once, delta, "gaussian"), True
     from dp_accounting.rdp import RdpAccountant
 
     # Of mechanisms that are priced alike one stands for all: that alone takes time.
@@ -364,20 +367,22 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
     accountant = RdpAccountant(_RDP_ORDERS)
     with _quiet_absl():
         if alike:
-            accountant.compose(_event([item.repeated(n) for item, n in alike.items()], None))
+            accountant.compose(
+                _make_event([item.repeat_count(n) for item, n in alike.items()], None)
+            )
         for each in fits:
             if each.selection is not None:
-                accountant.compose(_event(each.mechanisms, each.selection), each.times)
+                accountant.compose(_make_event(each.mechanisms, each.selection), each.times)
         return float(accountant.get_epsilon(delta)), False
 
 
-def delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:
+def compute_delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:
     """Computes the exact delta at `epsilon` of mechanisms that do not sample.
 
     Raises:
       PrivacyError: when one of them samples.
     """
-    resolve(mechanisms, "gaussian")
+    resolve_accountant(mechanisms, "gaussian")
     if not mechanisms:
         return 0.0
     return math.exp(gaussian_log_delta(gaussian_mu(mechanisms), epsilon))
@@ -392,7 +397,7 @@ def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
       PrivacyError: for an exponential mechanism, which is no Gaussian one.
     """
     for mechanism in mechanisms:
-        if mechanism.exponential:
+        if mechanism.is_exponential:
             raise PrivacyError(f"mechanism {mechanism.name!r}: an exponential one has no mu")
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -473,7 +478,7 @@ def pld_interval(epsilon: float) -> float:
     return float(f"{step}e{decade - 4}")
 
 
-def checks(
+def check_epsilons(
     mechanisms: Sequence[Mechanism],
     delta: float,
     accountant: str,
@@ -485,15 +490,15 @@ def checks(
       Answers by each accountant's name with library and version, None where it has no useful
       answer; and by the same names the reasons for having none.
     """
-    used = resolve(mechanisms, accountant)
+    used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}
     notes: dict[str, str] = {}
     for name in ("pld", "rdp", "prv"):
         if name == used:
             continue
-        label = _label(name, None if name == "prv" else selection)
+        label = _label_accountant(name, None if name == "prv" else selection)
         try:
-            answers[label] = _check(name, mechanisms, delta, selection)
+            answers[label] = _check_epsilon(name, mechanisms, delta, selection)
         except Exception as error:  # a second opinion: noted, not needed
             reason = str(error) if isinstance(error, PrivacyError) else repr(error)
             logger.info("calibration: no check by %s: %s", name, reason)
@@ -502,7 +507,7 @@ def checks(
     return answers, notes
 
 
-def _check(
+def _check_epsilon(
     name: str, mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None
 ) -> float:
     if name == "rdp":
@@ -512,7 +517,7 @@ def _check(
     interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
     if selection is not None:
         return _selected_epsilon(mechanisms, delta, "pld", interval, selection, 1)
-    return float(_loss(mechanisms, interval).get_epsilon_for_delta(delta))
+    return float(_compute_loss_distribution(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
 def _closed_form(
@@ -545,15 +550,19 @@ def _selected_epsilon(
 
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
-    profile = _profile(inside, resolved, interval, size)
+    profile = _make_profile(inside, resolved, interval, size)
     if not outside and times == 1:
-        price = best.best_bound(selection, profile, delta).epsilon(delta)
+        price = best.best_bound(selection, profile, delta).bound_epsilon(delta)
     else:
         assert interval is not None, "a composition with a selection needs a grid"
         loss = best.dominating_loss(selection, profile, delta / times, interval)
         loss = loss.self_compose(times) if times > 1 else loss
         if outside:
-            loss = loss.compose(_loss([item.repeated(times) for item in outside], interval, size))
+            loss = loss.compose(
+                _compute_loss_distribution(
+                    [item.repeat_count(times) for item in outside], interval, size
+                )
+            )
         price = float(loss.get_epsilon_for_delta(delta))
     if resolved == "gaussian" and math.isinf(selection.shape):
         mu, once = gaussian_mu(inside), gaussian_mu(outside)
@@ -562,7 +571,7 @@ def _selected_epsilon(
     return price
 
 
-def _profile(
+def _make_profile(
     mechanisms: Sequence[Mechanism], resolved: str, interval: float | None, size: int = 1
 ) -> Profile:
     """Returns the privacy profile of one run."""
@@ -578,14 +587,14 @@ def _profile(
         (alone,) = mechanisms
         eta = alone.bounded_range
         return Profile(
-            deltas=lambda epsilons: bounded_range.deltas(eta, epsilons),
-            epsilon=lambda delta: bounded_range.epsilon(eta, delta),
+            deltas=lambda epsilons: bounded_range.range_deltas(eta, epsilons),
+            epsilon=lambda delta: bounded_range.range_epsilon(eta, delta),
         )
-    loss = _loss(mechanisms, interval, size)
+    loss = _compute_loss_distribution(mechanisms, interval, size)
     return Profile(deltas=loss.get_delta_for_epsilon, epsilon=loss.get_epsilon_for_delta)
 
 
-def _loss(
+def _compute_loss_distribution(
     mechanisms: Sequence[Mechanism], interval: float | None, size: int = 1
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Computes dp-accounting's privacy loss distribution of a composition, by connected dots.
@@ -601,12 +610,14 @@ def _loss(
         else privacy_loss_distribution.from_gaussian_mechanism(
             standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
         ).self_compose(count)
-        for noise, rate, count in _condensed(mechanisms)
+        for noise, rate, count in _condense_mechanisms(mechanisms)
     ]
     losses += [
-        bounded_range.loss(item.bounded_range, interval or 1e-4).self_compose(item.count)
+        bounded_range.loss_distribution(item.bounded_range, interval or 1e-4).self_compose(
+            item.count
+        )
         for item in mechanisms
-        if item.exponential
+        if item.is_exponential
     ]
     total = losses[0]
     for loss in losses[1:]:
@@ -641,7 +652,7 @@ def _rdp_epsilon(
 
     accountant = RdpAccountant(orders)
     with _quiet_absl():
-        accountant.compose(_event(mechanisms, selection), times)
+        accountant.compose(_make_event(mechanisms, selection), times)
         return float(accountant.get_epsilon(delta))
 
 
@@ -663,7 +674,7 @@ def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selecti
 
 
 def _refuse_unpriceable(mechanisms: Sequence[Mechanism], selection: Selection | None) -> None:
-    if any(item.exponential for item in mechanisms):
+    if any(item.is_exponential for item in mechanisms):
         raise PrivacyError("Opacus cannot price exponential mechanisms")
     if selection is not None:
         raise PrivacyError("Opacus cannot price repeated runs of which the best is released")
@@ -671,7 +682,7 @@ def _refuse_unpriceable(mechanisms: Sequence[Mechanism], selection: Selection | 
 
 def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Returns the error to ask of `prv`: one per cent of the epsilon, or more to spare memory."""
-    steps = sum(count for _, _, count in _condensed(mechanisms))
+    steps = sum(count for _, _, count in _condense_mechanisms(mechanisms))
     least = _PRV_LEAST_ERROR * max(1.0, steps / _PRV_STEPS) ** 0.5
     return max(least, min(0.01 * rough_epsilon(mechanisms, delta), _PRV_LARGEST_ERROR))
 
@@ -688,7 +699,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
-    accountant.history = _condensed(mechanisms)
+    accountant.history = _condense_mechanisms(mechanisms)
     with warnings.catch_warnings():
         # It takes logarithms of 0 outside its support, and a coarse order to size its grid.
         warnings.filterwarnings("ignore", "divide by zero", RuntimeWarning)
@@ -698,12 +709,12 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
         return float(accountant.get_epsilon(delta, eps_error=error, delta_error=tail))
 
 
-def _condensed(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
+def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
     """Returns (noise multiplier, rate, count) of each Gaussian mechanism.
 
     All of them that do not sample become one Gaussian mechanism, which costs exactly the same.
     """
-    whole = [item for item in mechanisms if item.sample_rate == 1 and not item.exponential]
+    whole = [item for item in mechanisms if item.sample_rate == 1 and not item.is_exponential]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [
         (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count)
@@ -712,7 +723,7 @@ def _condensed(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]
     ]
 
 
-def _event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
+def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
     """Returns dp-accounting's event of a composition."""
     from dp_accounting import dp_event
 
@@ -720,21 +731,21 @@ def _event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
         inside = [item for item in mechanisms if item.name in selection.repeated]
         outside = [item for item in mechanisms if item.name not in selection.repeated]
         best = dp_event.RepeatAndSelectDpEvent(
-            _event(inside, None), selection.mean, selection.shape
+            _make_event(inside, None), selection.mean, selection.shape
         )
-        return dp_event.ComposedDpEvent([best, _event(outside, None)])
+        return dp_event.ComposedDpEvent([best, _make_event(outside, None)])
     events: list[Any] = []
-    for noise, rate, count in _condensed(mechanisms):
+    for noise, rate, count in _condense_mechanisms(mechanisms):
         one: Any = dp_event.GaussianDpEvent(noise)
         if rate < 1:
             one = dp_event.PoissonSampledDpEvent(rate, one)
         events.append(dp_event.SelfComposedDpEvent(one, count))
     events += [
         dp_event.SelfComposedDpEvent(
-            dp_event.ZCDpEvent(bounded_range.rho(item.bounded_range)), item.count
+            dp_event.ZCDpEvent(bounded_range.range_rho(item.bounded_range)), item.count
         )
         for item in mechanisms
-        if item.exponential
+        if item.is_exponential
     ]
     return dp_event.ComposedDpEvent(events)
 

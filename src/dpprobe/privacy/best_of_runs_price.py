@@ -89,7 +89,7 @@ class Table:
     deltas: Array
 
     @classmethod
-    def of(cls, profile: Profile, delta: float) -> Table:
+    def tabulate_profile(cls, profile: Profile, delta: float) -> Table:
         """Tabulates a profile as far as it matters at `delta`, or as far as it is finite."""
         parts = (min(_NEGLIGIBLE, 1e-4 * delta), _NEGLIGIBLE)
         reaches = [profile.epsilon(part) for part in parts]
@@ -97,7 +97,7 @@ class Table:
         epsilons = np.linspace(0.0, reach, _POINTS)
         return cls(profile, epsilons, profile.deltas(epsilons))
 
-    def at(self, epsilons: Array) -> Array:
+    def delta_at(self, epsilons: Array) -> Array:
         """Computes delta at epsilons of any sign.
 
         At negative ones delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), Q' to Q the other direction.
@@ -124,40 +124,40 @@ class Bound:
     offsets: Array
     tail: float
 
-    def delta(self, epsilon: float) -> float:
+    def bound_delta(self, epsilon: float) -> float:
         """Computes the bound on delta_A at one epsilon."""
-        return float(self.weights @ self.table.at(epsilon - self.offsets)) + self.tail
+        return float(self.weights @ self.table.delta_at(epsilon - self.offsets)) + self.tail
 
-    def epsilon(self, delta: float) -> float:
+    def bound_epsilon(self, delta: float) -> float:
         """Computes the epsilon of A at `delta`, from above, to 1e-10 relative."""
-        if self.delta(0.0) <= delta:
+        if self.bound_delta(0.0) <= delta:
             return 0.0
         one = self.table.profile.epsilon((delta - self.tail) / float(self.weights.sum()))
         low, high = 0.0, float(self.offsets[-1]) + one  # as if all offsets were the largest
         while math.isfinite(high) and high - low > 1e-10 * high:
             middle = (low + high) / 2
-            low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
+            low, high = (middle, high) if self.bound_delta(middle) > delta else (low, middle)
         return high
 
 
 def best_bound(selection: Selection, profile: Profile, delta: float) -> Bound:
     """Returns the bound on A's profile with the least epsilon at `delta`."""
-    table = Table.of(profile, delta / selection.mean)
-    bounds = [_bound(selection, table, 1.0, 0.0)]
+    table = Table.tabulate_profile(profile, delta / selection.mean)
+    bounds = [_bound_profile(selection, table, 1.0, 0.0)]
     if math.isinf(selection.shape):
         for tail in (part * delta for part in _TAILS):
             reach = -math.log(tail) / selection.mean
             if reach < 1:
-                bounds.append(_bound(selection, table, reach, tail))
-    return min(bounds, key=lambda bound: bound.epsilon(delta))
+                bounds.append(_bound_profile(selection, table, reach, tail))
+    return min(bounds, key=lambda bound: bound.bound_epsilon(delta))
 
 
-def _bound(selection: Selection, table: Table, reach: float, tail: float) -> Bound:
+def _bound_profile(selection: Selection, table: Table, reach: float, tail: float) -> Bound:
     """Bounds F, over z up to `reach`, by its chords at offsets of equal spacing.
 
     F is convex: between two points it is not above its chord.
     """
-    heights, losses = _lines(selection, table, reach)
+    heights, losses = _make_lines(selection, table, reach)
     top = max(float(losses.max()), 0.0) * _ROUND_OFF + 1e-12
     offsets = np.linspace(0.0, top, _HINGES)
     # A line's value at m = exp(offset), its height being w(z) and its zero at exp(loss).
@@ -177,7 +177,7 @@ def _bound(selection: Selection, table: Table, reach: float, tail: float) -> Bou
     return Bound(table, weights, offsets, tail)
 
 
-def _lines(selection: Selection, table: Table, reach: float) -> tuple[Array, Array]:
+def _make_lines(selection: Selection, table: Table, reach: float) -> tuple[Array, Array]:
     """Returns lines in m whose maximum is F or above, as heights at 0 and logs of their zeros.
 
     Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first of them. There w is
@@ -186,7 +186,7 @@ def _lines(selection: Selection, table: Table, reach: float) -> tuple[Array, Arr
     second with the tangent's value in place of w(T(z)). Where the tangent falls to w(1) in between,
     that place is the second z: from there on w(T(z)) is at least w(1), and w falls.
     """
-    log_weight, rate = _weight(selection)
+    log_weight, rate = _weight_functions(selection)
     # Where neither the steepest line nor w has moved.
     first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
     z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3 * reach), reach, _PLACES)])
@@ -200,7 +200,9 @@ def _lines(selection: Selection, table: Table, reach: float) -> tuple[Array, Arr
     return np.exp(np.concatenate([at, second])), np.concatenate([at - others, second - tangent])
 
 
-def _weight(selection: Selection) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+def _weight_functions(
+    selection: Selection,
+) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
     """Returns log w, and minus its derivative."""
     mean = selection.mean
     if math.isinf(selection.shape):
@@ -297,7 +299,7 @@ def _on_grid(bound: Bound, size: int, interval: float) -> Array:
     shifts = np.ceil(bound.offsets / interval).astype(int)
     most = int(shifts[-1])
     places: Array = np.arange(-most, size + 1, dtype=np.float64)
-    deltas = bound.table.at(interval * places)
+    deltas = bound.table.delta_at(interval * places)
     total = np.full(size + 1, bound.tail)
     for weight, shift in zip(bound.weights, shifts, strict=True):
         if weight:

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
 
 
-def epsilon(eta: float, delta: float) -> float:
+def range_epsilon(eta: float, delta: float) -> float:
     """Computes the smallest epsilon of range eta at `delta`, exactly."""
     if math.isinf(eta):
         return math.inf
     return max(0.0, eta + 2 * math.log1p(-math.sqrt(delta * -math.expm1(-eta))))
 
 
-def deltas(eta: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def range_deltas(eta: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Computes the exact delta of range eta at each of an array of epsilons, of either sign."""
     import numpy as np  # heavy: planning imports what imports this module
 
@@ -66,12 +66,14 @@ def deltas(eta: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
     return np.where(epsilons < -eta, -np.expm1(np.minimum(epsilons, 0.0)), values)
 
 
-def rho(eta: float) -> float:
+def range_rho(eta: float) -> float:
     """Computes the zero-concentrated privacy of range eta."""
     return eta**2 / 8
 
 
-def loss(eta: float, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+def loss_distribution(
+    eta: float, interval: float
+) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Computes the privacy loss distribution of the dominating pair, by connecting the dots.
 
     Args:
@@ -83,6 +85,6 @@ def loss(eta: float, interval: float) -> privacy_loss_distribution.PrivacyLossDi
     size = math.ceil(eta / interval) + 1
     grid = interval * np.arange(-size, size + 1, dtype=np.float64)
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-        interval, -size, size, deltas(eta, grid)
+        interval, -size, size, range_deltas(eta, grid)
     )
     return privacy_loss_distribution.PrivacyLossDistribution(pmf)

@@ -83,7 +83,7 @@ def calibrate(
             raise PrivacyError(
                 f"epsilon {epsilon:g}: this method releases no private mechanism; write inf"
             )
-        silent = tuple(mechanism.scaled(0.0) for mechanism in mechanisms)
+        silent = tuple(mechanism.scale_noise(0.0) for mechanism in mechanisms)
         return Plan(
             mechanisms=silent,
             n=n,
@@ -94,14 +94,14 @@ def calibrate(
             unit=unit,
         )
     _check_target(mechanisms, epsilon, delta, accountant)
-    inputs = _inputs(mechanisms, epsilon, delta, accountant, selection)
-    path = _path(cache, inputs)
-    answer = _read(path, inputs) if path.exists() else None
+    inputs = _collect_inputs(mechanisms, epsilon, delta, accountant, selection)
+    path = _answer_path(cache, inputs)
+    answer = _read_answer(path, inputs) if path.exists() else None
     if answer is None:
-        answer = _solve(mechanisms, epsilon, delta, accountant, selection)
-        _write(path, inputs, answer)
+        answer = _find_answer(mechanisms, epsilon, delta, accountant, selection)
+        _write_answer(path, inputs, answer)
     return Plan(
-        mechanisms=tuple(mechanism.scaled(answer.factor) for mechanism in mechanisms),
+        mechanisms=tuple(mechanism.scale_noise(answer.factor) for mechanism in mechanisms),
         n=n,
         epsilon=epsilon,
         delta=delta,
@@ -109,13 +109,13 @@ def calibrate(
         selection=selection,
         unit=unit,
         realised_epsilon=answer.realised_epsilon,
-        priced_by=accountants.describe(mechanisms, accountant, selection),
+        priced_by=accountants.describe_accountant(mechanisms, accountant, selection),
         checks=answer.checks,
         check_notes=answer.check_notes,
     )
 
 
-def price(plan: Plan) -> float:
+def price_plan(plan: Plan) -> float:
     """Computes anew, on the grid of its calibration, the epsilon that a plan costs at its delta.
 
     Of a plan that costs far more than its target it is a lower bound, the price of the same plan
@@ -124,17 +124,17 @@ def price(plan: Plan) -> float:
     if not plan.private:
         return math.inf
     shared = _priced_alike(plan)
-    resolved = accountants.resolve(shared, plan.accountant)
-    return _price(_Prices(shared, plan.delta, resolved, plan.selection), plan.epsilon)
+    resolved = accountants.resolve_accountant(shared, plan.accountant)
+    return _cached_price(_Prices(shared, plan.delta, resolved, plan.selection), plan.epsilon)
 
 
 def second_opinions(plan: Plan) -> tuple[str, dict[str, float | None], dict[str, str]]:
     """Returns a plan's `priced_by`, and computes its `checks` and `check_notes` anew."""
     if not plan.private:
         return "none", {}, {}
-    resolved = accountants.resolve(plan.mechanisms, plan.accountant)
-    by = accountants.describe(plan.mechanisms, plan.accountant, plan.selection)
-    return (by, *_checks(_priced_alike(plan), plan.delta, resolved, plan.selection))
+    resolved = accountants.resolve_accountant(plan.mechanisms, plan.accountant)
+    by = accountants.describe_accountant(plan.mechanisms, plan.accountant, plan.selection)
+    return (by, *_cached_checks(_priced_alike(plan), plan.delta, resolved, plan.selection))
 
 
 def price_of_group(plan: Plan, size: int) -> float:
@@ -153,10 +153,10 @@ def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
 
 
 @lru_cache
-def _checks(
+def _cached_checks(
     mechanisms: tuple[Mechanism, ...], delta: float, resolved: str, selection: Selection | None
 ) -> tuple[dict[str, float | None], dict[str, str]]:
-    values, notes = accountants.checks(mechanisms, delta, resolved, selection)
+    values, notes = accountants.check_epsilons(mechanisms, delta, resolved, selection)
     return {
         name: None if value is None else round_up(value) for name, value in values.items()
     }, notes
@@ -170,16 +170,16 @@ def _group_price(
 
 
 @lru_cache
-def _price(prices: _Prices, epsilon: float) -> float:
+def _cached_price(prices: _Prices, epsilon: float) -> float:
     interval = None
     if not prices.exact:
         interval = accountants.pld_interval(max(epsilon, prices.delta))
         factor = 1.0
-        while prices.rough(factor) > _FAR * epsilon and factor < _MOST_NOISE:
+        while prices.rough_price(factor) > _FAR * epsilon and factor < _MOST_NOISE:
             factor *= 1.5
-        if factor > 1 and (bound := prices.at(factor, interval)) > epsilon:
+        if factor > 1 and (bound := prices.price_at(factor, interval)) > epsilon:
             return bound
-    return prices.at(1.0, interval)
+    return prices.price_at(1.0, interval)
 
 
 def cache_path(
@@ -192,7 +192,7 @@ def cache_path(
     selection: Selection | None = None,
 ) -> Path:
     """Returns the file that holds, or will hold, the answer of `calibrate`."""
-    return _path(cache, _inputs(mechanisms, epsilon, delta, accountant, selection))
+    return _answer_path(cache, _collect_inputs(mechanisms, epsilon, delta, accountant, selection))
 
 
 def _check_target(
@@ -215,10 +215,10 @@ def _check_target(
                 f"mechanism {mechanism.name!r}: relative noise multiplier 0 cannot be scaled to "
                 "a target; give it a positive one"
             )
-    accountants.resolve(mechanisms, accountant)
+    accountants.resolve_accountant(mechanisms, accountant)
 
 
-def _inputs(
+def _collect_inputs(
     mechanisms: Sequence[Mechanism],
     epsilon: float,
     delta: float,
@@ -228,8 +228,8 @@ def _inputs(
     inputs: dict[str, Any] = {
         "version": VERSIONS["calibration"],
         "digits": DIGITS,
-        "accountant": accountants.describe(mechanisms, accountant),
-        "second_accountant": accountants.describe(mechanisms, "prv"),
+        "accountant": accountants.describe_accountant(mechanisms, accountant),
+        "second_accountant": accountants.describe_accountant(mechanisms, "prv"),
         "epsilon": epsilon,
         "delta": delta,
         "mechanisms": [
@@ -237,7 +237,7 @@ def _inputs(
                 "noise_multiplier": mechanism.noise_multiplier,
                 "sample_rate": mechanism.sample_rate,
                 "count": mechanism.count,
-                **({"kind": mechanism.kind} if mechanism.exponential else {}),
+                **({"kind": mechanism.kind} if mechanism.is_exponential else {}),
             }
             for mechanism in mechanisms
         ],
@@ -248,11 +248,11 @@ def _inputs(
     return inputs
 
 
-def _path(cache: Path, inputs: dict[str, Any]) -> Path:
-    return cache / f"{artifacts.fingerprint(inputs)}.json"
+def _answer_path(cache: Path, inputs: dict[str, Any]) -> Path:
+    return cache / f"{artifacts.hash_value(inputs)}.json"
 
 
-def _solve(
+def _find_answer(
     mechanisms: Sequence[Mechanism],
     epsilon: float,
     delta: float,
@@ -260,19 +260,19 @@ def _solve(
     selection: Selection | None,
 ) -> _Answer:
     started = time.monotonic()
-    resolved = accountants.resolve(mechanisms, accountant)
+    resolved = accountants.resolve_accountant(mechanisms, accountant)
     # The epsilon does not depend on sensitivities; at 1 the search may scale the noise furthest.
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     prices = _Prices(relative, delta, resolved, selection)
     label = f"calibration: epsilon {epsilon:g}"
     start = 1.0 if prices.exact else _rough_factor(prices, epsilon, what)
-    with Progress(_expected(prices), label=label, unit="prices", last_line=False) as progress:
-        factor, realised = _meet(prices, epsilon, what, start, progress)
+    with Progress(_expected_work(prices), label=label, unit="prices", last_line=False) as progress:
+        factor, realised = _meet_target(prices, epsilon, what, start, progress)
         realised = min(round_up(realised), epsilon)
         progress.total = max(progress.total, progress.done + _COARSER)
-        checks, notes = _checks(
-            tuple(item.scaled(factor) for item in relative), delta, resolved, selection
+        checks, notes = _cached_checks(
+            tuple(item.scale_noise(factor) for item in relative), delta, resolved, selection
         )
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
@@ -286,7 +286,7 @@ def _solve(
     )
 
 
-def _expected(prices: _Prices) -> int:
+def _expected_work(prices: _Prices) -> int:
     """Returns the work that a calibration is expected to take, in coarse prices."""
     return _COARSER if prices.exact else _ROUNDS * _round_work(prices) + _COARSER
 
@@ -309,26 +309,26 @@ class _Prices:
         """True if prices need no grid."""
         return self.selection is None and self.resolved in ("gaussian", "exponential")
 
-    def at(self, factor: float, interval: float | None = None) -> float:
-        return accountants.epsilon(
-            self._scaled(factor),
+    def price_at(self, factor: float, interval: float | None = None) -> float:
+        return accountants.compute_epsilon(
+            self._scale_noise(factor),
             self.delta,
             self.resolved,
             interval=interval,
             selection=self.selection,
         )
 
-    def rough(self, factor: float) -> float:
-        return accountants.rough_epsilon(self._scaled(factor), self.delta, self.selection)
+    def rough_price(self, factor: float) -> float:
+        return accountants.rough_epsilon(self._scale_noise(factor), self.delta, self.selection)
 
     def central_limit(self, factor: float) -> float:
-        return accountants.central_limit_epsilon(self._scaled(factor), self.delta)
+        return accountants.central_limit_epsilon(self._scale_noise(factor), self.delta)
 
-    def _scaled(self, factor: float) -> list[Mechanism]:
-        return [item.scaled(factor) for item in self.mechanisms]
+    def _scale_noise(self, factor: float) -> list[Mechanism]:
+        return [item.scale_noise(factor) for item in self.mechanisms]
 
 
-def _meet(
+def _meet_target(
     prices: _Prices, epsilon: float, what: str, start: float, progress: Progress
 ) -> tuple[float, float]:
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
@@ -342,31 +342,31 @@ def _meet(
       progress: counts prices, a fine one as `_COARSER` coarse ones.
     """
     if prices.exact:
-        factor, _ = find_factor(prices.at, epsilon, what=what, tolerance=1e-9)
+        factor, _ = find_factor(prices.price_at, epsilon, what=what, tolerance=1e-9)
         factor = round_up(factor)
-        return factor, prices.at(factor)
+        return factor, prices.price_at(factor)
     interval = accountants.pld_interval(max(epsilon, prices.delta))
 
     gridded = prices.resolved == "pld"
 
-    def fine(factor: float) -> float:
-        price = prices.at(factor, interval)
-        progress.advance(_COARSER if gridded else 1)
+    def price_finely(factor: float) -> float:
+        price = prices.price_at(factor, interval)
+        progress.advance_by(_COARSER if gridded else 1)
         return price
 
-    def coarse(factor: float) -> float:
-        price = prices.at(factor, _COARSER * interval)
-        progress.advance(1)
+    def price_coarsely(factor: float) -> float:
+        price = prices.price_at(factor, _COARSER * interval)
+        progress.advance_by(1)
         return price
 
-    quick = coarse if gridded else fine
+    quick = price_coarsely if gridded else price_finely
     factor, aim = start, (1 - 5e-4) * epsilon
     for _ in range(20):
         progress.total = max(progress.total, progress.done + _round_work(prices) + _COARSER)
         # Short strides: far below the noise that is needed, grids outgrow memory.
         factor, _ = find_factor(quick, aim, what=what, tolerance=2e-4, start=factor, stride=0.3)
         factor = round_up(factor)
-        realised = fine(factor)
+        realised = price_finely(factor)
         if (1 - 1e-3) * epsilon <= realised <= epsilon:
             return factor, realised
         aim *= (1 - 4e-4) * epsilon / realised
@@ -376,7 +376,7 @@ def _meet(
 def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
     """Returns a factor to start from, by RDP at few orders or else by the central limit."""
     try:
-        return find_factor(prices.rough, epsilon, what=what, tolerance=0.05)[0]
+        return find_factor(prices.rough_price, epsilon, what=what, tolerance=0.05)[0]
     except PrivacyError:
         return find_factor(prices.central_limit, epsilon, what=what, tolerance=0.05)[0]
 
@@ -420,7 +420,7 @@ def find_factor(
             dear = (x, gap)
         else:
             cheap = (x, gap)
-        x = _next(x, gap, cheap, dear, stride)
+        x = _next_factor(x, gap, cheap, dear, stride)
         if abs(x) > 40 or (cheap and dear and cheap[0] - dear[0] < 1e-14):
             break
     raise PrivacyError(
@@ -428,7 +428,7 @@ def find_factor(
     )
 
 
-def _next(
+def _next_factor(
     x: float,
     gap: float,
     cheap: tuple[float, float] | None,
@@ -443,7 +443,7 @@ def _next(
     return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
 
 
-def _write(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
+def _write_answer(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
     record = {
         "format": FORMAT,
         "inputs": inputs,
@@ -452,10 +452,10 @@ def _write(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
         "checks": answer.checks,
         "check_notes": answer.check_notes,
     }
-    artifacts.write_json(path, {**record, "sha256": artifacts.fingerprint(record)})
+    artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
 
 
-def _read(path: Path, inputs: dict[str, Any]) -> _Answer:
+def _read_answer(path: Path, inputs: dict[str, Any]) -> _Answer:
     """Reads a cached answer.
 
     Raises:
@@ -464,7 +464,7 @@ def _read(path: Path, inputs: dict[str, Any]) -> _Answer:
     try:
         record = artifacts.read_json(path)
         written = record.pop("sha256")
-        whole = written == artifacts.fingerprint(record) and record["inputs"] == inputs
+        whole = written == artifacts.hash_value(record) and record["inputs"] == inputs
         if whole and record["format"] == FORMAT:
             return _Answer(
                 factor=record["factor"],

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.privacy.randomness import derived_seed, open_stream
 
 
 class Entropy(Protocol):
@@ -16,15 +16,15 @@ class Entropy(Protocol):
 
     secret: bool
 
-    def keystream(self, seed: int, use: str) -> Keystream:
+    def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns the random words of one use of a head, such as "noise of gradients"."""
         ...
 
-    def generator(self, seed: int, use: str) -> np.random.Generator:
+    def make_generator(self, seed: int, use: str) -> np.random.Generator:
         """Returns random numbers that no privacy depends on, such as initial weights."""
         ...
 
-    def part(self, seed: int, name: str) -> int:
+    def part_seed(self, seed: int, name: str) -> int:
         """Returns the seed of one part of a head's fit, such as a trial of a search."""
         ...
 
@@ -34,13 +34,13 @@ class SeededEntropy:
 
     secret = False
 
-    def keystream(self, seed: int, use: str) -> Keystream:
-        return Keystream.seeded(seed, use)
+    def open_keystream(self, seed: int, use: str) -> Keystream:
+        return Keystream.from_seed(seed, use)
 
-    def generator(self, seed: int, use: str) -> np.random.Generator:
-        return stream(seed, use)
+    def make_generator(self, seed: int, use: str) -> np.random.Generator:
+        return open_stream(seed, use)
 
-    def part(self, seed: int, name: str) -> int:
+    def part_seed(self, seed: int, name: str) -> int:
         return derived_seed(seed, name)
 
 
@@ -57,19 +57,19 @@ class SystemEntropy:
         self._root = Keystream.from_system("release")
         self._parts: dict[tuple[int, str], int] = {}
 
-    def keystream(self, seed: int, use: str) -> Keystream:
+    def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns a stream of this fit alone.
 
         Raises:
           PrivacyError: when the use of the head was given away before.
         """
-        return self._root.part(f"{seed}: {use}")
+        return self._root.make_part(f"{seed}: {use}")
 
-    def generator(self, seed: int, use: str) -> np.random.Generator:
-        words = self.keystream(seed, use).words(4)
+    def make_generator(self, seed: int, use: str) -> np.random.Generator:
+        words = self.open_keystream(seed, use).draw_words(4)
         return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words.tolist())))
 
-    def part(self, seed: int, name: str) -> int:
+    def part_seed(self, seed: int, name: str) -> int:
         if (seed, name) in self._parts:
             raise PrivacyError(f"release: part {name} of head {seed} was given away before")
         return self._parts.setdefault((seed, name), len(self._parts) + 1)

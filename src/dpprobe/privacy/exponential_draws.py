@@ -55,7 +55,7 @@ class Chooser:
     def __init__(self, keystream: Keystream) -> None:
         self._keystream = keystream
 
-    def choose(self, scores: Scores, count: int, rate: Fraction) -> Places:
+    def choose_candidates(self, scores: Scores, count: int, rate: Fraction) -> Places:
         """Draws `count` different candidates, each from those that are left.
 
         Args:
@@ -69,58 +69,60 @@ class Chooser:
         Raises:
           PrivacyError: for too few or too many candidates, and for scores above 2^53.
         """
-        _check(scores, count)
+        _check_scores(scores, count)
         left, chosen = np.arange(len(scores)), []
         for _ in range(count):
-            place = self._draw(scores[left], rate)
+            place = self._draw_candidate(scores[left], rate)
             chosen.append(left[place])
             left = np.delete(left, place)
         return np.asarray(chosen, dtype=np.int64)
 
-    def _draw(self, scores: Scores, rate: Fraction) -> int:
+    def _draw_candidate(self, scores: Scores, rate: Fraction) -> int:
         gaps = scores.max() - scores
         shares = np.exp(-float(rate) * gaps.astype(np.float64)) * (2.0**_BITS * _SLACK)
         envelopes = shares.astype(np.int64) + 1
         ends = np.cumsum(envelopes)
         while True:
-            place = int(np.searchsorted(ends, self._below(int(ends[-1])), side="right"))
-            if self._accepts(rate * int(gaps[place]), Fraction(2**_BITS, int(envelopes[place]))):
+            place = int(np.searchsorted(ends, self._draw_below(int(ends[-1])), side="right"))
+            if self._accepts_candidate(
+                rate * int(gaps[place]), Fraction(2**_BITS, int(envelopes[place]))
+            ):
                 return place
 
-    def _below(self, end: int) -> int:
+    def _draw_below(self, end: int) -> int:
         """Draws a whole number from 0 to end - 1, each as likely as the others; end <= 2^64."""
         last = 2**_WORD - 2**_WORD % end
         while True:
-            word = self._word()
+            word = self._draw_word()
             if word < last:
                 return word % end
 
-    def _accepts(self, exponent: Fraction, factor: Fraction) -> bool:
+    def _accepts_candidate(self, exponent: Fraction, factor: Fraction) -> bool:
         """Returns True with probability factor exp(-exponent), exactly."""
         number, words = 0, 0
         while True:
-            number, words = (number << _WORD) + self._word(), words + 1
+            number, words = (number << _WORD) + self._draw_word(), words + 1
             bounds = _exp_bounds(exponent, words)
             if Fraction(number + 1, 2 ** (_WORD * words)) <= factor * bounds.low:
                 return True
             if Fraction(number, 2 ** (_WORD * words)) >= factor * bounds.high:
                 return False
 
-    def _word(self) -> int:
-        return int(self._keystream.words(1)[0])
+    def _draw_word(self) -> int:
+        return int(self._keystream.draw_words(1)[0])
 
 
-def best(scores: Scores, count: int) -> Places:
+def choose_largest(scores: Scores, count: int) -> Places:
     """Returns the candidates of the largest scores, of equal ones the first: without noise.
 
     Raises:
-      PrivacyError: as of `Chooser.choose`.
+      PrivacyError: as of `Chooser.choose_candidates`.
     """
-    _check(scores, count)
+    _check_scores(scores, count)
     return np.argsort(-scores, kind="stable")[:count]
 
 
-def _check(scores: Scores, count: int) -> None:
+def _check_scores(scores: Scores, count: int) -> None:
     if not 0 < count <= len(scores) <= MOST_CANDIDATES:
         raise PrivacyError(
             f"{count} draws among {len(scores)} candidates: there must be as many candidates, and "

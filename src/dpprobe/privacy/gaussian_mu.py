@@ -19,18 +19,18 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     Balle and Wang 2018, theorem 8; to 1e-9 relative.
     """
     low, high = 1e-9, 1.0
-    while _delta(high, epsilon) < delta:
+    while _compute_delta(high, epsilon) < delta:
         high *= 2
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        if _delta(middle, epsilon) < delta:
+        if _compute_delta(middle, epsilon) < delta:
             low = middle
         else:
             high = middle
     return (low + high) / 2
 
 
-def _delta(mu: float, epsilon: float) -> float:
+def _compute_delta(mu: float, epsilon: float) -> float:
     upper, lower = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     tail = math.erfc(lower / _ROOT)
     # exp(epsilon) alone may be beyond float64, its product with the tail is not

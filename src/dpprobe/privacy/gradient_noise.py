@@ -14,7 +14,7 @@ import torch
 
 from dpprobe import devices
 from dpprobe.privacy.machine_code import MachineCode
-from dpprobe.privacy.randomness import stream, stream_seed
+from dpprobe.privacy.randomness import open_stream, stream_seed
 
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit
@@ -85,7 +85,7 @@ class GaussianNoise:
         self._device = device
         self._width = padded_size(size)
         if devices.has_kernels(device):
-            self._words = [Words.of(seed) for seed in seeds]
+            self._words = [Words.start_words(seed) for seed in seeds]
         else:
             self._generators = [
                 torch.Generator(device).manual_seed(stream_seed(seed, "noise")) for seed in seeds
@@ -93,7 +93,7 @@ class GaussianNoise:
         self._count = len(seeds)
         self._buffer = torch.empty(0)
 
-    def draw(self, steps: int, deviation: float) -> torch.Tensor:
+    def draw_steps(self, steps: int, deviation: float) -> torch.Tensor:
         """Draws the numbers of the next `steps` steps.
 
         Args:
@@ -112,28 +112,29 @@ class GaussianNoise:
         elif devices.has_kernels(self._device):
             scale = _rounded_up(deviation)
             for out, words in zip(block.numpy(), self._words, strict=True):
-                fill(words.lanes, words.tail, out, scale)
+                fill_normals(words.lanes, words.tail, out, scale)
         else:
             for out, source in zip(block, self._generators, strict=True):
                 normals = torch.empty(out.shape, dtype=torch.float64, device=self._device)
                 out.copy_(normals.normal_(generator=source).mul_(deviation))
         return block[..., : self.size]
 
-    def source(
+    def noise_source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the generators of the only seed, on the CPU, for compiled loops that call `fill`.
+        """Returns the generators of the only seed, on the CPU, for compiled loops that call
+        `fill_normals`.
 
-        A loop draws the numbers that `draw` would, step after step, and the generators move on. At
-        a deviation of 0 it must draw nothing, as `draw` does.
+        A loop draws the numbers that `draw_steps` would, step after step, and the generators move
+        on. At a deviation of 0 it must draw nothing, as `draw_steps` does.
 
         Returns:
-          lanes, tail and deviation of `fill`: the deviation rounded up to float32.
+          lanes, tail and deviation of `fill_normals`: the deviation rounded up to float32.
         """
         (words,) = self._words
         return words.lanes, words.tail, _rounded_up(deviation)
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def copy_state(self) -> dict[str, torch.Tensor]:
         """Returns a copy of where the streams stand: who has it can draw all numbers to come.
 
         Of benchmarks alone, whose seeds are published anyway.
@@ -146,7 +147,7 @@ class GaussianNoise:
             }
         return {"generators": torch.stack([one.get_state() for one in self._generators])}
 
-    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on where another noise of the same seeds, size and device stood at `state`."""
         if devices.has_kernels(self._device):
             for place, words in enumerate(self._words):
@@ -168,13 +169,13 @@ class Words(NamedTuple):
     tail: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, seed: int) -> Words:
-        return cls(_started(seed, "noise", LANES), _started(seed, "noise tail", 1))
+    def start_words(cls, seed: int) -> Words:
+        return cls(_start_lanes(seed, "noise", LANES), _start_lanes(seed, "noise tail", 1))
 
 
-def _started(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
+def _start_lanes(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
     state = np.ones((4, lanes), dtype=np.uint64)
-    state[:3] = stream(seed, name).bit_generator.random_raw(3 * lanes).reshape(3, lanes)
+    state[:3] = open_stream(seed, name).bit_generator.random_raw(3 * lanes).reshape(3, lanes)
     out = np.empty(lanes * _WARM_UP, dtype=np.uint64)
     draw_words(state, out)
     return state
@@ -182,7 +183,9 @@ def _started(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
 
 @jit("i8(i8)")
 def padded_size(size):
-    """Returns how many numbers `fill` draws for a step of `size`: whole pairs of all lanes."""
+    """Returns how many numbers `fill_normals` draws for a step of `size`: whole pairs of all
+    lanes.
+    """
     return -(-size // (2 * LANES)) * 2 * LANES
 
 
@@ -254,7 +257,7 @@ def box_muller(radii, angles, cosines, sines, deviation):
 
 
 @jit("void(u8[:, ::1], i4[::1], i4[::1], f4[::1], f4[::1], f4)")
-def refine(tail, radii, angles, cosines, sines, deviation):
+def refine_pairs(tail, radii, angles, cosines, sines, deviation):
     """Redraws each pair whose radius is below `_COARSE` with 64 bits more in the radius."""
     few: Any = False
     for i in range(radii.shape[0]):
@@ -274,7 +277,7 @@ def refine(tail, radii, angles, cosines, sines, deviation):
 
 
 @jit("void(u8[:, ::1], u8[:, ::1], f4[:, ::1], f4)")
-def fill(lanes, tail, out, deviation):
+def fill_normals(lanes, tail, out, deviation):
     """Fills [steps, m], m a multiple of 64, with the next normals of a seed, scaled."""
     low, high = np.empty(PAIRS, dtype=np.int32), np.empty(PAIRS, dtype=np.int32)
     a, b, c = lanes[0].copy(), lanes[1].copy(), lanes[2].copy()
@@ -287,7 +290,7 @@ def fill(lanes, tail, out, deviation):
             normals = out[step, 2 * start : 2 * (start + count)]
             counter = _draw_halves(a, b, c, counter, radii, angles)
             box_muller(radii, angles, normals[:count], normals[count:], deviation)
-            refine(tail, radii, angles, normals[:count], normals[count:], deviation)
+            refine_pairs(tail, radii, angles, normals[:count], normals[count:], deviation)
     lanes[0], lanes[1], lanes[2], lanes[3] = a, b, c, counter
 
 

@@ -48,7 +48,7 @@ class GridSum:
         """The sums with a leading dimension, of one seed."""
         return GridSum(self.units[None], self.step)
 
-    def over(self, divisor: float) -> GridSum:
+    def divide_by(self, divisor: float) -> GridSum:
         """Returns the sums divided by a public number."""
         return GridSum(self.units, self.step / divisor)
 
@@ -66,11 +66,11 @@ class Grid:
     whole: bool
 
     @classmethod
-    def of(cls, longest: float, rows: int, *, whole: bool) -> Grid:
+    def make_grid(cls, longest: float, rows: int, *, whole: bool) -> Grid:
         """Returns the grid for vectors of norm at most `longest`, a public bound, over n rows."""
         return cls(grid_step(longest, lone_bits(rows)) if whole else 1.0, whole)
 
-    def units(self, values: torch.Tensor) -> torch.Tensor:
+    def round_to_steps(self, values: torch.Tensor) -> torch.Tensor:
         """Returns values in steps, rounded towards zero: float64."""
         return towards_zero(values, self.step) if self.whole else values.to(torch.float64)
 
@@ -115,7 +115,7 @@ def towards_zero(values: torch.Tensor, step: float) -> torch.Tensor:
     return values.to(torch.float64).div(step).trunc_()
 
 
-def mirror(upper: torch.Tensor) -> torch.Tensor:
+def mirror_upper(upper: torch.Tensor) -> torch.Tensor:
     """Makes an upper triangle a symmetric matrix, in place, panel by panel."""
     for low in range(0, len(upper), _PANEL):
         block = upper[low : low + _PANEL, low : low + _PANEL]

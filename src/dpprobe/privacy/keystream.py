@@ -35,7 +35,7 @@ class Keystream:
     """
 
     def __init__(self, key: bytes, name: str) -> None:
-        """Starts a stream; `seeded` and `from_system` make the key.
+        """Starts a stream; `from_seed` and `from_system` make the key.
 
         Args:
           key: 256 secret bits, of this stream alone.
@@ -51,7 +51,7 @@ class Keystream:
         self._process = os.getpid()
 
     @classmethod
-    def seeded(cls, seed: int, name: str) -> Keystream:
+    def from_seed(cls, seed: int, name: str) -> Keystream:
         """Returns the stream of a seed for one use, such as "noise": benchmark mode.
 
         Raises:
@@ -59,7 +59,7 @@ class Keystream:
         """
         if not 0 <= seed < 2**SEED_BITS:
             raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
-        return cls(_derived(seed.to_bytes(SEED_BITS // 8, "big"), name), name)
+        return cls(_derive_key(seed.to_bytes(SEED_BITS // 8, "big"), name), name)
 
     @classmethod
     def from_system(cls, name: str) -> Keystream:
@@ -70,7 +70,7 @@ class Keystream:
         """Names the stream; the key stays hidden."""
         return f"Keystream({self.name!r})"
 
-    def part(self, name: str) -> Keystream:
+    def make_part(self, name: str) -> Keystream:
         """Returns a stream of its own for one part of this one's use.
 
         Raises:
@@ -81,19 +81,19 @@ class Keystream:
         if name in self._parts:
             raise PrivacyError(f"keystream {self.name}: part {name} was given away before")
         self._parts.add(name)
-        return Keystream(_derived(self._key, name), f"{self.name}, {name}")
+        return Keystream(_derive_key(self._key, name), f"{self.name}, {name}")
 
-    def words(self, count: int) -> Words:
-        """Draws the next words, as `fill` does, into a new array."""
+    def draw_words(self, count: int) -> Words:
+        """Draws the next words, as `fill_words` does, into a new array."""
         words = np.empty(count, dtype=np.uint64)
-        self.fill(words)
+        self.fill_words(words)
         return words
 
-    def uniform(self) -> float:
+    def draw_uniform(self) -> float:
         """Draws a number between 0 and 1: the middle of one of 2^52 equal parts."""
-        return (float(self.words(1)[0] >> np.uint64(12)) + 0.5) * 2.0**-52
+        return (float(self.draw_words(1)[0] >> np.uint64(12)) + 0.5) * 2.0**-52
 
-    def fill(self, out: Words) -> None:
+    def fill_words(self, out: Words) -> None:
         """Fills a contiguous array of one dimension with the next words.
 
         Raises:
@@ -115,5 +115,5 @@ class Keystream:
             )
 
 
-def _derived(key: bytes, name: str) -> bytes:
+def _derive_key(key: bytes, name: str) -> bytes:
     return hmac.digest(key, name.encode(), "sha256")

@@ -59,7 +59,7 @@ def delta_fault(
     remedy = "write a smaller delta"
     if allowed is not None:
         remedy += ", or allow_delta_above_one_over_n: true where nothing is to be released"
-    return f"{_above(delta, n, unit)}; {remedy}"
+    return f"{_describe_above(delta, n, unit)}; {remedy}"
 
 
 def delta_warning(delta: float, n: int, *, unit: str = "image") -> str | None:
@@ -80,12 +80,13 @@ def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
         return ""
     published = "row" if unit == "image" else f"{unit}'s rows"
     return (
-        f"{_above(delta, n, unit)}: a mechanism that publishes one {published} at random would be "
+        f"{_describe_above(delta, n, unit)}: a mechanism that publishes one {published} at random "
+        "would be "
         "allowed by such a delta"
     )
 
 
-def _above(delta: float, n: int, unit: str) -> str:
+def _describe_above(delta: float, n: int, unit: str) -> str:
     units = "rows" if unit == "image" else f"{unit}s"
     return f"delta {delta:g} is above 1/n = {1 / n:.3g} (n = {n} training {units})"
 

@@ -50,8 +50,8 @@ class MachineCode:
           called: those of the modules whose compiled functions it calls, and which call none.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
-        self.name = f"{self._source.stem}-{self._key()}"
-        self._parts = self._read()
+        self.name = f"{self._source.stem}-{self._hash_dependencies()}"
+        self._parts = self._read_file()
         self._loaded: dict[str, Any] | None = None
         self._complete = bool(self._parts)
 
@@ -70,9 +70,9 @@ class MachineCode:
             made: Any = numba.njit(
                 nogil=True, error_model="numpy", fastmath=set(fastmath) or False
             )(function)
-            if _setting("DISABLE_JIT"):
+            if _numba_setting("DISABLE_JIT"):
                 return function
-            made._cache = _part(self, function)
+            made._cache = _make_part(self, function)
             for signature in signatures:
                 made.compile(signature)
             if signatures:
@@ -89,7 +89,7 @@ class MachineCode:
         self._complete = True
         content = pickle.dumps(self._parts)
         refusals = []
-        for folder in self.folders():
+        for folder in self.list_folders():
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 with atomic_path(folder / self.name) as path:
@@ -104,13 +104,13 @@ class MachineCode:
             "; ".join(refusals),
         )
 
-    def folders(self) -> list[Path]:
+    def list_folders(self) -> list[Path]:
         """Returns where the file may lie, in order: the three places of Numba's own cache."""
         from numba.misc.appdirs import AppDirs  # as above
 
         in_home = AppDirs("numba", appauthor=False).user_cache_dir
         in_tree = self._source.parent / "__pycache__"
-        folders = [_setting("CACHE_DIR"), in_tree, in_home]
+        folders = [_numba_setting("CACHE_DIR"), in_tree, in_home]
         return [Path(folder).absolute() for folder in folders if folder]
 
     def load(self, key: str, context: Any) -> Any:
@@ -130,7 +130,7 @@ class MachineCode:
             }
         return self._loaded.get(key)
 
-    def add(self, key: str, result: Any) -> None:
+    def add_code(self, key: str, result: Any) -> None:
         """Takes a function that was just compiled; after `keep` it stays in memory only."""
         from numba.core.serialize import dumps  # as above
 
@@ -140,7 +140,7 @@ class MachineCode:
             raise ValueError(f"{key}: addresses of this process cannot be kept")
         self._parts[key] = dumps(result._reduce())
 
-    def _key(self) -> str:
+    def _hash_dependencies(self) -> str:
         """Returns the hash of everything that the machine code depends on."""
         import llvmlite  # as above
         import numba
@@ -156,13 +156,13 @@ class MachineCode:
             llvmlite.__version__,
             binding.get_host_cpu_features().flatten(),
             cpu_target.target_context.codegen().magic_tuple(),
-            [_setting(name) for name in _SETTINGS],
+            [_numba_setting(name) for name in _SETTINGS],
         ]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    def _read(self) -> dict[str, bytes]:
+    def _read_file(self) -> dict[str, bytes]:
         """Reads the first whole file of the folders; empty where there is none."""
-        for folder in self.folders():
+        for folder in self.list_folders():
             try:
                 content = (folder / self.name).read_bytes()
             except OSError:
@@ -173,14 +173,14 @@ class MachineCode:
         return {}
 
 
-def _setting(name: str) -> Any:
+def _numba_setting(name: str) -> Any:
     """Returns a setting of Numba, None for one that this version does not have."""
     import numba  # as above
 
     return getattr(numba.config, name, None)
 
 
-def _part(code: MachineCode, function: Callable[..., Any]) -> Any:
+def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
     """Returns the cache of one function, as Numba wants it."""
     from numba.core.caching import NullCache  # as above
 
@@ -191,13 +191,13 @@ def _part(code: MachineCode, function: Callable[..., Any]) -> Any:
             return code.load(f"{name}:{signature}", context)
 
         def save_overload(self, signature: Any, result: Any) -> None:
-            code.add(f"{name}:{signature}", result)
+            code.add_code(f"{name}:{signature}", result)
 
     return Part()
 
 
 @functools.cache
-def processor() -> str:
+def processor_name() -> str:
     """Returns the processor's name, and LLVM's for its kind: "AMD EPYC 9B14 (znver4)"."""
     from llvmlite import binding  # as above
 

@@ -58,31 +58,31 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         if self.kind not in (GAUSSIAN, EXPONENTIAL):
-            raise self._invalid("kind", f"{GAUSSIAN} or {EXPONENTIAL}")
+            raise self._make_error("kind", f"{GAUSSIAN} or {EXPONENTIAL}")
         if not SMALLEST_SENSITIVITY <= self.sensitivity <= LARGEST_SENSITIVITY:
-            raise self._invalid("sensitivity", "a number from 1e-9 to 1e9")
+            raise self._make_error("sensitivity", "a number from 1e-9 to 1e9")
         if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
-            raise self._invalid("noise_multiplier", "a number, zero or more")
+            raise self._make_error("noise_multiplier", "a number, zero or more")
         deviation = self.noise_multiplier * self.sensitivity
         if deviation and not SMALLEST_DEVIATION <= deviation <= LARGEST_DEVIATION:
-            raise self._invalid(
+            raise self._make_error(
                 "noise_multiplier",
                 f"0, or from {SMALLEST_DEVIATION:g} to {LARGEST_DEVIATION:g} after multiplication "
                 f"by the sensitivity {self.sensitivity:g}",
             )
         if not 0 < self.sample_rate <= 1:
-            raise self._invalid("sample_rate", "a number above 0 and at most 1")
-        if self.exponential and self.sample_rate < 1:
-            raise self._invalid("sample_rate", "1: an exponential release is of all rows")
+            raise self._make_error("sample_rate", "a number above 0 and at most 1")
+        if self.is_exponential and self.sample_rate < 1:
+            raise self._make_error("sample_rate", "1: an exponential release is of all rows")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise self._invalid("count", "a whole number, one or more")
+            raise self._make_error("count", "a whole number, one or more")
 
-    def _invalid(self, attribute: str, wanted: str) -> PrivacyError:
+    def _make_error(self, attribute: str, wanted: str) -> PrivacyError:
         value = getattr(self, attribute)
         return PrivacyError(f"mechanism {self.name!r}: {attribute} {value!r} must be {wanted}")
 
     @property
-    def exponential(self) -> bool:
+    def is_exponential(self) -> bool:
         """True if its releases are draws among public candidates."""
         return self.kind == EXPONENTIAL
 
@@ -91,18 +91,18 @@ class Mechanism:
         """The range of one exponential release's log likelihood ratios, eta; infinite for none."""
         return 1 / self.noise_multiplier if self.noise_multiplier else math.inf
 
-    def scaled(self, factor: float) -> Mechanism:
+    def scale_noise(self, factor: float) -> Mechanism:
         """Returns the mechanism with its noise multiplier multiplied by `factor`."""
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
 
-    def repeated(self, times: int) -> Mechanism:
+    def repeat_count(self, times: int) -> Mechanism:
         """Returns the mechanism of `times` independent fits together: its count times `times`."""
         return replace(self, count=self.count * times)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary; of a Gaussian mechanism without its kind."""
         values = asdict(self)
-        if not self.exponential:
+        if not self.is_exponential:
             del values["kind"]
         return values
 
@@ -146,7 +146,7 @@ class Selection:
             raise PrivacyError("selection: no mechanism is repeated; name one or more")
 
     @property
-    def distribution(self) -> str:
+    def distribution_name(self) -> str:
         """The name of the distribution of the number of runs."""
         known = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
         return known.get(self.shape, "truncated negative binomial")
@@ -241,7 +241,7 @@ class Plan:
         if len(set(names)) < len(names):
             raise PrivacyError(f"plan: mechanisms must have different names, not {names}")
         for name in self.selection.repeated if self.selection else ():
-            self.mechanism(name)
+            self.find_mechanism(name)
         if not self.private:
             self._check_silent()
             return
@@ -285,7 +285,7 @@ class Plan:
         """The number of noisy releases; of repeated mechanisms those of one run count."""
         return sum(mechanism.count for mechanism in self.mechanisms)
 
-    def mechanism(self, name: str) -> Mechanism:
+    def find_mechanism(self, name: str) -> Mechanism:
         """Returns the mechanism of that name.
 
         Raises:
@@ -380,18 +380,18 @@ def split_budget(
     """
     groups = [(share, tuple(group)) for share, group in parts if group]
     last_share, last = groups[-1]
-    unit = _cost(last) / last_share
+    unit = _relative_cost(last) / last_share
     scaled = []
     for share, group in groups[:-1]:
-        factor = math.sqrt(_cost(group) / (unit * share))
-        scaled += [mechanism.scaled(factor) for mechanism in group]
+        factor = math.sqrt(_relative_cost(group) / (unit * share))
+        scaled += [mechanism.scale_noise(factor) for mechanism in group]
     return (*scaled, *last)
 
 
-def _cost(mechanisms: Sequence[Mechanism]) -> float:
+def _relative_cost(mechanisms: Sequence[Mechanism]) -> float:
     return math.fsum(
         mechanism.count
         * (mechanism.sample_rate / mechanism.noise_multiplier) ** 2
-        * (0.25 if mechanism.exponential else 1)
+        * (0.25 if mechanism.is_exponential else 1)
         for mechanism in mechanisms
     )

@@ -23,7 +23,7 @@ FORMAT_VERSION = 1
 KEY = "dpprobe"
 
 
-def marked(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
+def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
     """Returns the metadata of a file of heads that were trained on private rows.
 
     Args:
@@ -56,12 +56,13 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
     # before there were marks, a file had the options of its head alone
     if mark.get("format") == FORMAT or "head" in mark:
         raise PrivacyError(
-            f"{option} {written}: {_origin(mark)}, and nothing prices a start from them; name a "
+            f"{option} {written}: {_describe_origin(mark)}, and nothing prices a start from them; "
+            "name a "
             "file made from public data alone"
         )
 
 
-def _origin(mark: Mapping[str, Any]) -> str:
+def _describe_origin(mark: Mapping[str, Any]) -> str:
     cell = mark.get("private_rows")
     if not isinstance(cell, Mapping):
         return f"heads that {mark.get('head', 'a method')} trained on private rows"

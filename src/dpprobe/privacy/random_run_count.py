@@ -23,11 +23,11 @@ def stopping_probability(selection: Selection) -> float:
 
     shape = selection.shape
 
-    def surplus(log_gamma: float) -> float:
+    def mean_surplus(log_gamma: float) -> float:
         odds = math.expm1(-log_gamma)  # 1 / gamma - 1
         return math.log(odds * _over_one_minus_power(log_gamma, shape) / selection.mean)
 
-    return math.exp(brentq(surplus, -60.0, -1e-9, xtol=1e-14, rtol=1e-14))
+    return math.exp(brentq(mean_surplus, -60.0, -1e-9, xtol=1e-14, rtol=1e-14))
 
 
 def _over_one_minus_power(log_gamma: float, shape: float) -> float:

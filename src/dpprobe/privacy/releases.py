@@ -27,7 +27,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import exponential_draws
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.gradient_noise import GaussianNoise
-from dpprobe.privacy.grid import Grid, GridSum, mirror
+from dpprobe.privacy.grid import Grid, GridSum, mirror_upper
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian
@@ -40,7 +40,7 @@ LARGEST_SUM = 2.0**53
 class Observer(Protocol):
     """Sees all that a fit releases, as the attacker of an audit does; no head's fit has one."""
 
-    def released(
+    def observe_release(
         self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
         """Returns the output of a release, which the head goes on with.
@@ -53,7 +53,7 @@ class Observer(Protocol):
         """
         ...
 
-    def sampler(self, seed: int, sampler: Sampler) -> Sampler:
+    def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:
         """Returns the sampler that a fit's batches are drawn with."""
         ...
 
@@ -90,29 +90,29 @@ class Releases:
         self._handed_out: set[int] = set()
         self._streams: set[tuple[str, int]] = set()
 
-    def part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
+    def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
         """Returns the releases of a part of this fit, which are counted by themselves."""
         return Releases(plan, seeds, self.device, entropy=self.entropy, observer=self.observer)
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite when the plan is not private."""
-        return self.plan.mechanism(name).sensitivity if self.plan.private else math.inf
+        return self.plan.find_mechanism(name).sensitivity if self.plan.private else math.inf
 
-    def deviation(self, name: str) -> float:
+    def noise_deviation(self, name: str) -> float:
         """Returns the noise's standard deviation; 0 when the plan is not private."""
-        mechanism = self.plan.mechanism(name)
+        mechanism = self.plan.find_mechanism(name)
         return mechanism.noise_multiplier * mechanism.sensitivity
 
-    def grid(self, longest: float, rows: int) -> Grid:
+    def make_grid(self, longest: float, rows: int) -> Grid:
         """Returns the grid of a sum over rows, to which each adds a vector once.
 
         Args:
           longest: the vectors' largest norm, a public bound; unused without noise.
           rows: n, which is public.
         """
-        return Grid.of(longest, rows, whole=self.plan.private)
+        return Grid.make_grid(longest, rows, whole=self.plan.private)
 
-    def gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
+    def release_gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
         """Releases each seed's sum once, with Gaussian noise, on the sums' grid.
 
         Args:
@@ -125,17 +125,17 @@ class Releases:
         Raises:
           PrivacyError: when the plan has no such release left, or the sums are off their grid.
         """
-        self.count(name, 1)
-        deviation = self._units(name, sums)
+        self.count_releases(name, 1)
+        deviation = self._deviation_in_steps(name, sums)
         if deviation == 0:
             return sums.values
 
-        def add(sampler: RoundedGaussian, numbers: torch.Tensor) -> None:
+        def add_noise(sampler: RoundedGaussian, numbers: torch.Tensor) -> None:
             sampler.add_to(numbers.numpy(), deviation)
 
-        return self._noisy(name, sums, add)
+        return self._add_rounded_noise(name, sums, add_noise)
 
-    def symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
+    def release_symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
         """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
 
         Its coordinates in an orthonormal basis of the symmetric matrices, the diagonal and
@@ -151,24 +151,24 @@ class Releases:
           float64 [seeds, d, d].
 
         Raises:
-          PrivacyError: as of `gaussian`.
+          PrivacyError: as of `release_gaussian`.
         """
         if counted:
-            self.count(name, 1)
-        deviation = self._units(name, sums)
+            self.count_releases(name, 1)
+        deviation = self._deviation_in_steps(name, sums)
         if deviation == 0:
             return sums.values
         off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
 
-        def add(sampler: RoundedGaussian, matrix: torch.Tensor) -> None:
-            matrix.diagonal().add_(torch.from_numpy(sampler.draw(len(matrix), deviation)))
+        def add_noise(sampler: RoundedGaussian, matrix: torch.Tensor) -> None:
+            matrix.diagonal().add_(torch.from_numpy(sampler.draw_numbers(len(matrix), deviation)))
             for row in range(len(matrix) - 1):
                 sampler.add_to(matrix[row, row + 1 :].numpy(), off_diagonal)
-            mirror(matrix)
+            mirror_upper(matrix)
 
-        return self._noisy(name, sums, add)
+        return self._add_rounded_noise(name, sums, add_noise)
 
-    def exponential(self, name: str, scores: GridSum) -> torch.Tensor:
+    def release_exponential(self, name: str, scores: GridSum) -> torch.Tensor:
         """Makes all of a mechanism's draws, each of one candidate for every group of scores.
 
         Draw after draw, a group's candidates are those that it has not drawn before. Without noise
@@ -186,16 +186,18 @@ class Releases:
           PrivacyError: when the plan has no such draws left, the scores are off their grid, or an
             audit looks on, which knows sums with noise alone.
         """
-        mechanism = self.plan.mechanism(name)
-        if not mechanism.exponential:
+        mechanism = self.plan.find_mechanism(name)
+        if not mechanism.is_exponential:
             raise PrivacyError(f"{name}: priced as {mechanism.kind} noise, not as draws")
         if self.observer is not None:
             raise PrivacyError(f"{name}: an audit sees sums with noise, and draws are none")
-        self.count(name, mechanism.count)
-        self._whole(name, scores.units)
+        self.count_releases(name, mechanism.count)
+        self._require_whole(name, scores.units)
         groups = scores.units.cpu().numpy().astype(np.int64)
         if mechanism.noise_multiplier == 0:
-            drawn = np.stack([exponential_draws.best(group, mechanism.count) for group in groups])
+            drawn = np.stack(
+                [exponential_draws.choose_largest(group, mechanism.count) for group in groups]
+            )
             return torch.from_numpy(drawn).expand(len(self.seeds), -1, -1)
         rate = exponential_draws.rate_of(
             step=scores.step,
@@ -204,11 +206,13 @@ class Releases:
         )
         places = []
         for seed in self.seeds:
-            chooser = exponential_draws.Chooser(self.keystream(seed, f"draws of {name}"))
-            places.append([chooser.choose(group, mechanism.count, rate) for group in groups])
+            chooser = exponential_draws.Chooser(self.open_keystream(seed, f"draws of {name}"))
+            places.append(
+                [chooser.choose_candidates(group, mechanism.count, rate) for group in groups]
+            )
         return torch.from_numpy(np.asarray(places))
 
-    def observed(
+    def observe_sums(
         self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
     ) -> torch.Tensor:
         """Passes float32 sums and the noise that a head draws itself through the observer.
@@ -226,14 +230,16 @@ class Releases:
         outputs = torch.empty_like(sums)
         for place, seed in enumerate(seeds):
             part, drawn = sums[place], noise[place]
-            outputs[place] = self.observer.released(name, seed, part, partial(part.add, drawn))
+            outputs[place] = self.observer.observe_release(
+                name, seed, part, partial(part.add, drawn)
+            )
         return outputs
 
-    def sampler(self, seed: int, sampler: Sampler) -> Sampler:
+    def choose_sampler(self, seed: int, sampler: Sampler) -> Sampler:
         """Returns what a seed's batches are drawn with: `sampler`, as the observer leaves it."""
-        return sampler if self.observer is None else self.observer.sampler(seed, sampler)
+        return sampler if self.observer is None else self.observer.replace_sampler(seed, sampler)
 
-    def keystream(self, seed: int, use: str) -> Keystream:
+    def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns the random words of one use of a seed.
 
         Raises:
@@ -242,13 +248,15 @@ class Releases:
         if (use, seed) in self._streams:
             raise PrivacyError(f"{use}: its random words were handed out before; not released")
         self._streams.add((use, seed))
-        return self.entropy.keystream(seed, use)
+        return self.entropy.open_keystream(seed, use)
 
-    def noise(self, name: str, size: int, *, seeds: Sequence[int] | None = None) -> GaussianNoise:
+    def make_noise(
+        self, name: str, size: int, *, seeds: Sequence[int] | None = None
+    ) -> GaussianNoise:
         """Returns the float32 noise of releases that a head adds up by itself, step after step.
 
-        The head draws with the standard deviation that `deviation` says, and notes its releases by
-        `count`.
+        The head draws with the standard deviation that `noise_deviation` says, and notes its
+        releases by `count_releases`.
 
         Args:
           name: of the mechanism.
@@ -264,28 +272,28 @@ class Releases:
             raise PrivacyError(
                 f"{name}: float32 noise is for benchmarks, not for release; write engine: exact"
             )
-        self.plan.mechanism(name)
+        self.plan.find_mechanism(name)
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self._handed_out & set(chosen):
             raise PrivacyError(f"{name}: its noise was handed out before; not released")
         self._handed_out |= set(chosen)
         return GaussianNoise(chosen, size, self.device)
 
-    def count(self, name: str, releases: int) -> None:
+    def count_releases(self, name: str, releases: int) -> None:
         """Counts releases to which a head has added the noise itself.
 
         Raises:
           PrivacyError: when there are more than were priced.
         """
         self._taken[name] += releases
-        priced = self.plan.mechanism(name).count
+        priced = self.plan.find_mechanism(name).count
         if self._taken[name] > priced:
             raise PrivacyError(
                 f"{name}: {self._taken[name]} noisy releases were taken, {priced} were priced; "
                 "not released"
             )
 
-    def check(self) -> None:
+    def check_counts(self) -> None:
         """Raises PrivacyError unless each mechanism released exactly as often as was priced."""
         for mechanism in self.plan.mechanisms:
             taken = self._taken[mechanism.name]
@@ -295,7 +303,7 @@ class Releases:
                     "priced; not released"
                 )
 
-    def _noisy(
+    def _add_rounded_noise(
         self,
         name: str,
         sums: GridSum,
@@ -305,27 +313,29 @@ class Releases:
         noisy = sums.units.to("cpu", copy=True).contiguous()
         if self.observer is None:
             for seed, numbers in zip(self.seeds, noisy, strict=True):
-                add(self._sampler(name, seed), numbers)
+                add(self._make_rounded_gaussian(name, seed), numbers)
             return noisy.to(self.device).mul_(sums.step)
 
-        def draw(index: int) -> torch.Tensor:
-            add(self._sampler(name, self.seeds[index]), noisy[index])
+        def draw_noisy(index: int) -> torch.Tensor:
+            add(self._make_rounded_gaussian(name, self.seeds[index]), noisy[index])
             return noisy[index] * sums.step
 
         outputs = [
-            self.observer.released(name, seed, sums.values[index], partial(draw, index))
+            self.observer.observe_release(
+                name, seed, sums.values[index], partial(draw_noisy, index)
+            )
             for index, seed in enumerate(self.seeds)
         ]
         return torch.stack(outputs).to(self.device)
 
-    def _units(self, name: str, sums: GridSum) -> float:
+    def _deviation_in_steps(self, name: str, sums: GridSum) -> float:
         """Returns the noise's standard deviation in steps of the sums' grid, rounded up."""
-        if self.plan.mechanism(name).exponential:
+        if self.plan.find_mechanism(name).is_exponential:
             raise PrivacyError(f"{name}: priced as draws, not as a sum with Gaussian noise")
-        deviation = self.deviation(name)
+        deviation = self.noise_deviation(name)
         if deviation == 0:
             return 0.0
-        self._whole(name, sums.units)
+        self._require_whole(name, sums.units)
         steps = math.nextafter(deviation / sums.step, math.inf)
         if steps > LARGEST_DEVIATION:
             raise PrivacyError(
@@ -334,7 +344,7 @@ class Releases:
             )
         return steps
 
-    def _whole(self, name: str, units: torch.Tensor) -> None:
+    def _require_whole(self, name: str, units: torch.Tensor) -> None:
         """Raises PrivacyError unless sums are whole numbers of steps that float64 counts."""
         if not bool((units.abs() <= LARGEST_SUM).all()):
             raise PrivacyError(
@@ -347,8 +357,8 @@ class Releases:
                 "they are added; not released"
             )
 
-    def _sampler(self, name: str, seed: int) -> RoundedGaussian:
+    def _make_rounded_gaussian(self, name: str, seed: int) -> RoundedGaussian:
         key = (name, seed)
         if key not in self._samplers:
-            self._samplers[key] = RoundedGaussian(self.keystream(seed, f"noise of {name}"))
+            self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
         return self._samplers[key]

@@ -147,7 +147,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
 
 
 @functools.cache
-def table() -> Table:
+def compute_table() -> Table:
     """Computes the pieces, once in a process."""
     bounds = [
         exp_bounds(Fraction(cell**2, 2 << 2 * CELL_BITS), _EXP_BITS) for cell in range(CELLS + 1)
@@ -206,7 +206,7 @@ class _Scale(NamedTuple):
     shift: np.uint64
 
     @classmethod
-    def of(cls, deviation: float) -> _Scale:
+    def make_scale(cls, deviation: float) -> _Scale:
         mantissa, exponent = math.frexp(deviation)
         shift = CELL_BITS + POSITION_BITS + 64 + 53 - exponent
         return cls(
@@ -235,13 +235,13 @@ class RoundedGaussian:
         Raises:
           PrivacyError: when another sampler has taken its words.
         """
-        self._words = keystream.part("words")
-        self._more = keystream.part("further words")
+        self._words = keystream.make_part("words")
+        self._more = keystream.make_part("further words")
         self._block: Words = np.empty(BLOCK, dtype=np.uint64)
         self._ahead: Words = np.empty(0, dtype=np.uint64)
         self._place = 0
 
-    def draw(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
+    def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
         """Draws the next numbers.
 
         Args:
@@ -253,10 +253,10 @@ class RoundedGaussian:
           PrivacyError: when the deviation is negative, not a number or above 2^48.
         """
         out = np.zeros(size, dtype=np.int64)
-        scale = _scale(deviation)
+        scale = _find_scale(deviation)
         if scale is not None:
             for start in range(0, size, BLOCK):
-                self._fill(out[start : start + BLOCK], scale)
+                self._fill_numbers(out[start : start + BLOCK], scale)
         return out
 
     def add_to(
@@ -267,31 +267,31 @@ class RoundedGaussian:
         Args:
           sums: int64, or float64 that hold integers; contiguous. float64 sums stay integers as
             long as they are below 2^53.
-          deviation: as of `draw`.
+          deviation: as of `draw_numbers`.
 
         Raises:
-          PrivacyError: as `draw`, and when the sums are of another type or not contiguous.
+          PrivacyError: as `draw_numbers`, and when the sums are of another type or not contiguous.
         """
         if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:
             raise PrivacyError(
                 f"sums of type {sums.dtype}, strides {sums.strides}: noise is added to contiguous "
                 "int64 or float64"
             )
-        scale = _scale(deviation)
+        scale = _find_scale(deviation)
         if scale is None:
             return
         flat = sums.reshape(-1)
         numbers = np.empty(min(BLOCK, flat.size), dtype=np.int64)
         for start in range(0, flat.size, BLOCK):
             block = flat[start : start + BLOCK]
-            self._fill(numbers[: block.size], scale)
+            self._fill_numbers(numbers[: block.size], scale)
             block += numbers[: block.size]
 
-    def _fill(self, out: npt.NDArray[np.int64], scale: _Scale) -> None:
-        pieces = table()
+    def _fill_numbers(self, out: npt.NDArray[np.int64], scale: _Scale) -> None:
+        pieces = compute_table()
         settled = np.uint64(pieces.settled)
         words = self._block[: out.size]
-        self._words.fill(words)
+        self._words.fill_words(words)
         draw_most(words, pieces.shares, settled, scale.coarse, scale.limit, out)
         index, again = 0, False
         while True:
@@ -303,8 +303,8 @@ class RoundedGaussian:
             if index == out.size:
                 return
             if hard:
-                word = self._next() if again else int(words[index])
-                number = attempt(word, self._next, scale.exact)
+                word = self._draw_next() if again else int(words[index])
+                number = attempt_number(word, self._draw_next, scale.exact)
                 again = number is None
                 if number is not None:
                     out[index] = number
@@ -313,26 +313,26 @@ class RoundedGaussian:
                 self._look_ahead()
 
     def _look_ahead(self) -> None:
-        self._ahead = np.concatenate([self._ahead[self._place :], self._more.words(_MORE)])
+        self._ahead = np.concatenate([self._ahead[self._place :], self._more.draw_words(_MORE)])
         self._place = 0
 
-    def _next(self) -> int:
+    def _draw_next(self) -> int:
         if self._place == self._ahead.size:
             self._look_ahead()
         self._place += 1
         return int(self._ahead[self._place - 1])
 
 
-def _scale(deviation: float) -> _Scale | None:
+def _find_scale(deviation: float) -> _Scale | None:
     if not 0 <= deviation <= LARGEST_DEVIATION:
         raise PrivacyError(
             f"deviation {deviation!r} in units of the grid: must lie between 0 and 2^48; "
             "take a coarser grid"
         )
-    return None if deviation == 0 else _Scale.of(float(deviation))
+    return None if deviation == 0 else _Scale.make_scale(float(deviation))
 
 
-def attempt(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
+def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
     """Makes a number of a word in integers of any length, None where it is to be started anew.
 
     Args:
@@ -340,12 +340,12 @@ def attempt(word: int, more: Callable[[], int], deviation: Fraction) -> int | No
       more: draws a further word.
       deviation: of the Gaussian, at least 0.
     """
-    pieces = table()
+    pieces = compute_table()
     choice = word % 2**CHOICE_BITS
     negative = word >> CHOICE_BITS & 1
     x = _Digits(word >> (CHOICE_BITS + 1), POSITION_BITS)
     if choice < pieces.settled:
-        x = x.within(Fraction(int(pieces.shares[choice]), 1 << CELL_BITS), CELL_BITS)
+        x = x.shrink_to(Fraction(int(pieces.shares[choice]), 1 << CELL_BITS), CELL_BITS)
     else:
         value = (choice - pieces.settled << SHARE_BITS) + (more() >> CHOICE_BITS)
         piece = int(np.searchsorted(pieces.ends, np.uint64(value), side="right"))
@@ -353,20 +353,20 @@ def attempt(word: int, more: Callable[[], int], deviation: Fraction) -> int | No
             return None
         if piece == _TAIL:
             halvings = _trailing_zeros(more)
-            x = x.within(Fraction(END + halvings), 0)
+            x = x.shrink_to(Fraction(END + halvings), 0)
             share = value - int(pieces.ends[_TAIL - 1]) >> (CELL_BITS + 1)
-            y = _Digits(share, 0).within(Fraction(0), halvings)
+            y = _Digits(share, 0).shrink_to(Fraction(0), halvings)
         else:
-            x = x.within(Fraction(piece, 1 << CELL_BITS), CELL_BITS)
+            x = x.shrink_to(Fraction(piece, 1 << CELL_BITS), CELL_BITS)
             y = _Digits((value + int(pieces.offsets[piece])) % 2**64, 0)
-        while not _below(y.high, x.high):
-            if not _below(y.low, x.low):
+        while not _is_below(y.upper_end, x.upper_end):
+            if not _is_below(y.lower_end, x.lower_end):
                 return None
-            x, y = x.extended(more()), y.extended(more())
-    while (number := math.floor(deviation * x.low + Fraction(1, 2))) != (
-        math.ceil(deviation * x.high + Fraction(1, 2)) - 1
+            x, y = x.extend_digits(more()), y.extend_digits(more())
+    while (number := math.floor(deviation * x.lower_end + Fraction(1, 2))) != (
+        math.ceil(deviation * x.upper_end + Fraction(1, 2)) - 1
     ):
-        x = x.extended(more())
+        x = x.extend_digits(more())
     return -number if negative else number
 
 
@@ -378,18 +378,18 @@ class _Digits(NamedTuple):
     start: Fraction = Fraction(0)
 
     @property
-    def low(self) -> Fraction:
+    def lower_end(self) -> Fraction:
         return self.start + Fraction(self.value, 1 << self.places)
 
     @property
-    def high(self) -> Fraction:
+    def upper_end(self) -> Fraction:
         return self.start + Fraction(self.value + 1, 1 << self.places)
 
-    def within(self, start: Fraction, bits: int) -> _Digits:
+    def shrink_to(self, start: Fraction, bits: int) -> _Digits:
         """Returns the number shrunk by 2^-bits and moved."""
         return _Digits(self.value, self.places + bits, start)
 
-    def extended(self, word: int) -> _Digits:
+    def extend_digits(self, word: int) -> _Digits:
         return _Digits((self.value << 64) + word, self.places + 64, self.start)
 
 
@@ -401,9 +401,9 @@ def _trailing_zeros(more: Callable[[], int]) -> int:
     return zeros + (word & -word).bit_length() - 1
 
 
-def _below(y: Fraction, x: Fraction) -> bool:
+def _is_below(y: Fraction, x: Fraction) -> bool:
     """Compares a height with the density at x; they are equal at 0 at most."""
-    scale, bits = table().scale, 128
+    scale, bits = compute_table().scale, 128
     while True:
         low, high = (Fraction(scale * bound, 1 << bits) for bound in exp_bounds(x * x / 2, bits))
         if y < low:
@@ -444,7 +444,7 @@ def draw_most(words, shares, settled, coarse, limit, out):
 
 
 @jit()
-def _product(a, b):
+def _multiply_words(a, b):
     """Multiplies two words; returns the upper and the lower word."""
     a0, a1, b0, b1 = a & _LOW_HALF, a >> _32, b & _LOW_HALF, b >> _32
     low, middle = a0 * b0, a1 * b0
@@ -454,7 +454,7 @@ def _product(a, b):
 
 
 @jit("u8(u8, u8, u8, u8, u8)")
-def rounded(factor, shift, upper, lower, further):
+def round_product(factor, shift, upper, lower, further):
     """Computes floor((factor (2^64 upper + lower) + further) / 2^shift + 1/2) in 192 bits.
 
     Args:
@@ -464,8 +464,8 @@ def rounded(factor, shift, upper, lower, further):
       lower: any word.
       further: any word.
     """
-    carried, w0 = _product(factor, lower)
-    w2, w1 = _product(factor, upper)
+    carried, w0 = _multiply_words(factor, lower)
+    w2, w1 = _multiply_words(factor, upper)
     w1 += carried
     w2 += _u8(w1 < carried)
     w0 += further
@@ -492,7 +492,7 @@ def further_piece(value, guide, ends):
 
 
 @jit("f8(u8, u8, f8[::1])")
-def density(cell, position, tops):
+def compute_density(cell, position, tops):
     """Computes the density at a cell's left end plus a position, within 2^-48 of itself."""
     step = _f8(position) * _POSITION_UNIT
     t = step * (_f8(cell) * _WIDTH + 0.5 * step)  # at most 1/8
@@ -523,7 +523,7 @@ def draw_rest(
 
     Returns:
       The same index, place and again for the next call, and True where that number is to be made
-      by `attempt`.
+      by `attempt_number`.
     """
     while index < out.shape[0]:
         if out[index] != _LEFT:
@@ -551,19 +551,19 @@ def draw_rest(
             if cell == _TAIL:
                 return index, place, again, True
             height = value + offsets[cell]
-            wanted = density(cell, position, tops)
+            wanted = compute_density(cell, position, tops)
             if _f8(height) >= wanted * _ABOVE:
                 place, again = at, True
                 continue
             if _f8(height + _1) > wanted * _BELOW:
                 return index, place, again, True
         position |= cell << _POSITIONS
-        number = rounded(factor, shift, position, _0, _0)
-        if number != rounded(factor, shift, position, _ONES, factor - _1):
+        number = round_product(factor, shift, position, _0, _0)
+        if number != round_product(factor, shift, position, _ONES, factor - _1):
             lower = more[at]
             at += 1
-            number = rounded(factor, shift, position, lower, _0)
-            if number != rounded(factor, shift, position, lower, factor - _1):
+            number = round_product(factor, shift, position, lower, _0)
+            if number != round_product(factor, shift, position, lower, factor - _1):
                 return index, place, again, True
         out[index] = -_i8(number) if word >> _CHOICE & _1 else _i8(number)
         place, again = at, False

@@ -35,7 +35,7 @@ _AT_ONCE = 64
 _NONE, _FIRST, _ALL = np.uint64(0), np.uint64(1), np.uint64(2**64 - 1)
 
 
-def _check(rows: int, rate: float) -> None:
+def _check_rate(rows: int, rate: float) -> None:
     if rows < 1 or not 0 < rate <= 1:
         raise PrivacyError(f"sampler: {rows} rows at rate {rate!r}; both must be positive")
 
@@ -43,7 +43,7 @@ def _check(rows: int, rate: float) -> None:
 class Sampler(Protocol):
     """A Poisson sampler, of whatever random bits."""
 
-    def block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
+    def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
         """Draws the batches of the next `steps` steps.
 
         Returns:
@@ -62,14 +62,14 @@ class PoissonSampler:
     """
 
     def __init__(self, rows: int, rate: float, generator: np.random.Generator) -> None:
-        _check(rows, rate)
+        _check_rate(rows, rate)
         self.rows = rows
         self.rate = rate
         self._generator = generator
         self._hits = np.zeros(0, dtype=np.int64)  # ahead, counted from the next step's first row
         self._last = -1
 
-    def block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
+    def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
         """Draws the batches of the next `steps` steps.
 
         Returns:
@@ -81,7 +81,7 @@ class PoissonSampler:
         while self._last < length:
             expected = (length - self._last) * self.rate
             draws = min(_DRAWS, int(expected + 4 * expected**0.5) + 16)
-            hits = self._distances(draws).cumsum()
+            hits = self._draw_distances(draws).cumsum()
             hits += self._last
             ahead.append(hits)
             self._last = int(hits[-1])
@@ -92,7 +92,7 @@ class PoissonSampler:
         self._hits = hits[taken:] - length
         return rows[:taken], sizes
 
-    def _distances(self, draws: int) -> npt.NDArray[np.int64]:
+    def _draw_distances(self, draws: int) -> npt.NDArray[np.int64]:
         """Draws geometric variables, from 1 on.
 
         An exponential variable E of mean 1, divided by -log(1 - rate), lies above k with
@@ -107,25 +107,25 @@ class PoissonSampler:
         # E is 0 once in 2^53 draws: a distance of 0 would have a row join a batch twice.
         return np.clip(distances, 1, _FARTHEST, out=distances).astype(np.int64)
 
-    def state(self) -> dict[str, Any]:
+    def copy_state(self) -> dict[str, Any]:
         """Returns a copy of where the sampler stands, JSON-compatible."""
         return {
-            "generator": _plain(self._generator.bit_generator.state),
+            "generator": _plain_state(self._generator.bit_generator.state),
             "hits": self._hits.tolist(),
             "last": self._last,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore_state(self, state: Mapping[str, Any]) -> None:
         """Goes on where another sampler of the same rows, rate and generator stood at `state`."""
         self._generator.bit_generator.state = state["generator"]
         self._hits = np.asarray(state["hits"], dtype=np.int64)
         self._last = int(state["last"])
 
 
-def _plain(value: Any) -> Any:
+def _plain_state(value: Any) -> Any:
     """Returns a generator's state with lists in place of arrays."""
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _plain_state(part) for name, part in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
@@ -147,29 +147,29 @@ class ExactPoissonSampler:
           rate: the probability that a row joins a batch.
           keystream: of this sampler alone.
         """
-        _check(rows, rate)
+        _check_rate(rows, rate)
         self.rows = rows
         self.rate = rate
         self._keystream = keystream
-        self._digits = _digits(rate)
+        self._digits = _binary_digits(rate)
         self._words: Words = np.zeros(0, dtype=np.uint64)
         self._place = 0
         self._buffer = np.empty(1 << 12, dtype=np.int64)
 
-    def block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
+    def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
         """Draws the batches of the next `steps` steps; see `Sampler`."""
-        batches = [self._batch() for _ in range(steps)]
+        batches = [self._draw_batch() for _ in range(steps)]
         sizes = np.array([len(batch) for batch in batches], dtype=np.int64)
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches]), sizes
 
-    def _batch(self) -> RowIndices:
+    def _draw_batch(self) -> RowIndices:
         if self.rate == 1:
             return np.arange(self.rows)
         parts, row = [], 0
         while row < self.rows:
             if len(self._words) - self._place < len(self._digits):
                 left = self._words[self._place :]
-                self._words = np.concatenate([left, self._keystream.words(_WORDS)])
+                self._words = np.concatenate([left, self._keystream.draw_words(_WORDS)])
                 self._place = 0
             row, self._place, count = draw_batch(
                 self._words, self._place, self._digits, row, self.rows, self._buffer
@@ -178,7 +178,7 @@ class ExactPoissonSampler:
         return np.concatenate(parts)
 
 
-def _digits(rate: float) -> npt.NDArray[np.uint8]:
+def _binary_digits(rate: float) -> npt.NDArray[np.uint8]:
     """Returns the binary digits of a number below 1, after the point; none for 1."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     places = denominator.bit_length() - 1
@@ -268,5 +268,5 @@ def poisson_batches(
     """
     sampler = PoissonSampler(rows, rate, generator)
     for start in range(0, steps, block):
-        hits, sizes = sampler.block(min(block, steps - start))
+        hits, sizes = sampler.draw_block(min(block, steps - start))
         yield from np.split(hits, np.cumsum(sizes)[:-1])

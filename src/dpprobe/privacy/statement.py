@@ -19,7 +19,7 @@ from dpprobe.privacy.plan import (
     Plan,
     Selection,
 )
-from dpprobe.privacy.trade_off import Allowed, allowed, everything, per_hundred
+from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks, per_hundred
 
 FORMAT = "dpprobe-privacy"
 FORMAT_VERSION = 4
@@ -179,7 +179,7 @@ class Declared:
     hashes: Mapping[str, str]
 
 
-def statement(
+def make_statement(
     plan: Plan,
     *,
     method: str,
@@ -279,7 +279,7 @@ def statement(
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "promise": _promise(
+        "promise": _write_promise(
             plan,
             options=options,
             heads=len(seeds),
@@ -293,23 +293,23 @@ def statement(
         + (COPIES_FOUND[plan.unit].format(**repeated) if repeated and promised else ""),
         "private": promised,
         "unit_of_privacy": plan.unit_in_words,
-        "patients": _patients(plan, promised=promised),
+        "patients": _describe_patients(plan, promised=promised),
         "neighbouring_relation": plan.neighbouring,
-        "epsilon_target": _number(plan.epsilon),
-        "epsilon_realised": _number(plan.realised_epsilon if promised else math.inf),
-        "epsilon_all_heads": _number(epsilon_all_heads if promised else math.inf),
+        "epsilon_target": _number_or_text(plan.epsilon),
+        "epsilon_realised": _number_or_text(plan.realised_epsilon if promised else math.inf),
+        "epsilon_all_heads": _number_or_text(epsilon_all_heads if promised else math.inf),
         "delta": plan.delta if promised else None,
         **({"delta_above_one_over_n": True} if above and promised else {}),
-        "allows": _allows(
+        "allows": _describe_attacks(
             plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
         ),
         "accountant": plan.priced_by,
-        "checks": {name: _number(value) for name, value in plan.checks.items()},
+        "checks": {name: _number_or_text(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
         "n": plan.n,
-        **_copies(copies, mode),
+        **_describe_copies(copies, mode),
         "mechanisms": [mechanism_values(mechanism, plan) for mechanism in plan.mechanisms],
-        "selection": _selection(plan.selection),
+        "selection": _describe_selection(plan.selection),
         "method": method,
         "options": dict(options),
         **({"chosen_from": dict(chosen_from)} if chosen_from else {}),
@@ -334,7 +334,7 @@ def _removed_in_words(removed: Mapping[str, Any]) -> str:
     )
 
 
-def _promise(
+def _write_promise(
     plan: Plan,
     *,
     options: Mapping[str, Any],
@@ -372,7 +372,8 @@ def _promise(
     one = (
         f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
         f"to replacing the rows of {plan.unit_in_words} by null rows that contribute nothing, "
-        f"with n fixed and public.{_pure(plan)} {_composition(plan)}{_worth_to_a_patient(plan)}"
+        f"with n fixed and public.{_write_pure(plan)} "
+        f"{_write_composition(plan)}{_worth_to_a_patient(plan)}"
     )
     if heads == 1:
         return one
@@ -387,9 +388,9 @@ def _promise(
     return f"{several} to one image; to a patient they cost more, which is not computed."
 
 
-def _pure(plan: Plan) -> str:
+def _write_pure(plan: Plan) -> str:
     """Says what holds without any delta; nothing where a mechanism is Gaussian."""
-    if plan.selection or not all(item.exponential for item in plan.mechanisms):
+    if plan.selection or not all(item.is_exponential for item in plan.mechanisms):
         return ""
     epsilon = round_up(math.fsum(item.count * item.bounded_range for item in plan.mechanisms))
     return f" Without any delta they are ({epsilon:.6g}, 0)-differentially private."
@@ -428,58 +429,60 @@ def _worth_to_a_patient(plan: Plan) -> str:
     )
 
 
-def _copies(copies: Mapping[str, int | str] | None, mode: str) -> dict[str, Any]:
+def _describe_copies(copies: Mapping[str, int | str] | None, mode: str) -> dict[str, Any]:
     if copies is None and mode == "release":
         return {}
     return {"copies": COPIES_UNKNOWN if copies is None else dict(copies)}
 
 
-def _patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:
+def _describe_patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:
     """Returns the price to a patient of several images, where the unit is one image."""
     if plan.patients is None:
         return None
     epsilon = plan.patients.epsilon
     if epsilon is not None and not promised:
         epsilon = math.inf
-    return {"images": plan.patients.images, "epsilon": _number(epsilon)}
+    return {"images": plan.patients.images, "epsilon": _number_or_text(epsilon)}
 
 
-def _allows(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[str, Any]:
+def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[str, Any]:
     """Says what the best attack can do: with one head, with all of them, and to a patient."""
     if not promised:
-        nothing = _bounds(everything(list(FALSE_POSITIVE_RATES.values())))
+        nothing = _describe_bounds(allow_everything(list(FALSE_POSITIVE_RATES.values())))
         return {
             "words": EVERYTHING_ALLOWED,
             **nothing,
             "all_heads": nothing if heads > 1 else None,
             "patient": nothing if plan.patients else None,
         }
-    one = _allowed(plan, plan.realised_epsilon)
-    several = _allowed(plan, together, times=heads) if heads > 1 else None
+    one = _bound_attacks(plan, plan.realised_epsilon)
+    several = _bound_attacks(plan, together, times=heads) if heads > 1 else None
     patient = _allowed_to_patient(plan, plan.patients) if plan.patients else None
     return {
         "words": _allowed_in_words(plan, one, heads, several, patient),
-        **_bounds(one),
-        "all_heads": several and _bounds(several),
-        "patient": patient and _bounds(patient),
+        **_describe_bounds(one),
+        "all_heads": several and _describe_bounds(several),
+        "patient": patient and _describe_bounds(patient),
     }
 
 
-def _allowed(plan: Plan, epsilon: float | None, *, times: int = 1, size: int = 1) -> Allowed:
+def _bound_attacks(plan: Plan, epsilon: float | None, *, times: int = 1, size: int = 1) -> Allowed:
     """Bounds every attack on a unit, or a group, by one or several heads of a price."""
     rates = list(FALSE_POSITIVE_RATES.values())
     if not plan.private or epsilon is None or math.isinf(epsilon):
-        return everything(rates)
-    mechanisms = [mechanism.repeated(times) for mechanism in plan.mechanisms]
-    return allowed(mechanisms, rates, plan.selection, delta=plan.delta, epsilon=epsilon, size=size)
+        return allow_everything(rates)
+    mechanisms = [mechanism.repeat_count(times) for mechanism in plan.mechanisms]
+    return bound_attacks(
+        mechanisms, rates, plan.selection, delta=plan.delta, epsilon=epsilon, size=size
+    )
 
 
 def _allowed_to_patient(plan: Plan, patients: Patients) -> Allowed:
     """Bounds every attack on a patient of several images, where the unit is one image."""
-    return _allowed(plan, patients.epsilon, size=patients.images or 1)
+    return _bound_attacks(plan, patients.epsilon, size=patients.images or 1)
 
 
-def _bounds(bounds: Allowed) -> dict[str, Any]:
+def _describe_bounds(bounds: Allowed) -> dict[str, Any]:
     return {
         "balanced_accuracy": bounds.balanced_accuracy,
         "true_positives": dict(zip(FALSE_POSITIVE_RATES, bounds.true_positives, strict=True)),
@@ -515,23 +518,26 @@ def _allowed_in_words(
     return words
 
 
-def _composition(plan: Plan) -> str:
+def _write_composition(plan: Plan) -> str:
     """Says what touches the private rows, in a sentence or two."""
     once = [item for item in plan.mechanisms if not _is_repeated(item, plan)]
     again = [item for item in plan.mechanisms if _is_repeated(item, plan)]
     if not plan.selection:
-        return f"They depend on the rows through {_listed(once)}, and through nothing else."
-    first = f"through {_listed(once)}, and " if once else ""
+        return (
+            f"They depend on the rows through {_list_mechanisms(once)}, and through nothing else."
+        )
+    first = f"through {_list_mechanisms(once)}, and " if once else ""
     return (
         f"They depend on the rows {first}through each of a random number of trials (mean "
-        f"{plan.selection.mean:g}, {plan.selection.distribution}) of {_listed(again)}, of which "
+        f"{plan.selection.mean:g}, {plan.selection.distribution_name}) of "
+        f"{_list_mechanisms(again)}, of which "
         "only the best one's outputs are released, and through nothing else."
     )
 
 
-def _listed(mechanisms: Sequence[Mechanism]) -> str:
+def _list_mechanisms(mechanisms: Sequence[Mechanism]) -> str:
     each = [
-        f"{item.count} {'draw' if item.exponential else 'noisy release'}"
+        f"{item.count} {'draw' if item.is_exponential else 'noisy release'}"
         f"{'s' if item.count > 1 else ''} of {item.name}"
         for item in mechanisms
     ]
@@ -542,12 +548,12 @@ def _is_repeated(mechanism: Mechanism, plan: Plan) -> bool:
     return plan.selection is not None and mechanism.name in plan.selection.repeated
 
 
-def _selection(selection: Selection | None) -> dict[str, Any] | None:
+def _describe_selection(selection: Selection | None) -> dict[str, Any] | None:
     if selection is None:
         return None
     return {
         "released": "the outputs of the trial with the largest noisy score",
-        "trials": selection.distribution,
+        "trials": selection.distribution_name,
         **selection.to_dict(),
     }
 
@@ -573,7 +579,7 @@ def kind_of(noise: Any) -> str:
 def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     silent = mechanism.noise_multiplier == 0
     scale = mechanism.noise_multiplier * mechanism.sensitivity
-    drawn = mechanism.exponential
+    drawn = mechanism.is_exponential
     return {
         "name": mechanism.name,
         "released": mechanism.released,
@@ -587,7 +593,7 @@ def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
         "sample_rate": mechanism.sample_rate,
         "count": mechanism.count,
         "repeated": _is_repeated(mechanism, plan),
-        "budget_share": _share(mechanism, plan),
+        "budget_share": _share_of_mechanism(mechanism, plan),
         **(_draw_values(mechanism) if drawn and not silent else {}),
     }
 
@@ -600,7 +606,7 @@ def _draw_values(mechanism: Mechanism) -> dict[str, float]:
     }
 
 
-def _share(mechanism: Mechanism, plan: Plan) -> float | None:
+def _share_of_mechanism(mechanism: Mechanism, plan: Plan) -> float | None:
     """Returns its part of mu^2; None where the composition is not one of Gaussians on all rows.
 
     One exponential release alone has all of the budget.
@@ -611,5 +617,5 @@ def _share(mechanism: Mechanism, plan: Plan) -> float | None:
     return round(costs[mechanism.name] / math.fsum(costs.values()), 6)
 
 
-def _number(value: float | None) -> float | str | None:
+def _number_or_text(value: float | None) -> float | str | None:
     return "inf" if value is not None and math.isinf(value) else value

@@ -80,14 +80,14 @@ class Allowed:
     exact: bool
 
 
-def everything(false_positive_rates: Sequence[float]) -> Allowed:
+def allow_everything(false_positive_rates: Sequence[float]) -> Allowed:
     """Returns the bounds where nothing is promised: a test may be right about every unit."""
     return Allowed(
         balanced_accuracy=1.0, true_positives=tuple(1.0 for _ in false_positive_rates), exact=False
     )
 
 
-def allowed(
+def bound_attacks(
     mechanisms: Sequence[Mechanism],
     false_positive_rates: Sequence[float],
     selection: Selection | None = None,
@@ -117,20 +117,26 @@ def allowed(
         if not 0 <= rate <= 1:
             raise PrivacyError(f"false positive rate {rate!r}: must lie between 0 and 1")
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
-        return everything(false_positive_rates)
+        return allow_everything(false_positive_rates)
     if selection is None and accountants.is_gaussian(mechanisms):
         mu = size * accountants.gaussian_mu(mechanisms)
         return Allowed(
-            balanced_accuracy=_rounded_up(_gaussian(0.5, mu / 2)),
-            true_positives=tuple(_rounded_up(_gaussian(r, mu)) for r in false_positive_rates),
+            balanced_accuracy=_rounded_up(_gaussian_rate(0.5, mu / 2)),
+            true_positives=tuple(_rounded_up(_gaussian_rate(r, mu)) for r in false_positive_rates),
             exact=True,
         )
-    points = _points(epsilon, delta) if selection else _profile(_alike(mechanisms), delta, size)
+    points = (
+        _make_points(epsilon, delta)
+        if selection
+        else _cached_profile(_merge_alike(mechanisms), delta, size)
+    )
     if points is None:
-        return everything(false_positive_rates)
+        return allow_everything(false_positive_rates)
     return Allowed(
-        balanced_accuracy=_rounded_up(_accuracy(*points)),
-        true_positives=tuple(_rounded_up(_bound(rate, *points)) for rate in false_positive_rates),
+        balanced_accuracy=_rounded_up(_bound_accuracy(*points)),
+        true_positives=tuple(
+            _rounded_up(_bound_rate(rate, *points)) for rate in false_positive_rates
+        ),
         exact=False,
     )
 
@@ -143,8 +149,10 @@ def best_attack(
     delta: float,
     epsilon: float,
 ) -> list[float]:
-    """Bounds the true positive rates of any test of "is this unit in?": see `allowed`."""
-    bounds = allowed(mechanisms, false_positive_rates, selection, delta=delta, epsilon=epsilon)
+    """Bounds the true positive rates of any test of "is this unit in?": see `bound_attacks`."""
+    bounds = bound_attacks(
+        mechanisms, false_positive_rates, selection, delta=delta, epsilon=epsilon
+    )
     return list(bounds.true_positives)
 
 
@@ -155,14 +163,14 @@ def per_hundred(rate: float) -> str:
     return f"{math.ceil(100 * rate * scale - 1e-6) / scale:g}"
 
 
-def _gaussian(rate: float, mu: float) -> float:
+def _gaussian_rate(rate: float, mu: float) -> float:
     """Computes Phi(Phi^-1(rate) + mu)."""
     from scipy.special import ndtr, ndtri  # heavy: planning imports what imports this module
 
     return float(ndtr(ndtri(rate) + mu))
 
 
-def _alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
     """Returns the mechanisms as far as their profile depends on them: more plans share one."""
     return tuple(
         replace(item, name=str(place), released="", sensitivity=1.0)
@@ -170,7 +178,7 @@ def _alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
     )
 
 
-def _points(epsilon: float, delta: float) -> Points | None:
+def _make_points(epsilon: float, delta: float) -> Points | None:
     """Returns one (epsilon, delta) as a profile; None for one that promises nothing."""
     import numpy as np
 
@@ -180,7 +188,7 @@ def _points(epsilon: float, delta: float) -> Points | None:
 
 
 @lru_cache
-def _profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Points | None:
+def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Points | None:
     """Computes points of a sampled composition's privacy profile; None where nothing is left.
 
     It takes a part of a second, so it is kept: statements of other backbones ask for the same.
@@ -199,7 +207,7 @@ def _profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Poin
     return epsilons, np.asarray(profile.deltas(epsilons))
 
 
-def _bound(
+def _bound_rate(
     rate: float, epsilons: npt.NDArray[np.float64], deltas: npt.NDArray[np.float64]
 ) -> float:
     """Computes the lowest bound of the true positive rate over the points of a privacy profile."""
@@ -210,7 +218,7 @@ def _bound(
     return float(np.minimum(few, many).min())
 
 
-def _accuracy(epsilons: npt.NDArray[np.float64], deltas: npt.NDArray[np.float64]) -> float:
+def _bound_accuracy(epsilons: npt.NDArray[np.float64], deltas: npt.NDArray[np.float64]) -> float:
     """Computes the lowest bound of the balanced accuracy over the points of a privacy profile."""
     import numpy as np
 

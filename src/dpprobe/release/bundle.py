@@ -165,7 +165,7 @@ def write_bundle(
     import numpy as np
     from safetensors.numpy import save
 
-    from dpprobe.privacy.private_mark import marked
+    from dpprobe.privacy.private_mark import mark_metadata
 
     write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
     write_json(folder / STATEMENT_FILE, dict(statement))
@@ -179,7 +179,7 @@ def write_bundle(
     }
     content = save(
         {name: np.ascontiguousarray(values) for name, values in tensors.items()},
-        metadata=marked(cell, facts.head.options),
+        metadata=mark_metadata(cell, facts.head.options),
     )
     with atomic_path(folder / HEAD_FILE) as temporary:
         temporary.write_bytes(content)

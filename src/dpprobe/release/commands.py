@@ -18,57 +18,59 @@ Parsers = Any  # what argparse.ArgumentParser.add_subparsers returns
 
 def add_commands(commands: Parsers) -> None:
     """Adds predict, verify, export, push, ledger and release-notes to a parser's commands."""
-    predict = _add(
+    predict = _add_command(
         commands,
         "predict",
-        _predict,
+        _run_predict,
         "classify images by a bundle",
         f"Exit status: 0, {SOME_UNREADABLE} where some images cannot be read (they are listed, "
         "without a prediction), 1 for any other error.",
     )
-    _bundle(predict)
+    _add_bundle(predict)
     predict.add_argument(
         "images", nargs="+", type=Path, help="image files, folders, parquet or CSV files"
     )
     predict.add_argument(
         "--output", type=Path, help=".csv or .parquet; CSV on standard output where absent"
     )
-    _checkpoint(predict)
+    _add_checkpoint(predict)
     predict.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     predict.add_argument("--image-column", help="of a parquet or CSV file")
     predict.add_argument("--id-column", help="of a parquet or CSV file")
-    verify = _add(
+    verify = _add_command(
         commands,
         "verify",
-        _verify,
+        _run_verify,
         "check a bundle: hashes, format, prices, sensitivities",
         "Needs no private data and no network. Exit status: 0 where every check passes, else 1.",
     )
-    _bundle(verify)
+    _add_bundle(verify)
     verify.add_argument("--public-key", type=Path, help="Ed25519, PEM: of who signed the bundle")
-    export = _add(commands, "export", _export, "write backbone and head as one file")
-    _bundle(export)
+    export = _add_command(commands, "export", _run_export, "write backbone and head as one file")
+    _add_bundle(export)
     export.add_argument(
         "--onnx", type=Path, required=True, metavar="FILE", help="the file to write"
     )
-    _checkpoint(export)
-    push = _add(commands, "push", _push, "upload a bundle to the Hugging Face Hub")
-    _bundle(push)
+    _add_checkpoint(export)
+    push = _add_command(commands, "push", _run_push, "upload a bundle to the Hugging Face Hub")
+    _add_bundle(push)
     push.add_argument("repository", help="owner/name; made where it is not there")
     push.add_argument("--private", action="store_true", help="make the repository private")
-    ledger = _add(commands, "ledger", _ledger, "show the releases of a dataset and their sum")
+    ledger = _add_command(
+        commands, "ledger", _run_ledger, "show the releases of a dataset and their sum"
+    )
     ledger.add_argument("folder", type=Path, help="of the dataset's split tables: data/NAME")
     ledger.add_argument(
         "--delta", type=float, help="of the sum; the releases' largest where absent"
     )
     ledger.add_argument("--abandon", type=int, metavar="ENTRY", help="an open entry to write off")
     ledger.add_argument("--reason", help="for --abandon: why nothing of it can have left")
-    notes = _add(commands, "release-notes", _notes, "print an announcement of a bundle")
-    _bundle(notes)
+    notes = _add_command(commands, "release-notes", _run_notes, "print an announcement of a bundle")
+    _add_bundle(notes)
     notes.add_argument("--previous", type=Path, metavar="BUNDLE", help="what it is compared with")
 
 
-def _add(
+def _add_command(
     commands: Parsers,
     name: str,
     run: Callable[[argparse.Namespace], int],
@@ -80,17 +82,17 @@ def _add(
     return parser
 
 
-def _bundle(parser: argparse.ArgumentParser) -> None:
+def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="the folder of a release")
 
 
-def _checkpoint(parser: argparse.ArgumentParser) -> None:
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", type=Path, help="the backbone's file of weights, where it has one"
     )
 
 
-def _predict(arguments: argparse.Namespace) -> int:
+def _run_predict(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.predict import predict
 
@@ -114,11 +116,11 @@ def _predict(arguments: argparse.Namespace) -> int:
     return SOME_UNREADABLE
 
 
-def _verify(arguments: argparse.Namespace) -> int:
+def _run_verify(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.verification.verify import verify
+    from dpprobe.release.verification.verify import verify_bundle
 
-    report = verify(arguments.bundle, public_key=arguments.public_key)
+    report = verify_bundle(arguments.bundle, public_key=arguments.public_key)
     words = {True: "ok", False: "FAILED", None: "-"}
     for check in report.checks:
         print(f"{words[check.passed]:7} {check.name}: {check.detail}")
@@ -126,7 +128,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def _run_export(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.export import export_onnx
 
@@ -139,17 +141,17 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _push(arguments: argparse.Namespace) -> int:
+def _run_push(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.push import push
+    from dpprobe.release.push import push_bundle
 
-    print(push(arguments.bundle, arguments.repository, private=arguments.private))
+    print(push_bundle(arguments.bundle, arguments.repository, private=arguments.private))
     return 0
 
 
-def _ledger(arguments: argparse.Namespace) -> int:
+def _run_ledger(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.ledger import LEDGER_FILE, Ledger, describe
+    from dpprobe.release.ledger import LEDGER_FILE, Ledger, describe_ledger
 
     ledger = Ledger(arguments.folder / LEDGER_FILE)
     if not any((arguments.folder / name).is_file() for name in (LEDGER_FILE, "dataset.json")):
@@ -169,12 +171,12 @@ def _ledger(arguments: argparse.Namespace) -> int:
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:
-        ledger.abandon(arguments.abandon, arguments.reason)
-    print(describe(ledger, delta=arguments.delta))
+        ledger.abandon_entry(arguments.abandon, arguments.reason)
+    print(describe_ledger(ledger, delta=arguments.delta))
     return 0
 
 
-def _notes(arguments: argparse.Namespace) -> int:
+def _run_notes(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.notes import release_notes
 

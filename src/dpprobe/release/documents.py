@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.statement import mechanisms_of
-from dpprobe.privacy.trade_off import Allowed, allowed, best_attack, per_hundred
+from dpprobe.privacy.trade_off import Allowed, best_attack, bound_attacks, per_hundred
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.results.summary import rounded_up
 
@@ -67,9 +67,9 @@ def unit_of(statement: Mapping[str, Any]) -> str:
     return next(unit for unit, known in Plan.UNITS.items() if known == words)
 
 
-def attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack]:
+def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack]:
     """Bounds the best attack on a training unit, and on a test unit, at false positive rates."""
-    trained = _allowed(statement, rates).true_positives
+    trained = _allowed_attacks(statement, rates).true_positives
     evaluation = statement["evaluation"]
     tested: list[float | None] = [None for _ in rates]
     if evaluation:
@@ -85,10 +85,10 @@ def attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack
     ]
 
 
-def _allowed(statement: Mapping[str, Any], rates: Sequence[float]) -> Allowed:
+def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Allowed:
     """Bounds every attack on a training unit."""
     selection = statement["selection"]
-    return allowed(
+    return bound_attacks(
         mechanisms_of(statement),
         rates,
         Selection.from_dict(selection) if selection else None,
@@ -110,7 +110,8 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
         f"Of all tests of whether {AN[one]} was trained on that are wrong about 1 in 100 {many} "
         f"that were not, none is right about more than {per_hundred(middle.trained)} in 100 that "
         f"were; guessing is right about 1. Who takes {AN[one]} for as likely trained on as not is "
-        f"right at most {percent_up(_allowed(statement, ()).balanced_accuracy)} of the time; a "
+        f"right at most {percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the "
+        "time; a "
         "coin, 50 %."
     )
     return first, second
@@ -127,15 +128,16 @@ def to_patients(statement: Mapping[str, Any]) -> str | None:
         return f"{first} Here patients may have several, and nothing is promised to a patient."
     return (
         f"{first} To a patient of {most} training images, the most that one has here, it is "
-        f"epsilon {price(worth)} at delta {small(statement['delta'])}."
+        f"epsilon {format_price(worth)} at delta {format_small(statement['delta'])}."
     )
 
 
-def formally(statement: Mapping[str, Any]) -> str:
+def state_formally(statement: Mapping[str, Any]) -> str:
     """States epsilon, delta, unit and n in a line."""
     _, many = UNITS[unit_of(statement)]
     return (
-        f"epsilon {price(statement['epsilon_realised'])} at delta {small(statement['delta'])} for "
+        f"epsilon {format_price(statement['epsilon_realised'])} at delta "
+        f"{format_small(statement['delta'])} for "
         f"{statement['unit_of_privacy']}, with n = {statement['n']:,} training {many}"
     )
 
@@ -149,17 +151,17 @@ def is_weak(table: Sequence[Attack]) -> bool:
     return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
 
 
-def tells(evaluation: Mapping[str, Any]) -> bool:
+def is_telling(evaluation: Mapping[str, Any]) -> bool:
     """Returns False for a result that says next to nothing: its interval is nearly all there is."""
     low, high = evaluation["interval"]
     return bool(high - low <= WIDEST_INTERVAL)
 
 
-def measured(evaluation: Mapping[str, Any]) -> str:
+def state_measured(evaluation: Mapping[str, Any]) -> str:
     """States the metric with its interval, such as "Accuracy 81.2 % (95 % interval ...)"."""
     low, high = evaluation["interval"]
     metric, value = evaluation["metric"], evaluation["value"]
-    if not tells(evaluation):
+    if not is_telling(evaluation):
         return f"{METRICS[metric]} not measurable: the 95 % interval is {low:.2f} to {high:.2f}"
     if metric == "accuracy":
         numbers = f"{100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
@@ -168,29 +170,31 @@ def measured(evaluation: Mapping[str, Any]) -> str:
     return f"{METRICS[metric]} {numbers}"
 
 
-def spent(ledger: Mapping[str, Any]) -> str:
+def state_spent(ledger: Mapping[str, Any]) -> str:
     """States in a sentence what all releases from the dataset cost together."""
     one, _ = UNITS[ledger["unit"]]
     if ledger["releases"] == 1:
         return (
             "When it was made, this was the only release from this dataset: it costs one "
-            f"{one} {_sum(ledger)}."
+            f"{one} {_write_sum(ledger)}."
         )
     return (
         f"When it was made, there were {ledger['releases']} releases from this dataset, this one "
-        f"included: together they cost one {one} {_sum(ledger)}."
+        f"included: together they cost one {one} {_write_sum(ledger)}."
     )
 
 
 def ledger_sum(ledger: Mapping[str, Any]) -> str:
     """States the ledger's sum in a few words."""
     count = ledger["releases"]
-    return f"{_sum(ledger)} over {count} release{'s' if count != 1 else ''}"
+    return f"{_write_sum(ledger)} over {count} release{'s' if count != 1 else ''}"
 
 
-def _sum(ledger: Mapping[str, Any]) -> str:
+def _write_sum(ledger: Mapping[str, Any]) -> str:
     bound = "" if ledger["exact"] else "at most "
-    return f"{bound}epsilon {price(ledger['epsilon'])} at delta {small(ledger['delta'])}"
+    return (
+        f"{bound}epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
+    )
 
 
 def base_model(facts: BundleFacts) -> str | None:
@@ -206,12 +210,12 @@ def base_model(facts: BundleFacts) -> str | None:
     return None
 
 
-def price(epsilon: float | str) -> str:
+def format_price(epsilon: float | str) -> str:
     """Writes an epsilon with four digits, rounded up."""
     return f"{rounded_up(float(epsilon)):g}"
 
 
-def small(value: float) -> str:
+def format_small(value: float) -> str:
     """Writes a small number such as a delta: 1e-5."""
     return f"{value:g}".replace("e-0", "e-")
 
@@ -233,12 +237,12 @@ def in_markdown(text: object) -> Markup:
     if isinstance(text, Markup):
         return text
     line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", one_line(str(text)))
-    line = re.sub(r"^([-+#=]|\d+(?=[.)](\s|$)))", _quoted, line)
+    line = re.sub(r"^([-+#=]|\d+(?=[.)](\s|$)))", _quote_start, line)
     # Quotes need no entity outside of tags.
     return Markup(str(escape(line)).replace("&#39;", "'").replace("&#34;", '"'))
 
 
-def _quoted(start: re.Match[str]) -> str:
+def _quote_start(start: re.Match[str]) -> str:
     """Quotes what would start a list, a heading or a line."""
     text = start.group()
     return f"{text}\\" if text[0].isdigit() else f"\\{text}"
@@ -263,7 +267,7 @@ def as_word(name: str) -> Markup:
 
 def markdown_environment() -> Environment:
     """Makes the environment of the Markdown templates: every value is escaped for Markdown."""
-    environment = _environment(finalize=in_markdown)
+    environment = _make_environment(finalize=in_markdown)
     environment.filters["paragraphs"] = in_paragraphs
     environment.filters["code"] = as_code
     environment.filters["word"] = as_word
@@ -272,10 +276,10 @@ def markdown_environment() -> Environment:
 
 def html_environment() -> Environment:
     """Makes the environment of the page: every value is escaped for HTML."""
-    return _environment(finalize=lambda value: value)
+    return _make_environment(finalize=lambda value: value)
 
 
-def _environment(**options: Any) -> Environment:
+def _make_environment(**options: Any) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -286,8 +290,8 @@ def _environment(**options: Any) -> Environment:
         **options,
     )
     environment.filters.update(
-        price=price,
-        small=small,
+        price=format_price,
+        small=format_small,
         percent_up=percent_up,
         per_hundred=per_hundred,
         one_line=one_line,

@@ -54,7 +54,7 @@ from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.metrics import Link, hits
+from dpprobe.results.metrics import Link, right_predictions
 from dpprobe.results.unit_counts import count_units, row_weights
 from dpprobe.training.job_features import JobFeatures
 
@@ -143,7 +143,7 @@ def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_lab
         )
 
 
-def evaluate(
+def evaluate_heads(
     heads: Heads,
     features: JobFeatures,
     plan: Plan,
@@ -172,14 +172,17 @@ def evaluate(
     check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)
     if len(heads.seeds) != 1:
         raise PrivacyError(f"evaluate: {len(heads.seeds)} heads share one price; give one head")
-    weights = _weights(features, plan)
+    weights = _row_weights(features, plan)
     scores = np.concatenate([score_rows(heads, block)[0] for _, block in features.test_blocks()])
     releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
     if metric == "accuracy":
-        estimate, remark = _accuracy(scores, features.test_labels, weights, link, releases), ""
+        estimate, remark = (
+            _release_accuracy(scores, features.test_labels, weights, link, releases),
+            "",
+        )
     else:
-        estimate, remark = _area(scores, features.test_labels, weights, releases)
-    releases.check()
+        estimate, remark = _release_area(scores, features.test_labels, weights, releases)
+    releases.check_counts()
     return {
         "metric": metric,
         "value": estimate.value,
@@ -225,7 +228,7 @@ def fewest_of_a_class(plan: Plan) -> float:
     """
     counts = plan.mechanisms[-1]
     deviation = counts.noise_multiplier * counts.sensitivity
-    return _fewest(deviation, _bins(plan.n, deviation))
+    return _fewest_rows(deviation, _count_bins(plan.n, deviation))
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
@@ -260,7 +263,7 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
     return words
 
 
-def _weights(features: JobFeatures, plan: Plan) -> Floats:
+def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
     """Returns the weight of each test row in its unit.
 
     Raises:
@@ -280,25 +283,27 @@ def _weights(features: JobFeatures, plan: Plan) -> Floats:
     return np.ones(rows) if weights is None else weights
 
 
-def _usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Returns False for null rows: whose scores are not all numbers."""
     return np.asarray(np.isfinite(scores).all(axis=1))
 
 
 def _in_steps(values: Floats, n: int) -> tuple[Floats, float]:
     """Returns numbers in [0, 1] as whole steps of the grid of sums over n units, and the step."""
-    grid = Grid.of(1.0, n, whole=True)
-    return grid.units(torch.from_numpy(values)).numpy(), grid.step
+    grid = Grid.make_grid(1.0, n, whole=True)
+    return grid.round_to_steps(torch.from_numpy(values)).numpy(), grid.step
 
 
-def _accuracy(
+def _release_accuracy(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
     releases: Releases,
 ) -> Estimate:  # fmt: skip
     total = hit_sum(scores, labels, weights, link, releases.plan.n)
-    noisy = float(releases.gaussian(ACCURACY, total)[0, 0])
+    noisy = float(releases.release_gaussian(ACCURACY, total)[0, 0])
     return accuracy_estimate(
-        min(max(noisy / releases.plan.n, 0.0), 1.0), releases.plan.n, releases.deviation(ACCURACY)
+        min(max(noisy / releases.plan.n, 0.0), 1.0),
+        releases.plan.n,
+        releases.noise_deviation(ACCURACY),
     )
 
 
@@ -306,8 +311,8 @@ def hit_sum(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link, n: int
 ) -> GridSum:
     """Sums the hits of rows by their weights, [1, 1]: of sensitivity 1, null rows adding 0."""
-    right = hits(scores, labels, link=link)
-    each = right.reshape(len(right), -1).mean(axis=1) * weights * _usable(scores)
+    right = right_predictions(scores, labels, link=link)
+    each = right.reshape(len(right), -1).mean(axis=1) * weights * _find_usable(scores)
     units, step = _in_steps(each, n)
     return GridSum(torch.tensor([[units.sum()]], dtype=torch.float64), step)
 
@@ -322,21 +327,21 @@ def accuracy_estimate(value: float, n: int, deviation: float) -> Estimate:
     tail, hit = (1 - CONFIDENCE) / 2, value * n
     low = high = value
     if value > 0:
-        low = _root(lambda p: 1 - _below(hit, p, n, deviation) - tail)
+        low = _find_root(lambda p: 1 - _chance_below(hit, p, n, deviation) - tail)
     if value < 1:
-        high = _root(lambda p: _below(hit, p, n, deviation) - tail)
+        high = _find_root(lambda p: _chance_below(hit, p, n, deviation) - tail)
     error = math.sqrt(value * (1 - value) / n + (deviation / n) ** 2)
     return Estimate(value, min(low, value), max(high, value), error)
 
 
-def _below(hit: float, p: float, n: int, deviation: float) -> float:
+def _chance_below(hit: float, p: float, n: int, deviation: float) -> float:
     """Returns the chance that n tosses of chance p, with noise, sum to at most `hit`."""
     reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # beyond are chances below 1e-15
     counts = np.arange(max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach)) + 1)
     return float(binom.pmf(counts, n, p) @ norm.cdf((hit - counts) / deviation))
 
 
-def _root(function: Any) -> float:
+def _find_root(function: Any) -> float:
     """Returns where a function on [0, 1] changes sign; the nearer end where it does not."""
     ends = function(0.0), function(1.0)
     if ends[0] * ends[1] > 0:
@@ -344,25 +349,29 @@ def _root(function: Any) -> float:
     return float(brentq(function, 0.0, 1.0, xtol=1e-9))
 
 
-def _area(
+def _release_area(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
 ) -> tuple[Estimate, str]:
     """Releases both kinds of counts, and returns the mean area with a remark on labels left out."""
-    n, usable = releases.plan.n, _usable(scores)
-    margins, present = _ranked(scores, labels)
+    n, usable = releases.plan.n, _find_usable(scores)
+    margins, present = _rank_rows(scores, labels)
     places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
     units, step = _in_steps(weights * usable, n)
-    fixed = np.linspace(*_reach(), RANGES_COUNT + 1)
+    fixed = np.linspace(*_score_reach(), RANGES_COUNT + 1)
     ranges = label_counts(places, None, units, [fixed] * places.shape[1])
-    noisy = releases.gaussian(RANGES, GridSum(torch.from_numpy(ranges)[None], step))[0].numpy()
-    bins = _bins(n, releases.deviation(COUNTS))
-    edges = [_quantiles(of, fixed, releases.deviation(RANGES), bins) for of in noisy]
+    noisy = releases.release_gaussian(RANGES, GridSum(torch.from_numpy(ranges)[None], step))[
+        0
+    ].numpy()
+    bins = _count_bins(n, releases.noise_deviation(COUNTS))
+    edges = [_noisy_quantiles(of, fixed, releases.noise_deviation(RANGES), bins) for of in noisy]
     counts = label_counts(places, present, units, edges)
-    told = releases.gaussian(COUNTS, GridSum(torch.from_numpy(counts)[None], step))[0].numpy()
-    return area_estimate(told.reshape(len(edges), 2, -1), releases.deviation(COUNTS))
+    told = releases.release_gaussian(COUNTS, GridSum(torch.from_numpy(counts)[None], step))[
+        0
+    ].numpy()
+    return area_estimate(told.reshape(len(edges), 2, -1), releases.noise_deviation(COUNTS))
 
 
-def _ranked(
+def _rank_rows(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Returns what ranks the rows by each label, and which rows have it: [rows, labels] both."""
@@ -372,17 +381,17 @@ def _ranked(
     return wide[:, 1:] - wide[:, :1], (labels == 1)[:, None]
 
 
-def _reach() -> tuple[float, float]:
+def _score_reach() -> tuple[float, float]:
     end = math.asinh(LARGEST_SCORE / SCORE_UNIT)
     return -end, end
 
 
-def _bins(n: int, deviation: float) -> int:
+def _count_bins(n: int, deviation: float) -> int:
     """Returns how many bins are worth their noise, from public numbers."""
     return min(max(round(math.sqrt(n / deviation)), FEWEST_BINS), MOST_BINS)
 
 
-def _quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) -> Floats:
+def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) -> Floats:
     """Returns the edges of bins [bins + 1] that hold chosen parts of the noisy numbers of rows."""
     full = np.where(noisy > EMPTY * deviation, noisy, 0.0)
     if not full.any():
@@ -431,32 +440,32 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
       deviation: the standard deviation of each count's noise.
     """
     totals = counts.sum(axis=2)
-    enough = (totals > _fewest(deviation, counts.shape[2])).all(axis=1)
+    enough = (totals > _fewest_rows(deviation, counts.shape[2])).all(axis=1)
     kept = counts[enough]
     left = len(counts) - len(kept)
     of = f" of {len(counts)} labels" if len(counts) > 1 else ""
     remark = f" Left out{of} as too rare to measure at this epsilon: {left}." if left else ""
     if not len(kept):
         return Estimate(0.5, 0.0, 1.0, 0.5), " Too few rows of one kind to measure it at all."
-    areas = _areas(kept)
+    areas = _histogram_areas(kept)
     value = float(np.clip(areas.mean(), 0, 1))
     noise = _noise_of_area(kept, deviation)
 
-    def spread(area: float) -> float:
+    def area_spread(area: float) -> float:
         # labels are of the same rows: their errors may all go one way
         shifted = np.clip(areas + (area - areas.mean()), 0, 1)
         sampling = np.sqrt(_sampling_variance(shifted, *totals[enough].T)).mean()
         return math.hypot(sampling, noise)
 
-    low, high = (_end(value, bound, spread) for bound in (0.0, 1.0))
-    return Estimate(value, low, high, spread(value)), remark
+    low, high = (_interval_end(value, bound, area_spread) for bound in (0.0, 1.0))
+    return Estimate(value, low, high, area_spread(value)), remark
 
 
-def _fewest(deviation: float, bins: int) -> float:
+def _fewest_rows(deviation: float, bins: int) -> float:
     return max(COUNTED * deviation * math.sqrt(bins), 1.0)
 
 
-def _areas(counts: Floats) -> Floats:
+def _histogram_areas(counts: Floats) -> Floats:
     """Returns the Mann-Whitney areas of histograms [..., 2, bins], ties for a half."""
     positive, negative = counts[..., 0, :], counts[..., 1, :]
     below = np.cumsum(negative, axis=-1) - negative / 2
@@ -473,7 +482,9 @@ def _noise_of_area(counts: Floats, deviation: float) -> float:
     generator = np.random.default_rng(0)
     block = max(1, _SIMULATIONS // 16)
     drawn = [
-        _areas(counts + generator.normal(0, deviation, (block, *counts.shape))).mean(axis=-1)
+        _histogram_areas(counts + generator.normal(0, deviation, (block, *counts.shape))).mean(
+            axis=-1
+        )
         for _ in range(16)
     ]
     ends = np.percentile(np.concatenate(drawn), [100 * norm.cdf(-_Z), 100 * norm.cdf(_Z)])
@@ -491,12 +502,12 @@ def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Fl
     return np.asarray(area * (1 - area) * bracket / (positives * negatives))
 
 
-def _end(value: float, bound: float, spread: Any) -> float:
+def _interval_end(value: float, bound: float, spread: Any) -> float:
     """Returns the area between the value and a bound that is just not contradicted by the value."""
 
-    def gap(area: float) -> float:
+    def distance_to_bound(area: float) -> float:
         return float(abs(value - area) - _Z * spread(area))
 
-    if value == bound or gap(bound) <= 0:
+    if value == bound or distance_to_bound(bound) <= 0:
         return bound
-    return float(brentq(gap, value, bound, xtol=1e-9))
+    return float(brentq(distance_to_bound, value, bound, xtol=1e-9))

@@ -22,7 +22,7 @@ from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.rows import Transform
-from dpprobe.heads.scoring import Link, linked, products
+from dpprobe.heads.scoring import Link, apply_link, compute_scores
 from dpprobe.release.predict import Predictor
 
 SUFFIX = ".onnx"
@@ -71,17 +71,19 @@ def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -
     Raises:
       ConfigError: for another suffix, a backbone that is no network, or one too large for a file.
       DataError: where the file would not agree with the release; none is left then. And as
-        `Predictor.load`.
+        `Predictor.load_bundle`.
     """
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
-    predictor = Predictor.load(bundle, checkpoint=checkpoint, device="cpu", precision="float32")
-    model = _model(_graph(predictor), _test_images(predictor)[:2], predictor)
+    predictor = Predictor.load_bundle(
+        bundle, checkpoint=checkpoint, device="cpu", precision="float32"
+    )
+    model = _trace_model(_make_graph(predictor), _test_images(predictor)[:2], predictor)
     with atomic_path(output) as temporary:
         temporary.write_bytes(model.SerializeToString())
         images = _test_images(predictor)
-        given = _run(temporary, images)
-        difference = _difference(given, predictor, images)
+        given = _run_onnx(temporary, images)
+        difference = _largest_difference(given, predictor, images)
         if not difference <= TOLERANCE:
             raise DataError(
                 f"{output}: its probabilities differ from the release's by {difference:.2g} in "
@@ -89,18 +91,18 @@ def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -
             )
         released = difference
         if predictor.facts.backbone.precision != "float32":
-            as_released = Predictor.load(bundle, checkpoint=checkpoint, device="cpu")
-            released = _difference(given, as_released, images)
+            as_released = Predictor.load_bundle(bundle, checkpoint=checkpoint, device="cpu")
+            released = _largest_difference(given, as_released, images)
     return Exported(
         path=output,
         largest_difference=difference,
         precision_difference=released,
         opset=next(one.version for one in model.opset_import if not one.domain),
-        input=_input(predictor),
+        input=_describe_input(predictor),
     )
 
 
-def _graph(predictor: Predictor) -> torch.nn.Module:
+def _make_graph(predictor: Predictor) -> torch.nn.Module:
     """Returns bytes -> probabilities, in operations that ONNX has."""
     facts = predictor.facts
     if predictor.backbone.graph is None:
@@ -137,10 +139,10 @@ class _Graph(torch.nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         rows = self.transform(self.network(images).to(self.dtype).to(torch.float32))
-        return linked(products(self.weights, rows)[0], self.link)
+        return apply_link(compute_scores(self.weights, rows)[0], self.link)
 
 
-def _model(
+def _trace_model(
     graph: torch.nn.Module, example: npt.NDArray[np.uint8], predictor: Predictor
 ) -> onnx.ModelProto:
     """Traces the graph for any number of images, and describes it."""
@@ -171,12 +173,12 @@ def _model(
         ) from error
     assert program is not None
     model = program.model_proto
-    _forget(model)
-    _describe(model, predictor)
+    _forget_sources(model)
+    _describe_model(model, predictor)
     return model
 
 
-def _forget(model: onnx.ModelProto) -> None:
+def _forget_sources(model: onnx.ModelProto) -> None:
     """Removes what PyTorch says of its source files, and with it the paths of this machine."""
     for graph in (model.graph, *model.functions):
         if hasattr(graph, "doc_string"):
@@ -193,12 +195,12 @@ def _forget(model: onnx.ModelProto) -> None:
         del value.metadata_props[:]
 
 
-def _describe(model: onnx.ModelProto, predictor: Predictor) -> None:
+def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
     facts = predictor.facts
     values: dict[str, Any] = {
         "release": facts.name,
         "dpprobe": facts.dpprobe,
-        "input": _input(predictor),
+        "input": _describe_input(predictor),
         "preprocessing": json.dumps(facts.backbone.preprocessing, ensure_ascii=False),
         "classes": json.dumps(facts.class_names, ensure_ascii=False),
         "multi_label": json.dumps(facts.multi_label),
@@ -212,7 +214,7 @@ def _describe(model: onnx.ModelProto, predictor: Predictor) -> None:
         model.metadata_props.add(key=key, value=value)
 
 
-def _input(predictor: Predictor) -> str:
+def _describe_input(predictor: Predictor) -> str:
     channels, height, width = _test_images(predictor).shape[1:]
     return (
         f"uint8 [batch, {channels}, {height}, {width}]: images in colour mode "
@@ -229,7 +231,7 @@ def _test_images(predictor: Predictor) -> npt.NDArray[np.uint8]:
     return np.concatenate([first[None], others])
 
 
-def _run(path: Path, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+def _run_onnx(path: Path, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Runs a file in ONNX Runtime, on all images together and on one alone."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -240,9 +242,9 @@ def _run(path: Path, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     return np.concatenate([alone, together])
 
 
-def _difference(
+def _largest_difference(
     given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[np.uint8]
 ) -> float:
     """Returns the largest difference from what the release makes of the same bytes."""
-    wanted = predictor.scored(predictor.backbone.forward(torch.from_numpy(images)).numpy())
+    wanted = predictor.score_features(predictor.backbone.forward(torch.from_numpy(images)).numpy())
     return float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max()))

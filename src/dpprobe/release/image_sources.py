@@ -60,7 +60,7 @@ class ImageSources:
     def count(self) -> int:
         return sum(source.count for source in self.sources)
 
-    def images(self) -> Iterator[EncodedImage]:
+    def read_images(self) -> Iterator[EncodedImage]:
         """Yields the rows in order; those of tables are streamed."""
         number = 0
         for source in self.sources:
@@ -92,7 +92,7 @@ def find_images(
     for option, value in {"image_column": image_column, "id_column": id_column}.items():
         if value is not None and not tables:
             raise ConfigError(f"{option} {value}: no parquet or CSV file is named; remove it")
-    sources = [_source(path, image_column, id_column) for path in inputs]
+    sources = [_make_source(path, image_column, id_column) for path in inputs]
     images = ImageSources(inputs=tuple(inputs), sources=tuple(sources))
     if not images.count:
         named = ", ".join(map(str, inputs)) or "none named"
@@ -114,7 +114,7 @@ def open_encoded(image: EncodedImage) -> Image.Image:
             data = read_image_bytes(image.path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ImageError(f"{_text(image.path)} cannot be read ({reason})") from error
+            raise ImageError(f"{_path_text(image.path)} cannot be read ({reason})") from error
     return open_image(data)
 
 
@@ -122,7 +122,7 @@ def _is_table(path: Path) -> bool:
     return path.suffix.lower() in TABLES and not path.is_dir()
 
 
-def _source(path: Path, image_column: str | None, id_column: str | None) -> Source:
+def _make_source(path: Path, image_column: str | None, id_column: str | None) -> Source:
     if path.is_dir():
         return _of_files(_images_below(path))
     if not path.exists():
@@ -134,11 +134,11 @@ def _source(path: Path, image_column: str | None, id_column: str | None) -> Sour
 
 
 def _images_below(folder: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:
+    def refuse_folder(error: OSError) -> None:
         raise ConfigError(f"images: {error.filename}: cannot be read ({error.strerror})")
 
     images = []
-    for place, folders, names in os.walk(folder, onerror=refuse):
+    for place, folders, names in os.walk(folder, onerror=refuse_folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         images += [
             Path(place, name)
@@ -155,16 +155,16 @@ def _images_below(folder: Path) -> list[Path]:
 
 def _of_files(paths: Sequence[Path]) -> Source:
     return Source(
-        count=len(paths), rows=lambda: ((_text(str(path)), None, str(path)) for path in paths)
+        count=len(paths), rows=lambda: ((_path_text(str(path)), None, str(path)) for path in paths)
     )
 
 
-def _text(path: str) -> str:
+def _path_text(path: str) -> str:
     """Returns a path as text; bytes that are no UTF-8 are escaped."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _columns(
+def _find_columns(
     path: Path, known: Sequence[str], image_column: str | None, id_column: str | None
 ) -> tuple[str, str | None]:
     """Returns the columns of images and, where there is one, of ids."""
@@ -192,20 +192,20 @@ def _of_csv(path: Path, image_column: str | None, id_column: str | None) -> Sour
         with path.open(encoding="utf-8-sig", newline="") as stream:
             records = csv.DictReader(stream, strict=True)
             known = records.fieldnames or ()
-            paths, ids = _columns(path, known, image_column, id_column)
+            paths, ids = _find_columns(path, known, image_column, id_column)
             named = [(record[paths], ids and record[ids]) for record in records]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"images: {path}: cannot be read as CSV ({error}); replace it") from error
 
-    def rows() -> Iterator[Row]:
+    def read_rows() -> Iterator[Row]:
         for number, (image, row_id) in enumerate(named):
             # A record that ends early has None there.
-            yield row_id or image or f"{path}:{number}", None, _beside(path, image)
+            yield row_id or image or f"{path}:{number}", None, _path_beside(path, image)
 
-    return Source(count=len(named), rows=rows)
+    return Source(count=len(named), rows=read_rows)
 
 
-def _beside(table: Path, image: str | None) -> str | None:
+def _path_beside(table: Path, image: str | None) -> str | None:
     """Returns the path of an image that a table names, relative to the table's folder."""
     return str(table.parent / image) if image else None
 
@@ -219,17 +219,17 @@ def _of_parquet(path: Path, image_column: str | None, id_column: str | None) -> 
         raise ConfigError(
             f"images: {path}: not a readable parquet file ({line}); replace it"
         ) from error
-    images, ids = _columns(path, schema.names, image_column, id_column)
+    images, ids = _find_columns(path, schema.names, image_column, id_column)
     _check_type(path, images, schema.field(images).type)
 
-    def rows() -> Iterator[Row]:
+    def read_rows() -> Iterator[Row]:
         columns = [images] if ids is None else [images, ids]
         number = 0
         try:
             with pq.ParquetFile(path, buffer_size=1 << 20) as file:
                 for batch in file.iter_batches(READ_ROWS, columns=columns):
                     for record in batch.to_pylist():
-                        data, place, written = _value(path, record[images])
+                        data, place, written = _image_value(path, record[images])
                         given = None if ids is None else record[ids]
                         row_id = written or f"{path}:{number}"
                         yield row_id if given is None else str(given), data, place
@@ -238,7 +238,7 @@ def _of_parquet(path: Path, image_column: str | None, id_column: str | None) -> 
             line = str(error).splitlines()[0]
             raise DataError(f"images: {path}: cannot be read ({line}); replace it") from error
 
-    return Source(count=count, rows=rows)
+    return Source(count=count, rows=read_rows)
 
 
 def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
@@ -252,11 +252,11 @@ def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
         )
 
 
-def _value(path: Path, value: Any) -> tuple[bytes | None, str | None, str | None]:
+def _image_value(path: Path, value: Any) -> tuple[bytes | None, str | None, str | None]:
     """Returns the bytes of an image, the path of its file, and the path as it is written."""
     if isinstance(value, dict):
         data, written = value.get("bytes"), value.get("path") or None
         return data, None if data is not None else written, written
     if isinstance(value, str):
-        return None, _beside(path, value), value or None
+        return None, _path_beside(path, value), value or None
     return value, None, None

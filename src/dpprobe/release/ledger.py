@@ -54,12 +54,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dpprobe.artifacts import canonical_json, fingerprint, sync, unwritable
+from dpprobe.artifacts import canonical_json, explain_unwritable, flush_to_disk, hash_value
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.privacy.accountants import (
     Fits,
     all_together,
-    epsilon,
+    compute_epsilon,
     exactly_priced,
     pld_interval,
 )
@@ -216,7 +216,7 @@ class Entry:
     booked: str
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """True unless it was abandoned."""
         return self.state != "abandoned"
 
@@ -259,24 +259,24 @@ class Ledger:
         self.path = path
 
     @classmethod
-    def of(cls, data_dir: Path, dataset: str) -> Ledger:
+    def of_dataset(cls, data_dir: Path, dataset: str) -> Ledger:
         """Returns the ledger of a dataset; its file need not be there yet."""
         return cls(data_dir / dataset / LEDGER_FILE)
 
-    def entries(self) -> list[Entry]:
+    def read_entries(self) -> list[Entry]:
         """Reads all entries and checks every line.
 
         Raises:
           DataError: for a damaged line.
         """
-        with self._explained():
-            return list(self._read().entries.values())
+        with self._explain_errors():
+            return list(self._read_content().entries.values())
 
     def entry_of(self, release: str) -> Entry | None:
         """Returns the entry of a release that is not abandoned; None without one."""
-        return _named(self.entries(), release)
+        return _find_named(self.read_entries(), release)
 
-    def book(self, booking: Booking, *, delta: float, max_epsilon: float | None) -> Entry:
+    def book_release(self, booking: Booking, *, delta: float, max_epsilon: float | None) -> Entry:
         """Books a release; its noise may be drawn once this returns, not before.
 
         Args:
@@ -290,28 +290,28 @@ class Ledger:
         """
         check_delta(delta)
         self._make_folder()
-        with self._locked() as content:
-            counting = [entry for entry in content.entries.values() if entry.counts]
+        with self._lock_ledger() as content:
+            counting = [entry for entry in content.entries.values() if entry.is_counted]
             self._refuse_taken(counting, booking)
             self._refuse_other_unit(counting, booking)
             if max_epsilon is not None:
                 bookings = [entry.booking for entry in counting]
                 self._refuse_excess(bookings, booking, delta, max_epsilon)
             number = len(content.entries) + 1
-            time = self._append(content, "book", number, booking=booking.to_dict())
+            time = self._append_line(content, "book", number, booking=booking.to_dict())
         return Entry(
             number=number, booking=booking, state="open", digest=None, reason=None, booked=time
         )
 
-    def close(self, number: int, digest: str) -> None:
+    def close_entry(self, number: int, digest: str) -> None:
         """Closes an entry whose bundle is whole; again with the same digest it does nothing.
 
         Raises:
           PrivacyError: for an entry that is abandoned, or closed with another digest.
           DataError: for a damaged line.
         """
-        with self._locked() as content:
-            entry = self._entry(content, number)
+        with self._lock_ledger() as content:
+            entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
                 return
             if entry.state == "closed":
@@ -324,9 +324,9 @@ class Ledger:
                     f"{self.path}: entry {number} was abandoned ({entry.reason}); delete what was "
                     "made under it, and run the release again"
                 )
-            self._append(content, "close", number, digest=digest)
+            self._append_line(content, "close", number, digest=digest)
 
-    def abandon(self, number: int, reason: str) -> None:
+    def abandon_entry(self, number: int, reason: str) -> None:
         """Takes an open entry out of the sum: nothing that was made under it has been seen.
 
         Raises:
@@ -337,8 +337,8 @@ class Ledger:
             raise PrivacyError(
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
             )
-        with self._locked() as content:
-            entry = self._entry(content, number)
+        with self._lock_ledger() as content:
+            entry = self._find_entry(content, number)
             if entry.state == "closed":
                 raise PrivacyError(
                     f"{self.path}: entry {number} is closed: its bundle may have been seen, so it "
@@ -349,9 +349,9 @@ class Ledger:
                     f"{self.path}: entry {number} was abandoned before ({entry.reason}); there is "
                     "nothing to do"
                 )
-            self._append(content, "abandon", number, reason=reason.strip())
+            self._append_line(content, "abandon", number, reason=reason.strip())
 
-    def spent(self, delta: float, *, extra: Sequence[Booking] = ()) -> Spent:
+    def compute_spent(self, delta: float, *, extra: Sequence[Booking] = ()) -> Spent:
         """Computes the sum of all entries that count, for one unit.
 
         Args:
@@ -362,13 +362,13 @@ class Ledger:
           PrivacyError: for an extra of another unit than the ledger's, or a delta out of range.
           DataError: for a damaged line.
         """
-        counting = [entry for entry in self.entries() if entry.counts]
+        counting = [entry for entry in self.read_entries() if entry.is_counted]
         for booking in extra:
             self._refuse_other_unit(counting, booking)
-        return composed([*(entry.booking for entry in counting), *extra], delta)
+        return compose_bookings([*(entry.booking for entry in counting), *extra], delta)
 
     def _refuse_taken(self, counting: Sequence[Entry], booking: Booking) -> None:
-        entry = _named(counting, booking.release)
+        entry = _find_named(counting, booking.release)
         if entry is None:
             return
         place = f"release {booking.release!r}: entry {entry.number} of {self.path}"
@@ -395,16 +395,16 @@ class Ledger:
     def _refuse_excess(
         self, booked: Sequence[Booking], booking: Booking, delta: float, limit: float
     ) -> None:
-        spent = composed([*booked, booking], delta)
+        spent = compose_bookings([*booked, booking], delta)
         if not spent.epsilon <= limit:
-            before = composed(booked, delta).epsilon
+            before = compose_bookings(booked, delta).epsilon
             raise PrivacyError(
                 f"release {booking.release!r}: with it a unit's rows would cost epsilon "
                 f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {self.path}), "
                 f"above max_epsilon {limit:g}; ask for a smaller epsilon, or raise max_epsilon"
             )
 
-    def _entry(self, content: _Content, number: int) -> Entry:
+    def _find_entry(self, content: _Content, number: int) -> Entry:
         if number not in content.entries:
             raise PrivacyError(
                 f"{self.path}: no entry {number!r}; it has {len(content.entries)}: "
@@ -412,7 +412,7 @@ class Ledger:
             )
         return content.entries[number]
 
-    def _read(self) -> _Content:
+    def _read_content(self) -> _Content:
         """Reads the file, and checks each line; a piece of a line at the end is left out."""
         try:
             written = self.path.read_bytes()
@@ -427,13 +427,13 @@ class Ledger:
         last = BEFORE_THE_FIRST
         for number, line in enumerate(lines, start=1):
             try:
-                record = _checked(line, last)
+                record = _check_line(line, last)
                 if record["format_version"] != FORMAT_VERSION:
                     raise DataError(
                         f"{self.path}, line {number}: format version {record['format_version']!r}, "
                         f"not {FORMAT_VERSION}; use the dpprobe that wrote it"
                     )
-                _enter(entries, record)
+                _enter_record(entries, record)
             except (ValueError, KeyError, TypeError, AttributeError, PrivacyError) as error:
                 raise DataError(
                     f"{self.path}, line {number}: damaged ({error}); restore the file from a "
@@ -444,15 +444,15 @@ class Ledger:
 
     def _make_folder(self) -> None:
         folder = self.path.parent
-        with self._explained():
+        with self._explain_errors():
             if not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=True)
-                sync(folder.parent)
+                flush_to_disk(folder.parent)
 
     @contextmanager
-    def _locked(self) -> Iterator[_Content]:
+    def _lock_ledger(self) -> Iterator[_Content]:
         """Keeps other writers out from before the file is read until after a line is appended."""
-        with _one_thread, self._explained():
+        with _one_thread, self._explain_errors():
             lock = os.open(self.path.with_name(LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 try:
@@ -460,7 +460,7 @@ class Ledger:
                 except (BlockingIOError, PermissionError):  # another has it; which, systems differ
                     logger.info("%s: another process writes to it; waiting", self.path)
                     fcntl.lockf(lock, fcntl.LOCK_EX)
-                content = self._read()
+                content = self._read_content()
                 self._mend(content)
                 yield content
             finally:
@@ -477,10 +477,10 @@ class Ledger:
             )
             os.truncate(self.path, content.size)
         elif content.end == "unended":
-            self._write(b"\n")
-        sync(self.path)
+            self._write_lines(b"\n")
+        flush_to_disk(self.path)
 
-    def _append(self, content: _Content, event: str, number: int, **values: Any) -> str:
+    def _append_line(self, content: _Content, event: str, number: int, **values: Any) -> str:
         """Appends a record, flushed to the disk when this returns; returns its time."""
         time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         record = {
@@ -492,11 +492,11 @@ class Ledger:
             "previous": content.last,
             **values,
         }
-        self._write(_line(record, fingerprint(record)) + b"\n")
-        sync(self.path.parent)
+        self._write_lines(_make_line(record, hash_value(record)) + b"\n")
+        flush_to_disk(self.path.parent)
         return time
 
-    def _write(self, text: bytes) -> None:
+    def _write_lines(self, text: bytes) -> None:
         """Appends bytes by one write; a write that is cut short is mended by the next writer."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -507,25 +507,25 @@ class Ledger:
             os.close(descriptor)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """Turns an error of the system into one line."""
         try:
             yield
         except OSError as error:
             error.filename = error.filename or str(self.path)
-            raise unwritable(error) or DataError(
+            raise explain_unwritable(error) or DataError(
                 f"{error.filename}: {os.strerror(error.errno or 0)}; the ledger of a dataset needs "
                 "a folder that you may read and write, on a file system with POSIX locks"
             ) from error
 
 
-def _named(entries: Sequence[Entry], release: str) -> Entry | None:
+def _find_named(entries: Sequence[Entry], release: str) -> Entry | None:
     """Returns the newest entry of a release that counts; None without one."""
-    named = [entry for entry in entries if entry.counts and entry.booking.release == release]
+    named = [entry for entry in entries if entry.is_counted and entry.booking.release == release]
     return named[-1] if named else None
 
 
-def _line(record: Mapping[str, Any], digest: str) -> bytes:
+def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
     """Returns a record with its hash as the one text that it may have."""
     return canonical_json({**record, "hash": digest}).encode()
 
@@ -539,7 +539,7 @@ def _is_torn(rest: bytes) -> bool:
     return False
 
 
-def _checked(line: bytes, previous: str) -> dict[str, Any]:
+def _check_line(line: bytes, previous: str) -> dict[str, Any]:
     """Reads a line.
 
     Raises:
@@ -549,14 +549,14 @@ def _checked(line: bytes, previous: str) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"no record of {FORMAT}")
     content = {key: value for key, value in record.items() if key != "hash"}
-    if fingerprint(content) != record["hash"] or _line(content, record["hash"]) != line:
+    if hash_value(content) != record["hash"] or _make_line(content, record["hash"]) != line:
         raise ValueError("altered: its hash is of another text")
     if record["previous"] != previous:
         raise ValueError("does not follow the line before: one is missing, or came in between")
     return record
 
 
-def _enter(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
+def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
     """Adds what a record says to the entries.
 
     Raises:
@@ -589,7 +589,7 @@ def check_delta(delta: float) -> None:
         )
 
 
-def composed(bookings: Sequence[Booking], delta: float) -> Spent:
+def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
     """Computes the sum of releases from one dataset, for the unit that pays most."""
     check_delta(delta)
     sides = [list(split.values()) for split in _by_split(bookings).values()]
@@ -597,7 +597,7 @@ def composed(bookings: Sequence[Booking], delta: float) -> Spent:
     if not searched:
         sides = [[list(itertools.chain(*choices))] for choices in sides]
     prices = [
-        _price([part for side in choice for part in side], delta)
+        _price_parts([part for side in choice for part in side], delta)
         for choice in itertools.product(*sides)
     ]
     most, exact = max(prices)
@@ -613,13 +613,13 @@ def _by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Part]]]:
     return splits
 
 
-def _price(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
+def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
     """Bounds the epsilon of parts that read the same rows; True where it is exact."""
     if len(parts) == 1:
         # On the grid of its plan, so that a release that meets a limit alone is not refused.
         grid = pld_interval(max(parts[0].epsilon, delta))
         mechanisms, selection = parts[0].mechanisms, parts[0].selection
-        price = epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
+        price = compute_epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
         return price, exactly_priced(mechanisms, selection)
     if any(part.selection for part in parts):
         fits = [
@@ -631,8 +631,8 @@ def _price(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
     for item in (item for part in parts for item in part.mechanisms):
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
         alike[key] += item.count
-    merged = [item.repeated(count) for item, count in alike.items()]
-    return epsilon(merged, delta, "pld"), exactly_priced(merged)
+    merged = [item.repeat_count(count) for item, count in alike.items()]
+    return compute_epsilon(merged, delta, "pld"), exactly_priced(merged)
 
 
 def abandon_command(folder: Path, number: int) -> str:
@@ -640,7 +640,7 @@ def abandon_command(folder: Path, number: int) -> str:
     return f'dpprobe ledger {shlex.quote(str(folder))} --abandon {number} --reason "..."'
 
 
-def describe(ledger: Ledger, *, delta: float | None) -> str:
+def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
     """Lists the entries of a ledger, their sum, and what to do about open ones.
 
     Args:
@@ -650,14 +650,14 @@ def describe(ledger: Ledger, *, delta: float | None) -> str:
       PrivacyError: for a delta out of range.
       DataError: for a damaged line.
     """
-    entries = ledger.entries()
+    entries = ledger.read_entries()
     if not entries:
         return f"{ledger.path}: no release is booked"
-    bookings = [entry.booking for entry in entries if entry.counts]
-    lines = [str(ledger.path), "", *_table(entries), ""]
+    bookings = [entry.booking for entry in entries if entry.is_counted]
+    lines = [str(ledger.path), "", *_list_table(entries), ""]
     if bookings:
         largest = max(part.delta for booking in bookings for part in booking.parts)
-        lines += _sums(bookings, largest if delta is None else delta)
+        lines += _list_sums(bookings, largest if delta is None else delta)
     else:
         lines += ["Nothing is spent: all entries are abandoned."]
     for entry in entries:
@@ -666,10 +666,10 @@ def describe(ledger: Ledger, *, delta: float | None) -> str:
     return "\n".join(lines)
 
 
-def _table(entries: Sequence[Entry]) -> list[str]:
+def _list_table(entries: Sequence[Entry]) -> list[str]:
     """Returns a line of titles and one for each entry, in columns."""
     titles = ("entry", "release", "state", "booked", "training unit", "test unit", "reason")
-    rows = [titles, *(_row(entry) for entry in entries)]
+    rows = [titles, *(_make_row(entry) for entry in entries)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -677,7 +677,7 @@ def _table(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _make_row(entry: Entry) -> tuple[str, ...]:
     prices = {
         part.side: f"epsilon {part.epsilon:g}, delta {part.delta:g}" for part in entry.booking.parts
     }
@@ -692,21 +692,23 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _sums(bookings: Sequence[Booking], delta: float) -> list[str]:
+def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
     """Returns lines with the sum for a unit of each side of each split, and for any unit."""
-    total = composed(bookings, delta)
+    total = compose_bookings(bookings, delta)
     units = {"train": "a training unit", "test": "a test unit"}
     lines = [
         f"Sum at delta {delta:g} of the {total.entries} that count, for one {bookings[0].unit}:"
     ]
     for split, sides in _by_split(bookings).items():
         for side, parts in sides.items():
-            price, exact = _price(parts, delta)
-            lines.append(f"  {units[side]} of split {split}: {_bound(round_up(price), exact)}")
-    return [*lines, f"  any unit: {_bound(total.epsilon, total.exact)}"]
+            price, exact = _price_parts(parts, delta)
+            lines.append(
+                f"  {units[side]} of split {split}: {_format_bound(round_up(price), exact)}"
+            )
+    return [*lines, f"  any unit: {_format_bound(total.epsilon, total.exact)}"]
 
 
-def _bound(price: float, exact: bool) -> str:
+def _format_bound(price: float, exact: bool) -> str:
     return f"epsilon {price:g} ({'exact' if exact else 'upper bound'})"
 
 

@@ -35,11 +35,11 @@ import numpy as np
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
     atomic_path,
-    fingerprint,
+    flush_to_disk,
+    hash_value,
     read_json,
     require_room,
     sha256_file,
-    sync,
     when_there_is_room,
 )
 from dpprobe.data.options import DatasetOptions
@@ -61,7 +61,7 @@ from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFa
 from dpprobe.release.evaluation import (
     check_telling,
     composition_words,
-    evaluate,
+    evaluate_heads,
     evaluation_mechanisms,
     fewest_of_a_class,
 )
@@ -71,7 +71,7 @@ from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
-from dpprobe.release.signing import read_private_key, sign
+from dpprobe.release.signing import read_private_key, sign_bundle
 from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.deduplicated_datasets import left_out
 from dpprobe.study.options import ReleaseOptions
@@ -117,8 +117,8 @@ def make_release(
     task = _Task(
         study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit
     )
-    if not task.finish():
-        task.make()
+    if not task.finish_earlier():
+        task.make_release()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,16 +138,16 @@ class _Task:
         return self.study.releases[self.name]
 
     @cached_property
-    def asked(self) -> MethodOptions:
+    def asked_method(self) -> MethodOptions:
         """The method as the study has it, before facts of the features decide anything."""
         options = self.options
-        return self.study.methods[options.method].located(
+        return self.study.methods[options.method].fill_paths(
             dataset=options.dataset, backbone=options.backbone
         )
 
     @cached_property
     def method(self) -> MethodOptions:
-        return self.asked.resolved(self.facts).for_release()
+        return self.asked_method.resolve_choice(self.facts).for_release()
 
     @cached_property
     def facts(self) -> DataFacts:
@@ -166,7 +166,7 @@ class _Task:
 
     @cached_property
     def ledger(self) -> Ledger:
-        return Ledger.of(Path(self.study.data_dir), self.options.dataset)
+        return Ledger.of_dataset(Path(self.study.data_dir), self.options.dataset)
 
     @cached_property
     def stores(self) -> tuple[FeatureStore, FeatureStore]:
@@ -234,27 +234,27 @@ class _Task:
     def identity(self) -> str:
         """The hashes of the options and of the data of a release: private, so they stay here."""
         train, test = self.stores
-        data = fingerprint([train.fingerprint, test.fingerprint])
+        data = hash_value([train.fingerprint, test.fingerprint])
         return f"{self._options_hash(self.options)} {data}"
 
     def _options_hash(self, release: ReleaseOptions) -> str:
         options = {
             "release": release.model_dump(mode="json", exclude={"card", "sign_key"}),
             # A release is final, also where a later rule of `auto` would choose otherwise.
-            "options": self.asked.identity(),
-            "public": [sha256_file(Path(path)) for path in self.asked.input_files()],
+            "options": self.asked_method.identity_options(),
+            "public": [sha256_file(Path(path)) for path in self.asked_method.input_files()],
             "unit": self.unit,
             "delta": self.delta,
             "accountant": self.study.accountant,
             "split": self.dataset.split_key(),
         }
-        return fingerprint(options)
+        return hash_value(options)
 
     @property
     def dataset(self) -> DatasetOptions:
         return self.study.datasets[self.options.dataset]
 
-    def booking(self) -> Booking:
+    def make_booking(self) -> Booking:
         """Returns what the ledger notes down of the release."""
         sides: list[tuple[Literal["train", "test"], Plan]] = [("train", self.plan)]
         if self.test_plan is not None:
@@ -292,17 +292,17 @@ class _Task:
 
     def _drop_abandoned(self) -> None:
         """Removes what is left of entries that a person abandoned: their heads must not be seen."""
-        for entry in self.ledger.entries():
+        for entry in self.ledger.read_entries():
             if entry.state == "abandoned" and entry.booking.release == self.name:
-                self._drop(entry)
+                self._drop_entry(entry)
 
-    def _drop(self, entry: Entry) -> None:
-        for folder in (self._staged(entry), self._partial(entry)):
+    def _drop_entry(self, entry: Entry) -> None:
+        for folder in (self._staged_folder(entry), self._partial_folder(entry)):
             if folder.exists():
                 shutil.rmtree(folder)
                 logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
 
-    def finish(self) -> bool:
+    def finish_earlier(self) -> bool:
         """Ends what an earlier run began, or keeps what it made.
 
         Returns:
@@ -317,20 +317,20 @@ class _Task:
             self._check_listed()
             return False
         self._check_same(entry)
-        if entry.state == "closed" and _is(self.output, entry.digest):
+        if entry.state == "closed" and _has_digest(self.output, entry.digest):
             logger.info("release %s: kept, it is final (entry %d)", self.name, entry.number)
-            self._touch()
+            self._touch_files()
             return True
-        staged = self._staged(entry)
-        if _whole(staged) and entry.state == "open":
-            self._close(entry, staged)
+        staged = self._staged_folder(entry)
+        if _is_whole(staged) and entry.state == "open":
+            self._close_entry(entry, staged)
             logger.info("release %s: staged by an earlier run, closed", self.name)
-            self._publish(staged)
+            self._publish_bundle(staged)
             return True
-        if entry.state == "closed" and _is(staged, entry.digest):
-            self._publish(staged)
+        if entry.state == "closed" and _has_digest(staged, entry.digest):
+            self._publish_bundle(staged)
             return True
-        raise PrivacyError(self._stuck(entry))
+        raise PrivacyError(self._explain_stuck(entry))
 
     def _check_listed(self) -> None:
         """Checks that the ledger lists every bundle of the dataset beside this release.
@@ -338,7 +338,7 @@ class _Task:
         Raises:
           PrivacyError: for one that it does not: the ledger was lost, or is another one.
         """
-        known = {entry.digest for entry in self.ledger.entries()}
+        known = {entry.digest for entry in self.ledger.read_entries()}
         for sums in self.output.parent.glob(f"*/{files.SUMS_FILE}"):
             try:
                 of = read_json(sums.with_name(files.FACTS_FILE)).get("dataset")
@@ -394,11 +394,12 @@ class _Task:
             self._options_hash(self.options.model_copy(update={"evaluate": each})) for each in spelt
         }
 
-    def _stuck(self, entry: Entry) -> str:
+    def _explain_stuck(self, entry: Entry) -> str:
         if entry.state == "closed":
             return (
                 f"release {self.name}: made (entry {entry.number} of {self.ledger.path}), and its "
-                f"bundle is neither at {self.output} nor in {self._staged(entry)}: restore a copy "
+                f"bundle is neither at {self.output} nor in {self._staged_folder(entry)}: restore "
+                "a copy "
                 f"whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new release "
                 "another name: it costs anew"
             )
@@ -409,17 +410,17 @@ class _Task:
             "then run again"
         )
 
-    def _touch(self) -> None:
+    def _touch_files(self) -> None:
         for path in self.output.iterdir():
             os.utime(path)
 
-    def _staged(self, entry: Entry) -> Path:
+    def _staged_folder(self, entry: Entry) -> Path:
         return self.output.with_name(f".{self.name}.entry-{entry.number}.staged")
 
-    def _partial(self, entry: Entry) -> Path:
-        return self._staged(entry).with_suffix(".partial")
+    def _partial_folder(self, entry: Entry) -> Path:
+        return self._staged_folder(entry).with_suffix(".partial")
 
-    def _publish(self, staged: Path) -> None:
+    def _publish_bundle(self, staged: Path) -> None:
         """Copies a closed bundle to its place, or what is missing of it there."""
         self.output.mkdir(exist_ok=True)
         ready = {path.name: path for path in staged.iterdir()}
@@ -435,16 +436,16 @@ class _Task:
             if not (self.output / name).exists():
                 with atomic_path(self.output / name) as temporary:
                     shutil.copyfile(ready[name], temporary)
-        self._touch()
+        self._touch_files()
         logger.info("release %s: %s", self.name, self.output)
 
     # a new one
 
-    def make(self) -> None:
+    def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
         self._check_units()
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
-        late = any(method.undecided for method in self.study.methods.values())
+        late = any(method.is_undecided for method in self.study.methods.values())
         choice = choice_block(
             self.study,
             dataset=self.options.dataset,
@@ -465,7 +466,7 @@ class _Task:
             memory_mb=self.study.features.memory_mb,
             headline=self.metric if self.options.evaluate else "accuracy",
         )
-        backbone = self._backbone()
+        backbone = self._reference_backbone()
         check_published(
             {
                 "backbone": backbone.model_dump(mode="json"),
@@ -475,38 +476,38 @@ class _Task:
         )
         self.output.parent.mkdir(parents=True, exist_ok=True)
         require_room(self.output.parent, DOCUMENTS_BYTES)
-        entry = self.ledger.book(
-            self.booking(),
+        entry = self.ledger.book_release(
+            self.make_booking(),
             # the limit is at the dataset's delta, whatever delta a release has
             delta=self.study.dataset_delta(self.options.dataset),
             max_epsilon=self.study.max_epsilon(self.options.dataset),
         )
         logger.info("release %s: booked as entry %d", self.name, entry.number)
         with self._told_of(entry):
-            heads, evaluation = self._draw(features)
-            staged = self._staged(entry)
+            heads, evaluation = self._draw_head(features)
+            staged = self._staged_folder(entry)
 
-            def stage() -> None:
-                partial = self._partial(entry)
+            def stage_bundle() -> None:
+                partial = self._partial_folder(entry)
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
-                self._write(
+                self._write_files(
                     partial, backbone, heads, evaluation,
                     choice=choice, evidence=evidence, entry=entry,
                 )  # fmt: skip
                 if key is not None:
-                    sign(partial, key)
-                sync(partial)
+                    sign_bundle(partial, key)
+                flush_to_disk(partial)
                 partial.rename(staged)
-                sync(staged.parent)
+                flush_to_disk(staged.parent)
 
-            when_there_is_room(staged.parent, heads.weights.nbytes + DOCUMENTS_BYTES, stage)
-            self._close(entry, staged)
-            self._publish(staged)
+            when_there_is_room(staged.parent, heads.weights.nbytes + DOCUMENTS_BYTES, stage_bundle)
+            self._close_entry(entry, staged)
+            self._publish_bundle(staged)
 
-    def _close(self, entry: Entry, staged: Path) -> None:
+    def _close_entry(self, entry: Entry, staged: Path) -> None:
         try:
-            self.ledger.close(entry.number, files.bundle_digest(staged))
+            self.ledger.close_entry(entry.number, files.bundle_digest(staged))
         except PrivacyError:
             shutil.rmtree(staged)  # abandoned while its job was at work
             raise
@@ -556,7 +557,7 @@ class _Task:
             results=Path(self.study.results_dir),
             tables=Path(self.study.data_dir),
         )
-        private.check(self.method)
+        private.check_files(self.method)
         private.check_rows(self.method)
 
     @contextmanager
@@ -571,13 +572,13 @@ class _Task:
             told.passes = False  # another try would refuse
             raise told from error
 
-    def _draw(self, features: JobFeatures) -> tuple[Heads, dict[str, Any] | None]:
+    def _draw_head(self, features: JobFeatures) -> tuple[Heads, dict[str, Any] | None]:
         """Draws the head, and its test result where there is one: all that is random."""
         entropy = SystemEntropy()
         heads = fit_heads(self.method, features.train, self.plan, [_HEAD], entropy=entropy)
         if self.test_plan is None:
             return heads, None
-        return heads, evaluate(
+        return heads, evaluate_heads(
             heads,
             features,
             self.test_plan,
@@ -589,7 +590,7 @@ class _Task:
             ),
         )
 
-    def _write(
+    def _write_files(
         self,
         folder: Path,
         backbone: BackboneFacts,
@@ -602,7 +603,7 @@ class _Task:
     ) -> None:
         """Writes every file of the bundle but the signature."""
         store = self.stores[0]
-        arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
+        arrays = {name: np.asarray(values[0]) for name, values in heads.released_arrays().items()}
         priors = arrays.get(CLASS_PRIORS)
         facts = BundleFacts(
             name=self.name,
@@ -622,7 +623,7 @@ class _Task:
             ),
             card=CardFacts(**self.options.card.model_dump()),
         )
-        spent = self.ledger.spent(self.delta)
+        spent = self.ledger.compute_spent(self.delta)
         statement = release_statement(
             self.plan,
             method=self.options.method,
@@ -656,7 +657,7 @@ class _Task:
         write_page(folder, facts, statement)
         files.write_sums(folder)
 
-    def _backbone(self) -> BackboneFacts:
+    def _reference_backbone(self) -> BackboneFacts:
         """Returns the reference of the backbone, from its features.
 
         Raises:
@@ -688,11 +689,11 @@ class _Task:
         )
 
 
-def _whole(folder: Path) -> bool:
+def _is_whole(folder: Path) -> bool:
     """Returns True for a folder that holds a bundle, every file as its sums say."""
     return (folder / files.SUMS_FILE).is_file() and not files.damaged_files(folder)
 
 
-def _is(folder: Path, digest: str | None) -> bool:
+def _has_digest(folder: Path, digest: str | None) -> bool:
     """Returns True for a folder that holds the whole bundle of a digest."""
-    return _whole(folder) and files.bundle_digest(folder) == digest
+    return _is_whole(folder) and files.bundle_digest(folder) == digest

@@ -28,7 +28,7 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
       facts: bundle.json.
       statement: privacy.json.
     """
-    table = documents.attacks(statement, documents.RATES)
+    table = documents.bound_best_attacks(statement, documents.RATES)
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(
         facts=facts,
@@ -37,15 +37,17 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         weak=documents.is_weak(table),
         to_patients=documents.to_patients(statement),
         words=documents.in_plain_words(statement, table),
-        formal=documents.formally(statement),
+        formal=documents.state_formally(statement),
         units=documents.UNITS[documents.unit_of(statement)],
         intended_use=facts.card.intended_use or documents.INTENDED_USE,
         limits=facts.card.limits or documents.LIMITS,
         evaluation=statement["evaluation"],
-        measured=documents.measured(statement["evaluation"]) if statement["evaluation"] else None,
+        measured=documents.state_measured(statement["evaluation"])
+        if statement["evaluation"]
+        else None,
         choice=statement["choice"],
         audited=audit_evidence.in_words(statement["evidence"]),
-        spent=documents.spent(statement["ledger"]),
+        spent=documents.state_spent(statement["ledger"]),
         base_model=documents.base_model(facts),
         shown=CLASSES_SHOWN,
     )
@@ -57,8 +59,8 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
     from huggingface_hub import EvalResult, ModelCardData  # heavy: httpx
 
     evaluation = statement["evaluation"]
-    values: dict[str, Any] = _license(facts.card.license)
-    if evaluation and documents.tells(evaluation):
+    values: dict[str, Any] = _license_keys(facts.card.license)
+    if evaluation and documents.is_telling(evaluation):
         metric = HUB_METRICS[evaluation["metric"]]
         result = EvalResult(
             task_type="image-classification",
@@ -80,7 +82,7 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
     return f"{data.to_yaml()}\n"
 
 
-def _license(written: str | None) -> dict[str, Any]:
+def _license_keys(written: str | None) -> dict[str, Any]:
     """Returns the Hub's keys for a license: an identifier, or `other` with a name."""
     if written is None:
         return {}

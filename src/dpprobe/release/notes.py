@@ -25,63 +25,67 @@ def release_notes(bundle: Path, *, previous: Path | None = None) -> str:
     """
     this = read_bundle(bundle)
     other = None if previous is None else read_bundle(previous)
-    table = documents.attacks(this.statement, documents.RATES)
+    table = documents.bound_best_attacks(this.statement, documents.RATES)
     evaluation = this.statement["evaluation"]
     template = documents.markdown_environment().get_template("notes.md.j2")
     return template.render(
         facts=this.facts,
         statement=this.statement,
         words=documents.in_plain_words(this.statement, table),
-        formal=documents.formally(this.statement),
+        formal=documents.state_formally(this.statement),
         weak=documents.is_weak(table),
         to_patients=documents.to_patients(this.statement),
         units=documents.UNITS[documents.unit_of(this.statement)],
         evaluation=evaluation,
-        measured=documents.measured(evaluation) if evaluation else None,
-        spent=documents.spent(this.statement["ledger"]),
+        measured=documents.state_measured(evaluation) if evaluation else None,
+        spent=documents.state_spent(this.statement["ledger"]),
         before=other and other.facts.name,
-        changes=list(_changes(other, this)) if other else [],
+        changes=list(_list_changes(other, this)) if other else [],
         not_covered=" ".join(documents.as_sentence(text) for text in this.statement["not_covered"]),
     )
 
 
-def _changes(before: Bundle, after: Bundle) -> Iterator[str]:
+def _list_changes(before: Bundle, after: Bundle) -> Iterator[str]:
     """Lists what differs between two releases, a sentence each."""
     first, second = before.facts, after.facts
     if first.dataset != second.dataset:
         yield f"Dataset: {first.dataset}, now {second.dataset}."
-    yield from _classes(first.class_names, second.class_names)
+    yield from _compare_classes(first.class_names, second.class_names)
     if first.backbone.name != second.backbone.name:
         yield f"Backbone: {first.backbone.name}, now {second.backbone.name}."
     elif first.backbone.weights_sha256 != second.backbone.weights_sha256:
         yield f"Backbone {second.backbone.name}: other weights."
     elif first.backbone.options != second.backbone.options:
-        yield f"Backbone {second.backbone.name}: {_options(first.backbone, second.backbone)}."
+        yield (
+            f"Backbone {second.backbone.name}: {_compare_options(first.backbone, second.backbone)}."
+        )
     heads = first.head.options["head"], second.head.options["head"]
     if heads[0] != heads[1]:
         yield f"Method: {heads[0]}, now {heads[1]}."
-    elif options := _options(first.head, second.head):
+    elif options := _compare_options(first.head, second.head):
         yield f"Method: {options}."
-    yield from _promise(before.statement, after.statement)
-    yield from _accuracy(before.statement["evaluation"], after.statement["evaluation"])
+    yield from _compare_promises(before.statement, after.statement)
+    yield from _compare_accuracy(before.statement["evaluation"], after.statement["evaluation"])
     old, new = before.statement["ledger"], after.statement["ledger"]
     yield f"Ledger: {documents.ledger_sum(old)}, now {documents.ledger_sum(new)}."
 
 
-def _promise(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+def _compare_promises(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """Lists the numbers of the promise that differ."""
-    old, new = documents.formally(before), documents.formally(after)
+    old, new = documents.state_formally(before), documents.state_formally(after)
     if old != new:
         yield f"Promise: {old}; now {new}."
 
 
-def _accuracy(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[str]:
+def _compare_accuracy(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> Iterator[str]:
     """Compares two evaluations of one metric."""
     if before and after and before["metric"] == after["metric"]:
-        yield f"{documents.measured(before)}; now {documents.measured(after)}."
+        yield f"{documents.state_measured(before)}; now {documents.state_measured(after)}."
 
 
-def _classes(before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[str]:
+def _compare_classes(before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[str]:
     """Lists the classes that came and went."""
     for words, names in (
         ("New", [name for name in after if name not in before]),
@@ -94,26 +98,26 @@ def _classes(before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[str]:
         yield "Classes: the same in another order."
 
 
-def _options(before: Any, after: Any) -> str:
+def _compare_options(before: Any, after: Any) -> str:
     """Lists the options that differ between two blocks of bundle.json."""
-    old, new = dict(_flat(before.options)), dict(_flat(after.options))
+    old, new = dict(_flatten_options(before.options)), dict(_flatten_options(after.options))
     return ", ".join(
-        f"{key} from {_shown(old, key)} to {_shown(new, key)}"
+        f"{key} from {_show_option(old, key)} to {_show_option(new, key)}"
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key)
     )
 
 
-def _shown(values: Mapping[str, Any], key: str) -> str:
+def _show_option(values: Mapping[str, Any], key: str) -> str:
     """Writes an option's value, `unset` where there is none."""
     value = values.get(key)
     return "unset" if value is None else str(value)
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_options(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Lists nested options by dotted names."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
+            yield from _flatten_options(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value

@@ -30,7 +30,7 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
       facts: bundle.json.
       statement: privacy.json.
     """
-    points = documents.attacks(statement, (*documents.RATES, *documents.CURVE))
+    points = documents.bound_best_attacks(statement, (*documents.RATES, *documents.CURVE))
     table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
     evaluation = statement["evaluation"]
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -44,12 +44,12 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         to_patients=documents.to_patients(statement),
         words=documents.in_plain_words(statement, table),
         units=documents.UNITS[documents.unit_of(statement)],
-        drawing=_drawing(curve),
-        rows=_mechanisms(statement),
+        drawing=_draw_curve(curve),
+        rows=_list_mechanisms(statement),
         evaluation=evaluation,
-        measured=documents.measured(evaluation) if evaluation else None,
+        measured=documents.state_measured(evaluation) if evaluation else None,
         audited=audit_evidence.in_words(statement["evidence"]),
-        spent=documents.spent(statement["ledger"]),
+        spent=documents.state_spent(statement["ledger"]),
         use=documents.one_line(facts.card.intended_use or documents.INTENDED_USE),
         limits=documents.one_line(facts.card.limits or documents.LIMITS),
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
@@ -60,18 +60,20 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     write_text(folder / PAGE_FILE, page)
 
 
-def _drawing(curve: Sequence[documents.Attack]) -> dict[str, Any]:
+def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
     """Computes the points of the curve, of its marks and of its axes in the drawing's units."""
 
-    def place(rate: float, value: float) -> tuple[str, str]:
+    def place_point(rate: float, value: float) -> tuple[str, str]:
         return f"{LEFT + SIDE * rate:.2f}", f"{TOP + SIDE * (1 - value):.2f}"
 
     return {
-        "line": " ".join(",".join(place(item.false, item.trained)) for item in curve),
+        "line": " ".join(",".join(place_point(item.false, item.trained)) for item in curve),
         "marks": [
-            place(item.false, item.trained) for item in curve if item.false in documents.RATES
+            place_point(item.false, item.trained) for item in curve if item.false in documents.RATES
         ],
-        "ticks": [(f"{100 * part:g}", *place(part, part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        "ticks": [
+            (f"{100 * part:g}", *place_point(part, part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ],
         "left": LEFT,
         "right": LEFT + SIDE,
         "top": TOP,
@@ -79,7 +81,7 @@ def _drawing(curve: Sequence[documents.Attack]) -> dict[str, Any]:
     }
 
 
-def _mechanisms(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_mechanisms(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Lists the mechanisms of the head, then those of the evaluation."""
     evaluation = statement["evaluation"]
     return [

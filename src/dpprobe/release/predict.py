@@ -29,7 +29,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import EncodedImage
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.extraction import misfits
+from dpprobe.features.extraction import find_misfits
 from dpprobe.features.extraction_pipeline import (
     PIECE_ROWS,
     Clock,
@@ -40,7 +40,7 @@ from dpprobe.features.extraction_pipeline import (
 )
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.scoring import one_head, probabilities
+from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
 from dpprobe.release.image_sources import find_images, open_encoded
@@ -82,7 +82,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
-    """A bundle with its backbone, loaded once; `load` makes it.
+    """A bundle with its backbone, loaded once; `load_bundle` makes it.
 
     Attributes:
       bundle: the release.
@@ -97,7 +97,7 @@ class Predictor:
     device: str
 
     @classmethod
-    def load(
+    def load_bundle(
         cls,
         bundle: Path,
         *,
@@ -122,7 +122,7 @@ class Predictor:
         options = _backbone_options(read, checkpoint)
         where = resolve_device(device)
         runtime = Runtime(device=where, precision=precision or read.facts.backbone.precision)
-        loaded = loading.load(options, runtime=runtime)
+        loaded = loading.load_backbone(options, runtime=runtime)
         _check_backbone(read, loaded)
         normalize = method_options(read.facts.head.options).normalize
         return cls(
@@ -140,7 +140,7 @@ class Predictor:
     def classes(self) -> tuple[str, ...]:
         return self.facts.class_names
 
-    def probabilities(self, images: Sequence[Image.Image]) -> npt.NDArray[np.float32]:
+    def predict_images(self, images: Sequence[Image.Image]) -> npt.NDArray[np.float32]:
         """Returns the probabilities of images in memory; scores where the link is none.
 
         Returns:
@@ -150,7 +150,7 @@ class Predictor:
           DataError: naming the position of an image that cannot be used.
         """
 
-        def upright(row: EncodedImage) -> Image.Image:
+        def turn_upright(row: EncodedImage) -> Image.Image:
             try:
                 return ImageOps.exif_transpose(images[row.row])
             except Exception as error:  # a file is read here, and readers raise errors of any kind
@@ -158,14 +158,14 @@ class Predictor:
 
         rows = (EncodedImage(row, None, None, str(row), b"") for row in range(len(images)))
         values = [np.empty((0, len(self.classes)), np.float32)]
-        with closing(self.blocks(rows, len(images), opened=upright)) as blocks:
+        with closing(self.predict_blocks(rows, len(images), opened=turn_upright)) as blocks:
             for block in blocks:
                 for fault in block.faults:
                     raise DataError(f"image {fault.row[0]}: {fault.reason}")
                 values.append(block.values)
         return np.concatenate(values)
 
-    def blocks(
+    def predict_blocks(
         self,
         images: Iterable[EncodedImage],
         count: int,
@@ -181,7 +181,7 @@ class Predictor:
           opened: decodes an image, or raises a DataError.
           threads: that decode and, on a CPU, compute; as many as torch has by default.
         """
-        accelerator = devices.accelerator(self.device)
+        accelerator = devices.find_accelerator(self.device)
         parts = compute_rows(
             iter(images),
             count,
@@ -194,30 +194,30 @@ class Predictor:
         )
         with closing(parts):
             for part in parts:
-                yield self._block(part.rows, part.values, part.faults)
+                yield self._predict_block(part.rows, part.values, part.faults)
 
-    def _block(
+    def _predict_block(
         self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
     ) -> Block:
         """Scores the features that the store could hold."""
-        wrong = misfits(features, self.facts.backbone.dtype)
+        wrong = find_misfits(features, self.facts.backbone.dtype)
         good = [position for position in range(len(rows)) if position not in wrong]
         values = np.empty((0, len(self.classes)), np.float32)
         if good:
-            values = self.scored(features[good])
+            values = self.score_features(features[good])
         more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
         return Block(
             rows=tuple(rows[position] for position in good), values=values, faults=faults + more
         )
 
-    def scored(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def score_features(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Returns the probabilities of feature rows [m, d], rounded as the store rounds them."""
         rounded = features.astype(self.facts.backbone.dtype).astype(np.float32)
         # Products of equal size, so that a row's last digits depend on that row alone.
         filled = np.pad(rounded, ((0, -len(rounded) % PIECE_ROWS), (0, 0)))
         pieces = filled.reshape(-1, PIECE_ROWS, filled.shape[1])
         link = self.facts.head.link
-        values = [probabilities(self.heads, piece, link) for piece in pieces]
+        values = [compute_probabilities(self.heads, piece, link) for piece in pieces]
         return np.concatenate(values)[: len(rounded)]
 
 
@@ -242,27 +242,27 @@ def predict(
       bundle: the release's folder.
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`.
       output: a CSV or parquet file; None for CSV on standard output.
-      checkpoint, device: as in `Predictor.load`.
+      checkpoint, device: as in `Predictor.load_bundle`.
       image_column, id_column: of parquet and CSV files.
       threads: that decode and, on a CPU, compute; as many as torch has by default.
 
     Raises:
       ConfigError: for images, columns or an output that cannot be, before any work.
-      DataError, ConfigError: as `Predictor.load`.
+      DataError, ConfigError: as `Predictor.load_bundle`.
     """
     sources = find_images(images, image_column=image_column, id_column=id_column)
     check_output(output, sources.inputs)
-    predictor = Predictor.load(bundle, checkpoint=checkpoint, device=device)
+    predictor = Predictor.load_bundle(bundle, checkpoint=checkpoint, device=device)
     facts = predictor.facts
     unreadable: list[tuple[str, str]] = []
-    blocks = predictor.blocks(sources.images(), sources.count, threads=threads)
+    blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
     progress = Progress(sources.count, label=f"predict {facts.name}", unit="images")
     columns = value_columns(facts.class_names, facts.head.link)
     with open_predictions(output, columns) as write, progress, closing(blocks):
         for block in blocks:
             write(_in_order(block, facts))
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
-            progress.advance(len(block.rows) + len(block.faults))
+            progress.advance_by(len(block.rows) + len(block.faults))
     return Summary(rows=sources.count, unreadable=tuple(unreadable), output=output)
 
 
@@ -337,27 +337,30 @@ def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
     if loaded.dimension not in (None, bundle.facts.dimension):
         raise DataError(
             f"{where}: gives {loaded.dimension} features here, and the head takes "
-            f"{bundle.facts.dimension}; {_remedy(facts.versions)}"
+            f"{bundle.facts.dimension}; {_suggest_versions(facts.versions)}"
         )
-    if (here := _plain(loaded.preprocessing)) != (there := _plain(facts.preprocessing)):
+    if (here := _plain_values(loaded.preprocessing)) != (
+        there := _plain_values(facts.preprocessing)
+    ):
         keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         key = keys[0]
         raise DataError(
             f"{where}: {key} of its preprocessing is {here.get(key)} here, and was "
-            f"{there.get(key)}; {_remedy(facts.versions)}"
+            f"{there.get(key)}; {_suggest_versions(facts.versions)}"
         )
     if not probes_agree(probe := take_probe(loaded), facts.probe):
         raise DataError(
             f"{where}: its features of a test image have norm {probe['norm']:g} here, and had "
-            f"{facts.probe['norm']:g}, or differ in their values; {_remedy(facts.versions)}"
+            f"{facts.probe['norm']:g}, or differ in their values; "
+            f"{_suggest_versions(facts.versions)}"
         )
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values as JSON gives them back."""
     return dict(json.loads(json.dumps(dict(values))))
 
 
-def _remedy(versions: Mapping[str, str]) -> str:
+def _suggest_versions(versions: Mapping[str, str]) -> str:
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     return f"use the libraries of the release ({named})" if named else "use the release's libraries"

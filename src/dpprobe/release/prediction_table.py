@@ -96,13 +96,13 @@ def _csv_rows(stream: IO[str], columns: Sequence[str]) -> Write:
     rows = csv.writer(stream, lineterminator="\n")
     rows.writerow(["id", "class", *columns, "error"])
 
-    def write(predictions: Sequence[Prediction]) -> None:
+    def write_rows(predictions: Sequence[Prediction]) -> None:
         for one in predictions:
             # As few digits as give the same float32 again.
             values = [""] * len(columns) if one.values is None else map(str, one.values)
             rows.writerow([one.id, one.label or "", *values, one.error or ""])
 
-    return write
+    return write_rows
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Write]:
     fields += [(name, pa.float32()) for name in columns]
     schema = pa.schema([*fields, ("error", pa.string())])
 
-    def table(predictions: Sequence[Prediction]) -> pa.Table:
+    def make_table(predictions: Sequence[Prediction]) -> pa.Table:
         missing: list[Any] = [None] * len(columns)
         values = [missing if one.values is None else one.values.tolist() for one in predictions]
         arrays = [
@@ -126,15 +126,15 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Write]:
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         pending: list[Prediction] = []
 
-        def write(predictions: Sequence[Prediction]) -> None:
+        def write_rows(predictions: Sequence[Prediction]) -> None:
             pending.extend(predictions)
             if len(pending) >= GROUP_ROWS:
-                flush()
+                flush_rows()
 
-        def flush() -> None:
+        def flush_rows() -> None:
             if pending:
-                writer.write_table(table(pending))
+                writer.write_table(make_table(pending))
                 pending.clear()
 
-        yield write
-        flush()
+        yield write_rows
+        flush_rows()

@@ -24,7 +24,7 @@ REPOSITORY = r"[A-Za-z0-9_.\-]+/[A-Za-z0-9_.\-]+"
 TOKENS = "https://huggingface.co/settings/tokens"
 
 
-def push(bundle: Path, repo: str, *, private: bool = False, token: str | None = None) -> str:
+def push_bundle(bundle: Path, repo: str, *, private: bool = False, token: str | None = None) -> str:
     """Uploads a bundle to a model repository of the Hub, made if there is none.
 
     Either all files arrive, in one commit, or the repository stays as it was. Pushed again, an
@@ -64,7 +64,7 @@ def push(bundle: Path, repo: str, *, private: bool = False, token: str | None = 
                 f"{repo}: it is there already, and public; make it private on its page, name "
                 "another one, or push without asking for a private one"
             )
-        _commit(api, repo, checked, {file.rfilename for file in info.siblings or ()})
+        _commit_files(api, repo, checked, {file.rfilename for file in info.siblings or ()})
     return address
 
 
@@ -86,7 +86,7 @@ def _read_alone(folder: Path) -> Bundle:
     return bundle
 
 
-def _commit(api: HfApi, repo: str, bundle: Bundle, there: set[str]) -> None:
+def _commit_files(api: HfApi, repo: str, bundle: Bundle, there: set[str]) -> None:
     """Commits the files; an older bundle's signature does not stay beside other sums."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -110,12 +110,12 @@ def _readable_errors(repo: str, address: str) -> Iterator[None]:
     except Exception as error:
         # The library wraps what went wrong while it sent a large file.
         cause = error.__cause__ if type(error) is RuntimeError and error.__cause__ else error
-        if (readable := _explain(cause, repo, address)) is None:
+        if (readable := _explain_error(cause, repo, address)) is None:
             raise
         raise readable from None
 
 
-def _explain(error: BaseException, repo: str, address: str) -> DpprobeError | None:
+def _explain_error(error: BaseException, repo: str, address: str) -> DpprobeError | None:
     """Returns an error that says the remedy, without the request; None for one of another kind."""
     import httpx2
     from huggingface_hub import errors

@@ -92,14 +92,14 @@ def choice_block(
     """
     exposed = _not_private(study, dataset)
     if exposed:
-        count = len(study.cells(dataset))
+        count = len(study.list_cells(dataset))
         return {"cells": count, "epsilon": None, "words": choice_words(count, None, exposed)}
     unknown = _not_known(study, facts or {})
     if unknown:
-        count = len(study.cells(dataset))
+        count = len(study.list_cells(dataset))
         words = choice_words(count, None, unknown=unknown)
         return {"cells": count, "epsilon": None, "words": words}
-    fits = _fits(study, dataset, n, plan.unit, cache, facts or {})
+    fits = _list_fits(study, dataset, n, plan.unit, cache, facts or {})
     count = sum(fit.times for fit in fits) // study.seeds
     if not fits:
         return {"cells": 0, "epsilon": None, "words": NO_CHOICE}
@@ -135,12 +135,14 @@ def choice_words(
             f"included.{SEEDED}{TEST_UNITS}"
         )
     if unknown:
-        listed = _listed("not known yet", unknown)
+        listed = _name_first("not known yet", unknown)
         return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
-    return f"{trains}{NOT_COVERED}{_listed('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
+    return (
+        f"{trains}{NOT_COVERED}{_name_first('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
+    )
 
 
-def _listed(what: str, names: Sequence[str]) -> str:
+def _name_first(what: str, names: Sequence[str]) -> str:
     """Names the first few."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{what} among them: {', '.join(names[:_NAMED])}{more}"
@@ -152,7 +154,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
         f"{backbone}/{name}"
         for backbone in study.backbones
         for name, method in study.methods.items()
-        if method.undecided and backbone not in facts
+        if method.is_undecided and backbone not in facts
     ]
 
 
@@ -160,7 +162,7 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     """Names what the study trains or measures on a dataset's training rows without privacy."""
     cells = (
         f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}"
-        for cell in study.cells(dataset)
+        for cell in study.list_cells(dataset)
         if cell.epsilon == INFINITE
         or not (method := study.methods[cell.method]).private
         or method.private_choices
@@ -182,7 +184,7 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     return [*cells, *probes, *measured, *laws, *attacks]
 
 
-def _fits(
+def _list_fits(
     study: Study,
     dataset: str,
     n: int,
@@ -191,22 +193,22 @@ def _fits(
     facts: Mapping[str, DataFacts],
 ) -> list[Fits]:
     """Returns the fits of each method and epsilon: of all seeds on all backbones."""
-    pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.cells(dataset)))
+    pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(dataset)))
     delta, fits = study.dataset_delta(dataset), []
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
         for method, epsilon in pairs:
             value = epsilon_value(epsilon)
             target = {name: replace(f, epsilon=value, delta=delta) for name, f in facts.items()}
-            for options, backbones in _decided(study.methods[method], study, target):
+            for options, backbones in _decide_methods(study.methods[method], study, target):
                 try:
                     plan = calibrate(
-                        options.mechanisms(n),
+                        options.list_mechanisms(n),
                         n=n,
                         epsilon=value,
                         delta=delta,
                         accountant=study.accountant,
                         cache=cache,
-                        selection=options.selection(n),
+                        selection=options.priced_selection(n),
                         unit=unit,
                     )
                 except DpprobeError as error:
@@ -216,14 +218,14 @@ def _fits(
                     fits.append(
                         Fits(mechanisms=plan.mechanisms, times=times, selection=plan.selection)
                     )
-            progress.advance(1)
+            progress.advance_by(1)
     return fits
 
 
-def _decided(
+def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
 ) -> list[tuple[MethodOptions, int]]:
     """Returns a method, or what `auto` chooses, with the number of backbones that it is for."""
-    if not method.undecided:
+    if not method.is_undecided:
         return [(method, len(study.backbones))]
-    return [(method.resolved(facts[backbone]), 1) for backbone in study.backbones]
+    return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]

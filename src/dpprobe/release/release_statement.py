@@ -8,7 +8,7 @@ from typing import Any
 
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import Declared, statement
+from dpprobe.privacy.statement import Declared, make_statement
 
 FORMAT = "dpprobe-release-statement"
 FORMAT_VERSION = 2
@@ -49,7 +49,7 @@ def release_statement(
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
-    values = statement(
+    values = make_statement(
         plan,
         method=method,
         options=published_options(options),

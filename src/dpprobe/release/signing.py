@@ -29,7 +29,7 @@ PRIVATE_REMEDY = "name a file that `openssl genpkey -algorithm ed25519` wrote"
 PUBLIC_REMEDY = "name a file that `openssl pkey -pubout` wrote"
 
 
-def sign(folder: Path, key_file: Path) -> None:
+def sign_bundle(folder: Path, key_file: Path) -> None:
     """Writes SHA256SUMS.sig: a signature of a bundle's SHA256SUMS.
 
     Args:

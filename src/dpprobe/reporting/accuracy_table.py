@@ -53,7 +53,7 @@ def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path
     """
     grid = read_grid(summaries)
     write_text(csv, tables.comma_separated(numbers_table(grid)))
-    write_text(markdown, tables.markdown(accuracy_table(grid)))
+    write_text(markdown, tables.write_markdown(accuracy_table(grid)))
 
 
 def accuracy_table(grid: Grid) -> Table:
@@ -70,12 +70,12 @@ def accuracy_table(grid: Grid) -> Table:
     for row in grid.rows:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
-        rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_shown(entries)))
+        rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_show_cells(entries)))
     several = any(cell.bold for row in rows for cell in row)
     bold = "Bold: the best private result of a row. " if several else ""
     deltas = ", ".join(f"{name} {grid.delta_text(name)}" for name in grid.deltas)
     note = (
-        f"Test {_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
+        f"Test {_list_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
         f"interval over seeds (Student's t, cut at 0 and 100), {PLUS_MINUS} half of it, or (its "
         "ends) where it is not symmetric; in brackets a 95 % interval over seeds and "
         f"{grid.tested} together ({_row_intervals(grid)}). "
@@ -93,7 +93,7 @@ def accuracy_table(grid: Grid) -> Table:
         note += f" {CHOICE} That epsilon: {'; '.join(prices)}."
     if grid.patients:
         note += f" {PATIENTS}."
-    if any(measure.partial for measure in grid.measures.values()):
+    if any(measure.is_partial for measure in grid.measures.values()):
         note += f" {LEFT_OUT}."
     if grid.unpriced:
         note += f" {UNPRICED}."
@@ -115,14 +115,16 @@ def accuracy_table(grid: Grid) -> Table:
     )
 
 
-def _shown(entries: Sequence[Entry | None]) -> list[TableCell]:
+def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
     """Makes the cells of one row, the best private ones bold where there are several."""
     private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
     best = max(private, key=float) if len(private) > 1 else None
     return [
         BLANK
         if entry is None
-        else TableCell(text=_text(entry), bold=entry.private and f"{entry.mean:.1f}" == best)
+        else TableCell(
+            text=_format_entry(entry), bold=entry.private and f"{entry.mean:.1f}" == best
+        )
         for entry in entries
     ]
 
@@ -157,7 +159,7 @@ def numbers_table(grid: Grid) -> Table:
         numbers = []
         for column in grid.columns:
             entry = grid.get(row, column)
-            numbers += _numbers(entry)
+            numbers += _list_numbers(entry)
             if column[1] in unpriced:
                 numbers.append("" if entry is None else str(entry.unpriced).lower())
         delta_text = "" if delta is None else f"{delta:g}"
@@ -173,7 +175,7 @@ def _first_known(values: Iterable[float | None]) -> str:
     return next((f"{value:.3f}" for value in values if value is not None), "")
 
 
-def _numbers(entry: Entry | None) -> list[str]:
+def _list_numbers(entry: Entry | None) -> list[str]:
     """Returns mean, ends of intervals and the least of a class, blank where there are none."""
     if entry is None:
         return [""] * (1 + len(NUMBERS))
@@ -189,7 +191,7 @@ def _names_metrics(grid: Grid) -> bool:
     return any(measure.title != ACCURACY.title for measure in grid.measures.values())
 
 
-def _metrics(grid: Grid) -> str:
+def _list_metrics(grid: Grid) -> str:
     """Lists the metrics that a table shows, for its note."""
     titles = list(dict.fromkeys(measure.title for measure in grid.measures.values()))
     return " or ".join(titles) or ACCURACY.title
@@ -221,7 +223,7 @@ def _console_block(grid: Grid, dataset: str) -> str:
     if any(entry.over_seeds for entry in shown):
         notes.append(f"(the {PLUS_MINUS} of tables/accuracy.md is over seeds alone)")
     notes += [ABOVE_NOTE] if dataset in grid.above else []
-    notes += [LEFT_OUT] if measure.partial else []
+    notes += [LEFT_OUT] if measure.is_partial else []
     notes += [UNPRICED] if any(entry.unpriced for entry in shown) else []
     told = [textwrap.fill(line, CONSOLE_WIDTH) for line in headline_lines(grid, dataset)]
     return "\n".join([title, *notes, "", *lines, *(["", *told] if told else [])])
@@ -235,19 +237,19 @@ def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(texts).rstrip()
 
 
-def _text(entry: Entry) -> str:
-    return " ".join(filter(None, (_mean(entry), over_seeds(entry), over_both(entry))))
+def _format_entry(entry: Entry) -> str:
+    return " ".join(filter(None, (_format_mean(entry), over_seeds(entry), over_both(entry))))
 
 
 def _short_text(entry: Entry) -> str:
     """Writes the mean and the interval over all: a terminal has no room for two."""
     if entry.both_low is None or entry.both_high is None:
-        return f"{_mean(entry)} {over_seeds(entry)}".rstrip()
+        return f"{_format_mean(entry)} {over_seeds(entry)}".rstrip()
     text = interval_text(entry.mean, entry.both_low, entry.both_high)
-    return f"{_mean(entry)} {text if text.startswith(PLUS_MINUS) else over_both(entry)}"
+    return f"{_format_mean(entry)} {text if text.startswith(PLUS_MINUS) else over_both(entry)}"
 
 
-def _mean(entry: Entry) -> str:
+def _format_mean(entry: Entry) -> str:
     return f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
 
 

@@ -30,7 +30,7 @@ def confusion_svg(counts: np.ndarray, names: Sequence[str], *, title: str) -> st
     margin = 12 + 6.2 * min(16, max(map(len, names))) if named else 16.0
     width, height = margin + classes * side + 24, margin + classes * side + 64
     squares = [
-        _square(margin + column * side, margin + 34 + row * side, side, share[row, column])
+        _draw_square(margin + column * side, margin + 34 + row * side, side, share[row, column])
         for row in range(classes)
         for column in range(classes)
         if share[row, column] > 0
@@ -38,12 +38,12 @@ def confusion_svg(counts: np.ndarray, names: Sequence[str], *, title: str) -> st
     numbers = []
     if classes <= NUMBERED:
         numbers = [
-            _number(margin + column * side, margin + 34 + row * side, side, share[row, column])
+            _draw_number(margin + column * side, margin + 34 + row * side, side, share[row, column])
             for row in range(classes)
             for column in range(classes)
             if share[row, column] >= 0.005
         ]
-    labels = _labels(names, margin, side) if named else []
+    labels = _draw_labels(names, margin, side) if named else []
     end = margin + classes * side
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
@@ -65,7 +65,7 @@ def confusion_svg(counts: np.ndarray, names: Sequence[str], *, title: str) -> st
     return "\n".join(parts)
 
 
-def _square(x: float, y: float, side: float, share: float) -> str:
+def _draw_square(x: float, y: float, side: float, share: float) -> str:
     red, green, blue = (
         round(255 + share * (dark - 255)) for dark in (0, 70, 130)
     )  # white to dark blue
@@ -75,7 +75,7 @@ def _square(x: float, y: float, side: float, share: float) -> str:
     )
 
 
-def _number(x: float, y: float, side: float, share: float) -> str:
+def _draw_number(x: float, y: float, side: float, share: float) -> str:
     colour = "#ffffff" if share > 0.5 else "#222222"
     return (
         f'<text x="{x + side / 2:.1f}" y="{y + side / 2 + 3.5:.1f}" text-anchor="middle" '
@@ -83,7 +83,7 @@ def _number(x: float, y: float, side: float, share: float) -> str:
     )
 
 
-def _labels(names: Sequence[str], margin: float, side: float) -> list[str]:
+def _draw_labels(names: Sequence[str], margin: float, side: float) -> list[str]:
     texts = []
     for index, name in enumerate(names):
         text = escape(name if len(name) <= 16 else f"{name[:15]}…")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dpprobe.artifacts import read_record, write_json
 from dpprobe.data.table import SplitTable
-from dpprobe.reporting.thumbnails import data_uri, thumbnails
+from dpprobe.reporting.thumbnails import data_uri, make_thumbnails
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.results.costly_rows import (
     CostlyRow,
@@ -63,7 +63,7 @@ def write_costly_images(*, metrics: Sequence[Path], images: Path, record: Path, 
                 "seeds": costly.seeds,
                 "average": costly.average,
                 "unseen": costly.unseen,
-                "images": [_values(row, cell) for row in costly.rows],
+                "images": [_describe_row(row, cell) for row in costly.rows],
             }
         )
     ids = list(dict.fromkeys(image["id"] for part in parts for image in part["images"]))
@@ -78,7 +78,7 @@ def write_costly_images(*, metrics: Sequence[Path], images: Path, record: Path, 
             "left_out": left_out,
             "thumbnails": {
                 ids[place]: data_uri(image)
-                for place, image in thumbnails(SplitTable(images), ids, side=SIDE)
+                for place, image in make_thumbnails(SplitTable(images), ids, side=SIDE)
             },
         },
     )
@@ -93,7 +93,7 @@ def read_costly_images(path: Path) -> dict[str, Any]:
     return read_record(path, kind=COSTLY_FORMAT, version=COSTLY_FORMAT_VERSION)
 
 
-def _values(row: CostlyRow, cell: CellRecord) -> dict[str, Any]:
+def _describe_row(row: CostlyRow, cell: CellRecord) -> dict[str, Any]:
     """Returns a row of the record, its classes by name."""
     names = cell.class_names
     return {

@@ -31,7 +31,7 @@ from dpprobe.exhibits.published import PAPER_TABLES, published_datasets, publish
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.study.ablations import VARIED, varied
+from dpprobe.study.ablations import VARIED, find_varied
 from dpprobe.study.comparisons import (
     DATASET_COMPARISONS,
     compared_datasets,
@@ -61,7 +61,7 @@ def has_ceiling(study: Study) -> bool:
 def list_varied_options(study: Study) -> list[str]:
     """Lists the options in which some methods of a study differ alone."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
-    return [option for option in VARIED if varied(options, option)]
+    return [option for option in VARIED if find_varied(options, option)]
 
 
 def describe_backbones(study: Study) -> dict[str, Any]:

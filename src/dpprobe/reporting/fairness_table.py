@@ -22,13 +22,13 @@ from dpprobe.analyses.fairness.fairness_record import (
     Reference,
     left_out_in_words,
 )
-from dpprobe.analyses.fairness.groupings import NO_NAME, natural
+from dpprobe.analyses.fairness.groupings import NO_NAME, natural_key
 from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 NAME = "fairness"
 METRIC_TITLES = {
@@ -93,7 +93,7 @@ def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) 
     """
     table = fairness_table([read_subgroups(path) for path in records])
     write_text(csv, tables.comma_separated(table))
-    write_text(markdown, tables.markdown(table))
+    write_text(markdown, tables.write_markdown(table))
 
 
 def fairness_table(parts: Sequence[Subgroups]) -> Table:
@@ -104,9 +104,9 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
     that chance alone shows, and the difference to the gap of the cell that it is compared with.
     Groups that are left out stand in the notes. A cell that was not run is blank.
     """
-    epsilons = unique(cell.epsilon for part in parts for cell in part.record.cells)
+    epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=epsilon_value)
-    rows = [row for part in parts for row in _rows(part, epsilons)]
+    rows = [row for part in parts for row in _make_rows(part, epsilons)]
     return Table(
         name=NAME,
         columns=(
@@ -115,7 +115,7 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
             *(Column(title=f"ε = {epsilon}", interval=True) for epsilon in epsilons),
         ),
         rows=rows,
-        notes=_notes(parts),
+        notes=_write_notes(parts),
     )
 
 
@@ -130,7 +130,7 @@ def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
 
 def has_gap(record: FairnessRecord, attribute: str, metric: str) -> bool:
     """Returns True if a cell has a gap of an attribute by a metric."""
-    gaps = (cell.gap(attribute, metric) for cell in record.cells)
+    gaps = (cell.find_gap(attribute, metric) for cell in record.cells)
     return any(gap is not None and gap.gap is not None for gap in gaps)
 
 
@@ -145,15 +145,15 @@ def reference_in_words(method: str, epsilon: str) -> str:
     return f"{method} at {'∞' if epsilon == INFINITE else f'ε = {epsilon}'}"
 
 
-def _rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell, ...]]:
+def _make_rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell, ...]]:
     record = part.record
-    for method in unique(cell.method for cell in record.cells):
+    for method in keep_unique(cell.method for cell in record.cells):
         for attribute in record.attributes:
             metric = shown_metric(record, attribute.attribute)
             if metric is None:
                 continue
             names = (record.backbone, method, attribute.attribute, METRIC_TITLES[metric])
-            for group in _ordered(attribute):
+            for group in _order_groups(attribute):
                 values = [
                     part.values.get((method, epsilon, attribute.attribute, metric, group.group))
                     for epsilon in epsilons
@@ -162,18 +162,18 @@ def _rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell,
                     shown = [BLANK if value is None else mean_cell(*value) for value in values]
                     units = TableCell(text=f"{group.units:,}", value=group.units)
                     yield make_row(*names, group.group, units, *shown)
-            cells = [record.cell(method, epsilon) for epsilon in epsilons]
-            gaps = [cell.gap(attribute.attribute, metric) if cell else None for cell in cells]
+            cells = [record.find_cell(method, epsilon) for epsilon in epsilons]
+            gaps = [cell.find_gap(attribute.attribute, metric) if cell else None for cell in cells]
             yield from _gap_rows(names, gaps, [cell.reference if cell else None for cell in cells])
 
 
-def _ordered(attribute: Attribute) -> Sequence[Group]:
+def _order_groups(attribute: Attribute) -> Sequence[Group]:
     """Returns an attribute's groups, largest first; with ranges such as `<18` by their numbers."""
     parts = {group.group: group.group.split(" x ") for group in attribute.groups}
     if any(part.startswith(("<", ">=")) for names in parts.values() for part in names):
         return sorted(
             attribute.groups,
-            key=lambda group: (group.group == NO_NAME, [*map(natural, parts[group.group])]),
+            key=lambda group: (group.group == NO_NAME, [*map(natural_key, parts[group.group])]),
         )
     return sorted(attribute.groups, key=lambda group: -group.units)
 
@@ -184,15 +184,15 @@ def _gap_rows(
     """Yields the rows of a gap, of chance, and of the differences where there are any."""
     title = TableCell(text="gap, best to worst", bold=True)
     yield make_row(*names, title, "", *(_gap_cell(gap) for gap in gaps))
-    chance = [_cell(None if gap is None else gap.chance_gap) for gap in gaps]
+    chance = [_make_cell(None if gap is None else gap.chance_gap) for gap in gaps]
     yield make_row(*names, "gap by chance alone (95 %)", "", *chance)
-    named = unique((one.method, one.epsilon) for one in references if one)
+    named = keep_unique((one.method, one.epsilon) for one in references if one)
     if named:
         others = " or ".join(reference_in_words(*each) for each in named)
         yield make_row(*names, f"gap less that of {others}", "", *map(_difference_cell, gaps))
 
 
-def _cell(
+def _make_cell(
     value: float | None, low: float | None = None, high: float | None = None, *, bold: bool = False
 ) -> TableCell:
     if value is None:
@@ -202,7 +202,7 @@ def _cell(
 
 def _gap_cell(gap: Gap | None) -> TableCell:
     """Makes the cell of a gap, bold where chance does not explain it."""
-    return BLANK if gap is None else _cell(gap.gap, gap.low, gap.high, bold=beyond_chance(gap))
+    return BLANK if gap is None else _make_cell(gap.gap, gap.low, gap.high, bold=beyond_chance(gap))
 
 
 def _difference_cell(gap: Gap | None) -> TableCell:
@@ -210,7 +210,7 @@ def _difference_cell(gap: Gap | None) -> TableCell:
     if gap is None or gap.difference is None:
         return BLANK
     low, high = gap.difference_low, gap.difference_high
-    cell = _cell(gap.difference, low, high, bold=stands_apart(gap))
+    cell = _make_cell(gap.difference, low, high, bold=stands_apart(gap))
     return replace(cell, text=f"+{cell.text}") if gap.difference > 0 else cell
 
 
@@ -220,7 +220,7 @@ def beyond_chance(gap: Gap) -> bool:
     The two differ: a small group adds to what chance shows, and is no part of a sure difference
     between two large ones. Only a gap that passes both is called more than chance.
     """
-    if gap.gap is None or not gap.wide:
+    if gap.gap is None or not gap.is_apart:
         return False
     return gap.chance_gap is None or gap.gap > gap.chance_gap
 
@@ -231,7 +231,7 @@ def stands_apart(gap: Gap) -> bool:
     return low is not None and high is not None and (low > 0 or high < 0)
 
 
-def _notes(parts: Sequence[Subgroups]) -> list[str]:
+def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
     """Writes how to read the table, and the groups that are not in it."""
     if not parts:
         return []

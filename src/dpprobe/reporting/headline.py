@@ -6,7 +6,7 @@ The report, the tables, the console and MLflow take them from here.
 from __future__ import annotations
 
 from dpprobe.results.best_private import Best, best_private
-from dpprobe.results.cautions import cautions
+from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import Measure
 from dpprobe.results.paired_difference import PAIRED
 from dpprobe.results.summary import Entry, Grid
@@ -139,12 +139,12 @@ def headline_lines(grid: Grid, dataset: str) -> list[str]:
         values = ", ".join(f"{best.value:.1f} % at {best.epsilon}" for best in chosen)
         lines.append(f"The best private cells on what did not choose them: {values}.")
     if beside := [best for best in bests if best.ceiling is not None]:
-        unclear = [best.epsilon for best in beside if not _apart(best)]
+        unclear = [best.epsilon for best in beside if not _is_apart(best)]
         if unclear:
             lines.append(
                 f"Not distinguishable from the non-private ceiling: at {', '.join(unclear)}."
             )
-        wide = [best for best in beside if not _apart(best) and more_seeds_may_tell(best.entry)]
+        wide = [best for best in beside if not _is_apart(best) and more_seeds_may_tell(best.entry)]
         if wide:
             lines.append(
                 f"More seeds may tell, at {', '.join(best.epsilon for best in wide)}: the "
@@ -155,7 +155,7 @@ def headline_lines(grid: Grid, dataset: str) -> list[str]:
                 "One seed: its training noise is not in the comparison with the non-private "
                 f"ceiling, at {', '.join(single)}."
             )
-    return lines + list(cautions(grid, bests, dataset))
+    return lines + list(list_cautions(grid, bests, dataset))
 
 
 def more_seeds_may_tell(entry: Entry) -> bool:
@@ -168,7 +168,7 @@ def more_seeds_may_tell(entry: Entry) -> bool:
     return entry.high - entry.low > entry.rows_high - entry.rows_low
 
 
-def _apart(best: Best) -> bool:
+def _is_apart(best: Best) -> bool:
     beside = best.beside_ceiling
     return beside is not None and beside.apart
 

@@ -12,12 +12,12 @@ def content_policy(style: str, script: str | None) -> str:
     Args:
       script: None allows no script at all.
     """
-    allowed = "'none'" if script is None else f"'sha256-{_digest(script)}'"
+    allowed = "'none'" if script is None else f"'sha256-{_hash_text(script)}'"
     return (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"style-src 'sha256-{_digest(style)}'; script-src {allowed}"
+        f"style-src 'sha256-{_hash_text(style)}'; script-src {allowed}"
     )
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -18,7 +18,7 @@ from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 NOTE = (
     "Recall of the class in percent, the mean over seeds, of the private method with the largest "
@@ -37,20 +37,20 @@ def write_imbalance_tables(records: Sequence[Path], *, csv: Path, markdown: Path
     """
     read = [ImbalanceRecord.read(path) for path in records]
     write_text(csv, tables.comma_separated(numbers_table(read)))
-    write_text(markdown, tables.markdown(best_table(read, notes=in_words(read))))
+    write_text(markdown, tables.write_markdown(best_table(read, notes=in_words(read))))
 
 
 def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ()) -> Table:
     """Makes the table for people: a row a (backbone, class, number of images)."""
-    epsilons = unique(
+    epsilons = keep_unique(
         cell.epsilon
-        for cell in sorted(_all(records), key=lambda cell: epsilon_value(cell.epsilon))
+        for cell in sorted(_list_cells(records), key=lambda cell: epsilon_value(cell.epsilon))
         if cell.private
     )
     rows = []
     for record in records:
         best = best_methods(record.cells)
-        kinds = unique((cell.class_name, cell.fraction) for cell in record.cells)
+        kinds = keep_unique((cell.class_name, cell.fraction) for cell in record.cells)
         for class_name, fraction in sorted(kinds, key=lambda kind: (kind[0], -kind[1])):
             chosen = [best.get((class_name, fraction, epsilon)) for epsilon in epsilons]
             first = next((cell for cell in chosen if cell), None)
@@ -63,7 +63,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
                     f"{first.class_rows:,}",
                     f"{100 * fraction:g}",
                     *(_best_cell(cell) for cell in chosen),
-                    _references(chosen),
+                    _describe_references(chosen),
                 )
             )
     return Table(
@@ -81,7 +81,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
     )
 
 
-def _references(cells: Sequence[RareCell | None]) -> str:
+def _describe_references(cells: Sequence[RareCell | None]) -> str:
     """Writes the recall of the reference; where each method is its reference, with their names."""
     recalls = {
         cell.reference[0]: f"{100 * cell.reference_recall:.1f}"
@@ -93,7 +93,7 @@ def _references(cells: Sequence[RareCell | None]) -> str:
     return ", ".join(f"{recall} {method}" for method, recall in recalls.items())
 
 
-def _all(records: Sequence[ImbalanceRecord]) -> list[RareCell]:
+def _list_cells(records: Sequence[ImbalanceRecord]) -> list[RareCell]:
     return [cell for record in records for cell in record.cells]
 
 
@@ -116,11 +116,15 @@ def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
         *(f"{name}_{side}" for name in ("clipped", "gradient_norm", "clip_cosine", "sum_kept")
           for side in ("class", "others")),
     ]  # fmt: skip
-    rows = [make_row(record.backbone, *_texts(cell)) for record in records for cell in record.cells]
+    rows = [
+        make_row(record.backbone, *_format_cell(cell))
+        for record in records
+        for cell in record.cells
+    ]
     return Table(name="imbalance", columns=tuple(Column(title=each) for each in titles), rows=rows)
 
 
-def _texts(cell: RareCell) -> list[str]:
+def _format_cell(cell: RareCell) -> list[str]:
     recall, auc, clipping = cell.recall, cell.auc, cell.clipping
     numbers: list[float | None] = [recall.mean, recall.std, recall.low, recall.high]
     numbers += [auc.mean, auc.low, auc.high] if isinstance(auc, Estimate) else [None] * 3
@@ -135,15 +139,15 @@ def _texts(cell: RareCell) -> list[str]:
         cell.epsilon,
         "yes" if cell.private else "no",
         str(cell.seeds),
-        *map(_number, numbers),
+        *map(_format_number, numbers),
         str(cell.never_predicted),
-        _number(cell.macro_accuracy),
-        *map(_number, drops),
-        *(_number(value) for pair in pairs for value in pair),
+        _format_number(cell.macro_accuracy),
+        *map(_format_number, drops),
+        *(_format_number(value) for pair in pairs for value in pair),
     ]
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
@@ -166,8 +170,8 @@ def laws_of(records: Sequence[ImbalanceRecord]) -> list[Law]:
     dimensions = {id(cell): record.dimension for record in records for cell in record.cells}
     if len(set(dimensions.values())) < 2:
         return []
-    cells = _all(records)
-    methods = unique(cell.method for cell in cells if cell.private)
+    cells = _list_cells(records)
+    methods = keep_unique(cell.method for cell in cells if cell.private)
     return [
         fit_law(cells, method=method, dimension=lambda cell: dimensions[id(cell)])
         for method in methods
@@ -203,7 +207,7 @@ def law_words(law: Law) -> str:
     text = " ".join(parts)
     if law.half is not None:
         text += f"; half at {ranged_words(law.half, digits=3)} images for epsilon 1"
-    if law.extrapolated and law.class_rows and law.epsilons:
+    if law.is_extrapolated and law.class_rows and law.epsilons:
         rows, epsilons = (
             "{:,} to {:,}".format(*law.class_rows),
             "{:g} to {:g}".format(*law.epsilons),

@@ -24,7 +24,7 @@ from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.results.summary import Entry, Grid, read_grid
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 NOT_PRIVATE = "Not private: from training rows, and test rows, without noise."
 SETTINGS: dict[Setting, str] = {
@@ -95,7 +95,7 @@ def write_law_tables(
     tables_of = law_tables(records, grid, dataset=dataset, published=published)
     for name, table in tables_of.items():
         write_text(folder / f"{dataset}_{name}.csv", tables.comma_separated(table))
-        write_text(folder / f"{dataset}_{name}.md", tables.markdown(table))
+        write_text(folder / f"{dataset}_{name}.md", tables.write_markdown(table))
 
 
 def law_tables(
@@ -123,7 +123,7 @@ def published_laws(published: Published, name: str, records: Sequence[LawRecord]
     rows = {record.train_rows for record in records}
     return [
         number
-        for number in published.select(dataset=name, tuning="blocks", metric="accuracy")
+        for number in published.select_numbers(dataset=name, tuning="blocks", metric="accuracy")
         if number.train_rows in rows
     ]
 
@@ -132,7 +132,7 @@ def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
     """Makes the table of laws: a row a network and split."""
     rows = []
     for record in records:
-        for network in ordered(record.networks):
+        for network in sort_networks(record.networks):
             for split, words in SPLITS.items():
                 rows.append(
                     make_row(
@@ -143,7 +143,7 @@ def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
                         shown_epsilon(network.epsilon),
                         words,
                         *_law_cells(network, split),
-                        _layers(i.layer for i in network.left_out if i.split == split),
+                        _format_layers(i.layer for i in network.left_out if i.split == split),
                     )
                 )
     columns = [
@@ -170,12 +170,12 @@ def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
 def _law_cells(network: NetworkLaws, split: Split) -> list[TableCell]:
     cells = []
     for measure in MEASURES:
-        series = network.get(measure, split)
-        cells += [_rho(series.law), _r_squared(series.law), _plain_rho(series.null)]
+        series = network.find_series(measure, split)
+        cells += [_rho_cell(series.law), _r_squared(series.law), _plain_rho(series.null)]
     return cells
 
 
-def _rho(law: FittedLaw | None) -> TableCell:
+def _rho_cell(law: FittedLaw | None) -> TableCell:
     return mean_cell(law.rho, law.low, law.high, scale=1, digits=3) if law else BLANK
 
 
@@ -189,7 +189,7 @@ def _r_squared(law: FittedLaw | None) -> TableCell:
     return TableCell(text=f"{law.r_squared:.2f}", value=law.r_squared)
 
 
-def _layers(layers: Iterable[int]) -> str:
+def _format_layers(layers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(set(layers))))
 
 
@@ -205,7 +205,7 @@ def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
                 groups.setdefault((words, item.reason), set()).add(item.layer)
         if groups:
             parts = [
-                f"{words}, layers {_layers(layers)}: {reason}"
+                f"{words}, layers {_format_layers(layers)}: {reason}"
                 for (words, reason), layers in groups.items()
             ]
             notes.append(f"Left out, {record.backbone}: {'; '.join(parts)}.")
@@ -230,7 +230,7 @@ def accuracy_by_blocks(
     rows = _published_rows(published, epsilons)
     for record in records:
         seen: set[str] = set()
-        for network in ordered(record.networks):
+        for network in sort_networks(record.networks):
             if network.method is None or network.method in seen:
                 continue
             seen.add(network.method)
@@ -266,7 +266,7 @@ def _published_rows(
 ) -> list[tuple[TableCell, ...]]:
     """Makes a row for each range of tuned blocks and learning rate, as published."""
     rows = []
-    for blocks, rate in unique((number.blocks, number.learning_rate) for number in published):
+    for blocks, rate in keep_unique((number.blocks, number.learning_rate) for number in published):
         same = [n for n in published if (n.blocks, n.learning_rate) == (blocks, rate)]
         words = (
             f"{blocks[0]} to {blocks[1]} blocks"
@@ -314,10 +314,10 @@ def _result_row(
     epsilons: Sequence[float],
 ) -> tuple[TableCell, ...]:
     cells = [grid.get((dataset, each), (backbone, method)) for each in epsilons]
-    return make_row(backbone, method, *words, *map(_result, cells))
+    return make_row(backbone, method, *words, *map(_result_cell, cells))
 
 
-def _result(entry: Entry | None) -> TableCell:
+def _result_cell(entry: Entry | None) -> TableCell:
     return BLANK if entry is None else mean_cell(entry.mean, entry.low, entry.high, scale=1)
 
 
@@ -330,11 +330,11 @@ def shown_epsilon(token: str | None) -> str:
     return "" if token is None else "∞" if token == INFINITE else token
 
 
-def ordered(networks: Iterable[NetworkLaws]) -> list[NetworkLaws]:
+def sort_networks(networks: Iterable[NetworkLaws]) -> list[NetworkLaws]:
     """Sorts networks: the frozen one, then by setting, epsilon and tuned blocks."""
     settings = list(SETTINGS)
 
-    def place(network: NetworkLaws) -> tuple[int, float, bool, int, str]:
+    def sort_key(network: NetworkLaws) -> tuple[int, float, bool, int, str]:
         return (
             settings.index(network.setting),
             0.0 if network.epsilon is None else epsilon_value(network.epsilon),
@@ -343,4 +343,4 @@ def ordered(networks: Iterable[NetworkLaws]) -> list[NetworkLaws]:
             network.method or "",
         )
 
-    return sorted(networks, key=place)
+    return sorted(networks, key=sort_key)

@@ -12,7 +12,7 @@ def add_command(commands: Any) -> None:
     """Adds `plan` to a parser's commands."""
     summary = "predict accuracy from images, classes and budget, by public learning curves"
     parser: argparse.ArgumentParser = commands.add_parser("plan", help=summary)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_plan)
     parser.add_argument("--n", type=int, required=True, help="training images or patients")
     parser.add_argument(
         "--unit",
@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run_plan(arguments: argparse.Namespace) -> int:
     # `dpprobe --help` is to be quick, and Matplotlib is loaded for a figure alone
     from dpprobe.planner.accuracy_plan import make_plan
     from dpprobe.planner.plan_text import plan_in_words

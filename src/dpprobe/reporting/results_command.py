@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
     """Adds `results` to a parser's commands."""
     summary = "print accuracies, and where to look further"
     parser: argparse.ArgumentParser = commands.add_parser("results", help=summary)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_results)
     parser.add_argument(
         "folder",
         nargs="?",
@@ -34,17 +34,17 @@ def add_command(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run_results(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None:
         print(describe_results(arguments.folder))
         return 0
-    latest, *others = _finished()
+    latest, *others = _find_finished()
     if others:
-        print(f"{latest}, the latest of {1 + len(others)}, {_when(latest)}\n")
+        print(f"{latest}, the latest of {1 + len(others)}, {_format_time(latest)}\n")
     print(describe_results(latest))
     if others:
         print("\nothers:")
-        _list(others)
+        _print_folders(others)
     return 0
 
 
@@ -79,14 +79,16 @@ def describe_results(folder: Path) -> str:
     lines += [f"figure:  {path}" for path in sorted(folder.glob("figures/*/accuracy.png"))]
     lines += [f"report:  {path}" for path in folder.glob("report.html")]
     receipts = [read_json(path) for path in sorted(folder.glob("tracking/*.json"))]
-    lines += dict.fromkeys(line for receipt in receipts for line in _server(str(receipt["uri"])))
-    lines += [line for receipt in receipts for line in _pages(receipt)]
+    lines += dict.fromkeys(
+        line for receipt in receipts for line in _server_command(str(receipt["uri"]))
+    )
+    lines += [line for receipt in receipts for line in _list_pages(receipt)]
     if (folder / "report.html").is_file():
         lines.append("next:    open the report in a browser; docs/release.md publishes a head")
     return "\n".join(lines)
 
 
-def _finished() -> list[Path]:
+def _find_finished() -> list[Path]:
     """Returns the folders with finished datasets, of which there is one at least.
 
     Raises:
@@ -101,20 +103,20 @@ def _finished() -> list[Path]:
     return folders
 
 
-def _list(folders: Iterable[Path]) -> None:
+def _print_folders(folders: Iterable[Path]) -> None:
     for folder in list(folders)[:_SHOWN]:
-        print(f"  {_when(folder)}  python -m dpprobe results {shlex.quote(str(folder))}")
+        print(f"  {_format_time(folder)}  python -m dpprobe results {shlex.quote(str(folder))}")
 
 
 def _finished_at(folder: Path) -> float:
     return max((path.stat().st_mtime for path in folder.glob(SUMMARIES)), default=0.0)
 
 
-def _when(folder: Path) -> str:
+def _format_time(folder: Path) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(_finished_at(folder)))
 
 
-def _server(uri: str) -> list[str]:
+def _server_command(uri: str) -> list[str]:
     """Returns the command that opens a SQLite store in a browser; none for a server."""
     if uri.startswith("http"):
         return []
@@ -123,7 +125,7 @@ def _server(uri: str) -> list[str]:
     return [f"browse:  {shown} server --backend-store-uri {uri} --port 5000"]
 
 
-def _pages(receipt: dict[str, Any]) -> list[str]:
+def _list_pages(receipt: dict[str, Any]) -> list[str]:
     """Lists the addresses of a receipt's pages, of a dataset or of the study."""
     uri = str(receipt["uri"])
     server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dpprobe.data.table import SplitTable, decode
+from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SPAN_ROWS = 2000  # images between two wanted ones that are read rather than ski
 QUALITY = 75
 
 
-def thumbnails(
+def make_thumbnails(
     table: SplitTable, ids: Sequence[str], *, side: int
 ) -> Iterator[tuple[int, Image.Image]]:
     """Yields the place of each id in the list, and its image, in the order of the table's rows.
@@ -28,7 +28,7 @@ def thumbnails(
     Raises:
       DataError: when the table does not hold all of them, or an image cannot be read.
     """
-    places = {row_id: row for row, row_id in enumerate(table.ids())}
+    places = {row_id: row for row, row_id in enumerate(table.read_ids())}
     missing = [row_id for row_id in ids if row_id not in places]
     if missing:
         raise DataError(
@@ -36,13 +36,13 @@ def thumbnails(
             "delete what names them and run again"
         )
     wanted = {places[row_id]: position for position, row_id in enumerate(ids)}
-    for start, stop in spans(sorted(wanted)):
-        for image in table.images(start, stop):
+    for start, stop in row_spans(sorted(wanted)):
+        for image in table.read_images(start, stop):
             if image.row in wanted:
-                yield wanted[image.row], _thumbnail(decode(image, split=table.split), side)
+                yield wanted[image.row], _scale_image(decode_image(image, split=table.split), side)
 
 
-def spans(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+def row_spans(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yields ranges that hold all rows, apart where many other rows lie between."""
     if not rows:
         return
@@ -62,14 +62,14 @@ def data_uri(image: Image.Image) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def _thumbnail(image: Image.Image, side: int) -> Image.Image:
+def _scale_image(image: Image.Image, side: int) -> Image.Image:
     """Scales an image to `side` at most, its sides' ratio kept; small images are enlarged."""
     # here, since a page without thumbnails needs no images; so is our module that imports it
     from PIL import Image
 
-    from dpprobe.backbones.image_preprocessing import convert
+    from dpprobe.backbones.image_preprocessing import convert_mode
 
-    shown = convert(image, "RGB")
+    shown = convert_mode(image, "RGB")
     scale = side / max(shown.size)
     size = (max(1, round(shown.width * scale)), max(1, round(shown.height * scale)))
     return shown.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)

@@ -21,8 +21,8 @@ from dpprobe.artifacts import write_text
 from dpprobe.data.table import SplitTable
 from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS
 from dpprobe.reporting.html_page import content_policy
-from dpprobe.reporting.thumbnails import data_uri, thumbnails
-from dpprobe.resources import resource
+from dpprobe.reporting.thumbnails import data_uri, make_thumbnails
+from dpprobe.resources import resource_path
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,7 +38,7 @@ def write_backbone_page(
 ) -> None:
     """Writes the page of one (dataset, backbone)."""
     title = f"{dataset} {split}, {backbone}"
-    write_tsne_page(embedding, page, template=resource("tsne"), title=title, images=images)
+    write_tsne_page(embedding, page, template=resource_path("tsne"), title=title, images=images)
 
 
 def write_tsne_page(
@@ -58,8 +58,8 @@ def write_tsne_page(
     ids = table["id"].to_pylist()
     data = {
         "names": facts["class_names"],
-        "x": _rounded(table["x"].to_numpy()),
-        "y": _rounded(table["y"].to_numpy()),
+        "x": _round_values(table["x"].to_numpy()),
+        "y": _round_values(table["y"].to_numpy()),
         "label": table["label"].to_pylist(),
         "colours": CLASS_COLOURS,
         "circles": CIRCLES,
@@ -69,7 +69,7 @@ def write_tsne_page(
     sprite = ""
     if images is not None and ids:
         data["id"] = ids
-        sprite = data_uri(_sprite(SplitTable(images), ids))
+        sprite = data_uri(_join_images(SplitTable(images), ids))
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
     environment = Environment(
@@ -91,17 +91,17 @@ def write_tsne_page(
     write_text(output, page)
 
 
-def _rounded(values: np.ndarray) -> list[float]:
+def _round_values(values: np.ndarray) -> list[float]:
     return [round(float(value), 3) for value in values]
 
 
-def _sprite(table: SplitTable, ids: Sequence[str]) -> Image.Image:
+def _join_images(table: SplitTable, ids: Sequence[str]) -> Image.Image:
     """Joins the images of these rows in one, `ACROSS` in a line, in the order of the ids."""
     from PIL import Image  # here, since a page without thumbnails needs no images
 
     lines = -(-len(ids) // ACROSS)
     sheet = Image.new("RGB", (ACROSS * THUMBNAIL, lines * THUMBNAIL), "white")
-    for position, small in thumbnails(table, ids, side=THUMBNAIL):
+    for position, small in make_thumbnails(table, ids, side=THUMBNAIL):
         column, line = position % ACROSS, position // ACROSS
         left = column * THUMBNAIL + (THUMBNAIL - small.width) // 2
         top = line * THUMBNAIL + (THUMBNAIL - small.height) // 2

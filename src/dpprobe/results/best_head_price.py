@@ -40,7 +40,7 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     for path in statements:
         try:
             values = read_json(path)
-            fits.append(_fits(values))
+            fits.append(_list_fits(values))
             deltas.append(float(values["delta"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
@@ -51,7 +51,7 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     return round_up(all_together(fits, max(deltas))[0])
 
 
-def _fits(statement: Mapping[str, Any]) -> Fits:
+def _list_fits(statement: Mapping[str, Any]) -> Fits:
     """Returns the fits of a cell: a head for each seed."""
     selection = statement["selection"]
     return Fits(

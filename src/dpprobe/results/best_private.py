@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from dpprobe.results.cell_record import CellRecord, Measure
 from dpprobe.results.held_out import HeldOut, held_out
-from dpprobe.results.paired_difference import Comparison, compare
+from dpprobe.results.paired_difference import Comparison, compare_entries
 from dpprobe.results.summary import Choice, Entry, Grid
 
 
@@ -83,7 +83,7 @@ class Best:
         """The result minus the ceiling, its interval stretched by what the choice adds."""
         if self.ceiling is None:
             return None
-        return compare(self.entry, self.ceiling).moved(-self.luck)
+        return compare_entries(self.entry, self.ceiling).move_by(-self.luck)
 
 
 class _Result(Protocol):
@@ -201,7 +201,7 @@ def _best_zero_shot(
     return max(comparable or results, key=lambda result: result[2], default=None)
 
 
-def highlights(bests: Sequence[Best]) -> list[Best]:
+def choose_highlights(bests: Sequence[Best]) -> list[Best]:
     """Returns the results at the top of the report.
 
     Of one dataset these are all, of several each at one epsilon: 1, or the nearest to it.

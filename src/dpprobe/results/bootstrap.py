@@ -17,7 +17,7 @@ RESAMPLES = 2000
 _BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
 
 
-def _percentiles(values: np.ndarray) -> tuple[float, float]:
+def _percentile_ends(values: np.ndarray) -> tuple[float, float]:
     tail = (1 - CONFIDENCE) / 2
     return float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail))
 
@@ -25,12 +25,12 @@ def _percentiles(values: np.ndarray) -> tuple[float, float]:
 class Drawable(Protocol):
     """A metric of drawn units: its value in each resample, NaN where it has none."""
 
-    def drawn(self, counts: np.ndarray) -> np.ndarray:
+    def draw_metric(self, counts: np.ndarray) -> np.ndarray:
         """Returns [resamples] of units counted [units, resamples] times."""
         ...
 
 
-def bootstrap(
+def bootstrap_intervals(
     drawable: Mapping[str, Drawable], units: int, *, seed: int
 ) -> dict[str, tuple[float, float]]:
     """Computes percentile intervals when as many units are drawn again as there are.
@@ -46,10 +46,10 @@ def bootstrap(
         for column in range(counts.shape[1]):
             counts[:, column] = np.bincount(generator.integers(units, size=units), minlength=units)
         for name, metric in drawable.items():
-            drawn[name].append(metric.drawn(counts))
+            drawn[name].append(metric.draw_metric(counts))
     joined = {name: np.concatenate(parts) for name, parts in drawn.items()}
     defined = {name: values[np.isfinite(values)] for name, values in joined.items()}
-    return {name: _percentiles(values) for name, values in defined.items() if len(values)}
+    return {name: _percentile_ends(values) for name, values in defined.items() if len(values)}
 
 
 class Share:
@@ -59,7 +59,7 @@ class Share:
         shares = right.mean(axis=1) if right.ndim == 2 else right
         self._means = np.bincount(units, weights=weights * shares)
 
-    def drawn(self, counts: np.ndarray) -> np.ndarray:
+    def draw_metric(self, counts: np.ndarray) -> np.ndarray:
         return np.asarray(self._means @ counts / len(self._means))
 
 
@@ -73,7 +73,7 @@ class Recalls:
         self._rows = csr_array((weights, (labels, units)), shape=shape)
         self._right = csr_array((weights * correct, (labels, units)), shape=shape)
 
-    def drawn(self, counts: np.ndarray) -> np.ndarray:
+    def draw_metric(self, counts: np.ndarray) -> np.ndarray:
         rows, right = self._rows @ counts, self._right @ counts
         recall = np.divide(right, rows, out=np.full(rows.shape, np.nan), where=rows > 0)
         return _mean_defined(recall)
@@ -85,8 +85,8 @@ class Areas:
     def __init__(self, runs: Sequence[Runs]) -> None:
         self._runs = runs
 
-    def drawn(self, counts: np.ndarray) -> np.ndarray:
-        return _mean_defined([run.areas(counts) for run in self._runs])
+    def draw_metric(self, counts: np.ndarray) -> np.ndarray:
+        return _mean_defined([run.compute_areas(counts) for run in self._runs])
 
 
 def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
@@ -119,15 +119,17 @@ class Runs:
         count = int(run[-1])
         shape = count, int(units.max()) + 1
         unit, weight = units[order], weights[order]
-        self._gained = _matrix(run[present] - 1, unit[present], weight[present], shape)
+        self._gained = _sparse_matrix(run[present] - 1, unit[present], weight[present], shape)
         # Rows without the label lie between two runs: below the second, if there is one.
         between = ~present & (run < count)
-        self._below = _matrix(run[between], unit[between], weight[between], shape)
+        self._below = _sparse_matrix(run[between], unit[between], weight[between], shape)
         tied = between & mixed
-        self._tied = _matrix(run[tied], unit[tied], weight[tied], shape) if tied.any() else None
+        self._tied = (
+            _sparse_matrix(run[tied], unit[tied], weight[tied], shape) if tied.any() else None
+        )
         self._misses = np.bincount(units, weights=weights * ~positive)
 
-    def areas(self, counts: np.ndarray) -> np.ndarray:
+    def compute_areas(self, counts: np.ndarray) -> np.ndarray:
         """Computes the AUC [resamples] of units counted [units, resamples] times.
 
         It is NaN where one kind of row is left out.
@@ -142,7 +144,7 @@ class Runs:
         return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
 
 
-def _matrix(
+def _sparse_matrix(
     rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]
 ) -> csr_array:
     """Returns the sparse matrix of values at (rows, columns); rows rise."""

@@ -8,7 +8,7 @@ from itertools import combinations
 from dpprobe.privacy.limits import epsilon_token
 from dpprobe.results.best_private import Best
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.paired_difference import compare
+from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.summary import Entry, Grid
 
 CLASSES_NAMED = 5
@@ -21,11 +21,11 @@ def never_predicted(entry: Entry) -> str:
     sometimes = {name: seeds for name, seeds in entry.never.items() if seeds < entry.seeds}
     parts = []
     if always:
-        parts.append(f"{_names(always)} in {_every(entry.seeds)}")
+        parts.append(f"{_join_names(always)} in {_say_seeds(entry.seeds)}")
     if sometimes:
         most = max(sometimes.values())
         bound = "" if most == min(sometimes.values()) else "up to "
-        parts.append(f"{_names(list(sometimes))} in {bound}{most} of {entry.seeds} seeds")
+        parts.append(f"{_join_names(list(sometimes))} in {bound}{most} of {entry.seeds} seeds")
     return ", and ".join(parts)
 
 
@@ -42,10 +42,10 @@ def never_predicted_lines(grid: Grid, dataset: str) -> list[str]:
             f"{column[1]} on {column[0]} never predicts {what} (epsilon {', '.join(epsilons)})"
             for what, epsilons in told.items()
         ]
-    return _limited(lines)
+    return _limit_lines(lines)
 
 
-def falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
+def describe_falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
     """Writes where results fall, by more than noise, as epsilon grows.
 
     Of the best private results and of each (backbone, method), all pairs of epsilons are compared;
@@ -55,9 +55,9 @@ def falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
     """
     of_dataset = [best for best in bests if best.dataset == dataset]
     lines = []
-    if (pair := _steepest([(each.epsilon, each.entry, each.luck) for each in of_dataset])) and (
-        len({(best.backbone, best.method) for best in of_dataset}) > 1
-    ):
+    if (
+        pair := _describe_steepest([(each.epsilon, each.entry, each.luck) for each in of_dataset])
+    ) and (len({(best.backbone, best.method) for best in of_dataset}) > 1):
         lines.append(f"The best private result falls {pair}")
     for backbone, method in grid.columns:
         curve = [
@@ -67,9 +67,9 @@ def falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
             and (entry := grid.get(row, (backbone, method))) is not None
             and entry.private
         ]
-        if pair := _steepest(curve):
+        if pair := _describe_steepest(curve):
             lines.append(f"{method} on {backbone} falls {pair}")
-    return _limited(lines)
+    return _limit_lines(lines)
 
 
 NEVER_REMEDY = (
@@ -82,13 +82,15 @@ FALL_REMEDY = (
 )
 
 
-def _steepest(curve: Sequence[tuple[str, Entry, float]]) -> str:
+def _describe_steepest(curve: Sequence[tuple[str, Entry, float]]) -> str:
     """Describes the pair of epsilons between which a curve falls most; empty where it does not."""
     pairs = list(combinations([each for each in curve if each[1].seeds > 1], 2))
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
     drops = []
     for (low, first, luck), (high, second, other_luck) in pairs:
-        points = compare(first, second, confidence=confidence).moved(-luck).moved(other_luck)
+        points = (
+            compare_entries(first, second, confidence=confidence).move_by(-luck).move_by(other_luck)
+        )
         if points.apart and points.difference > 0:
             means = first.mean - luck, second.mean - other_luck
             drops.append((points.difference, low, high, means))
@@ -101,25 +103,25 @@ def _steepest(curve: Sequence[tuple[str, Entry, float]]) -> str:
     )
 
 
-def _limited(lines: Sequence[str]) -> list[str]:
+def _limit_lines(lines: Sequence[str]) -> list[str]:
     rest = len(lines) - SENTENCES
     return [*lines[:SENTENCES], *([f"{rest} more of this kind"] if rest > 0 else [])]
 
 
-def _names(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:CLASSES_NAMED])
     return (
         shown if len(names) <= CLASSES_NAMED else f"{shown} and {len(names) - CLASSES_NAMED} more"
     )
 
 
-def _every(seeds: int) -> str:
+def _say_seeds(seeds: int) -> str:
     return f"all {seeds} seeds" if seeds > 1 else "its one seed"
 
 
-def cautions(grid: Grid, bests: Sequence[Best], dataset: str) -> Iterator[str]:
+def list_cautions(grid: Grid, bests: Sequence[Best], dataset: str) -> Iterator[str]:
     """Yields what would mislead a reader of a dataset's results, whole sentences."""
     if lines := never_predicted_lines(grid, dataset):
         yield f"Never predicted: {'; '.join(lines)}. {NEVER_REMEDY}."
-    if lines := falls(grid, bests, dataset):
+    if lines := describe_falls(grid, bests, dataset):
         yield f"Falling: {'; '.join(lines)}. {FALL_REMEDY}."

@@ -237,7 +237,7 @@ class Measure(_Part):
     num_classes: int = 0
 
     @property
-    def partial(self) -> bool:
+    def is_partial(self) -> bool:
         """True if labels are left out of the mean: those with one value in all test rows."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
@@ -252,7 +252,7 @@ class Measure(_Part):
         name = HEADLINES[self.headline]
         if not self.multi_label:
             return name
-        labels = f"{self.labels} of {self.num_classes} labels" if self.partial else "labels"
+        labels = f"{self.labels} of {self.num_classes} labels" if self.is_partial else "labels"
         return f"mean {name} over {labels}"
 
 
@@ -332,7 +332,7 @@ def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -
     )
 
 
-def disagreement(
+def find_disagreement(
     record: Mapping[str, Any],
     *,
     options: Mapping[str, Any],
@@ -365,7 +365,7 @@ def disagreement(
     return first_difference(written, wanted)
 
 
-def measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
+def read_measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
     """Returns the measure of each dataset, which all its cells share.
 
     Raises:

@@ -84,7 +84,7 @@ class CellResult:
     @property
     def visited_rows(self) -> float | None:
         """Rows that the steps of all seeds took in expectation; None where they train no head."""
-        options = method_options(self.options).trained
+        options = method_options(self.options).trained_options
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None
         units = len(self.values) * options.step_count(self.n) * options.batch(self.n)
@@ -127,7 +127,7 @@ def _cell_result(record: CellRecord) -> CellResult:
     )
 
 
-def difference(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
+def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
     """Computes mean of `other` minus mean of `base`, and half of its 95 % interval (Welch's t).
 
     The half is None where either has one value, or neither varies.

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 LARGEST = 100  # classes; a cell with more gets neither counts nor a picture
 
 
-def confusion(predictions: Path, num_classes: int) -> np.ndarray:
+def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
     """Counts pairs over all seeds, int64 [true class, predicted class].
 
     Args:
@@ -25,7 +25,7 @@ def confusion(predictions: Path, num_classes: int) -> np.ndarray:
     """
     table = pq.read_table(predictions, columns=["label", "scores"])
     labels = table["label"].to_numpy()
-    scores = _flat(table["scores"]).reshape(len(labels), num_classes)
+    scores = _flatten_column(table["scores"]).reshape(len(labels), num_classes)
     pairs = labels * num_classes + scores.argmax(axis=1)
     counts = np.bincount(pairs, minlength=num_classes**2)
     return np.asarray(counts.reshape(num_classes, num_classes), dtype=np.int64)
@@ -42,8 +42,8 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
     """
     table = pq.read_table(predictions, columns=["label", "scores"])
     rows = table.num_rows
-    labels = _flat(table["label"]).reshape(rows, num_classes) > 0
-    predicted = _flat(table["scores"]).reshape(rows, num_classes) > threshold
+    labels = _flatten_column(table["label"]).reshape(rows, num_classes) > 0
+    predicted = _flatten_column(table["scores"]).reshape(rows, num_classes) > threshold
     return np.stack(
         [
             (labels & predicted).sum(0), (~labels & predicted).sum(0),
@@ -56,22 +56,26 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
 def confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
     """Returns CSV with a line for each true class and a column for each predicted one."""
     header = ["true \\ predicted", *names]
-    return _csv([header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))])
+    return _write_csv(
+        [header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
+    )
 
 
 def label_confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
     """Returns CSV with a line for each label."""
     header = ["label", "true_positive", "false_positive", "false_negative", "true_negative"]
-    return _csv([header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))])
+    return _write_csv(
+        [header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
+    )
 
 
-def _flat(column: pa.ChunkedArray) -> np.ndarray:
+def _flatten_column(column: pa.ChunkedArray) -> np.ndarray:
     """Returns the values of a column of lists, one after the other."""
     arrays = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
     return np.concatenate(arrays) if arrays else np.empty(0)
 
 
-def _csv(rows: Sequence[Sequence[object]]) -> str:
+def _write_csv(rows: Sequence[Sequence[object]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(rows)
     return stream.getvalue()

@@ -103,10 +103,10 @@ def compared_cells(cells: Sequence[CellFile]) -> list[tuple[CellFile, CellFile |
     """
     usable = [(path, cell) for path, cell in cells if link_of(cell) != "none"]
     best = sorted(best_private_cells(usable), key=lambda item: item[1].cell.epsilon_value)
-    return [((path, cell), _reference(cell, usable)) for path, cell in best]
+    return [((path, cell), _find_reference(cell, usable)) for path, cell in best]
 
 
-def _reference(private: CellRecord, cells: Sequence[CellFile]) -> CellFile | None:
+def _find_reference(private: CellRecord, cells: Sequence[CellFile]) -> CellFile | None:
     beside = [
         (path, cell)
         for path, cell in cells
@@ -140,10 +140,10 @@ def row_probabilities(path: Path, record: CellRecord) -> RowProbabilities:
             for batch in file.iter_batches(READ_ROWS, columns=["id", "label", "scores"]):
                 if len(ids) < rows:
                     ids += batch["id"].to_pylist()
-                scores = _matrix(batch["scores"], len(record.class_names)).astype(np.float64)
+                scores = _read_matrix(batch["scores"], len(record.class_names)).astype(np.float64)
                 chances = softmax(scores, axis=1) if softened else expit(scores)
                 if several:
-                    label = _matrix(batch["label"], len(record.class_names)) != 0
+                    label = _read_matrix(batch["label"], len(record.class_names)) != 0
                     right.append(np.where(label, chances, 1 - chances))
                 else:
                     label = batch["label"].to_numpy()
@@ -165,7 +165,7 @@ def row_probabilities(path: Path, record: CellRecord) -> RowProbabilities:
     )
 
 
-def _matrix(column: object, width: int) -> np.ndarray:
+def _read_matrix(column: object, width: int) -> np.ndarray:
     """Returns a column of lists as [rows, width]."""
     values = column.flatten().to_numpy(zero_copy_only=False)  # type: ignore[attr-defined]
     return np.asarray(values).reshape(-1, width)
@@ -189,7 +189,7 @@ def costly_rows(
     before = reference.right[:seeds].reshape(seeds, len(private.ids), -1)
     after = private.right[:seeds].reshape(before.shape)
     drops = before - after
-    rows, judged = _largest(drops.mean(axis=0), count)
+    rows, judged = _find_largest(drops.mean(axis=0), count)
     errors = drops.std(axis=0, ddof=1) / np.sqrt(seeds) if seeds > 1 else None
     made = []
     for row, label in zip(rows.tolist(), judged.tolist(), strict=True):
@@ -211,23 +211,23 @@ def costly_rows(
     return CostlyRows(
         seeds=seeds,
         average=float(drops.mean()),
-        unseen=_unseen(drops, count) if seeds > 1 else None,
+        unseen=_unseen_drop(drops, count) if seeds > 1 else None,
         rows=tuple(made),
     )
 
 
-def _largest(drops: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _find_largest(drops: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rows of [m, K] with the largest values, and the column of each one's largest."""
     rows = np.argsort(-drops.max(axis=1), kind="stable")[:count]
     return rows, drops[rows].argmax(axis=1)
 
 
-def _unseen(drops: np.ndarray, count: int) -> float:
+def _unseen_drop(drops: np.ndarray, count: int) -> float:
     """Returns the mean drop, in each seed, of the rows and labels that the other seeds choose."""
     total, seeds = drops.sum(axis=0), len(drops)
     means = []
     for left_out in drops:
-        rows, judged = _largest((total - left_out) / (seeds - 1), count)
+        rows, judged = _find_largest((total - left_out) / (seeds - 1), count)
         means.append(left_out[rows, judged].mean())
     return float(np.mean(means))
 

@@ -44,7 +44,7 @@ def split_rows(metric: Headline, labels: np.ndarray, *, units: np.ndarray | None
     """Splits test rows as a metric needs them: see the module.
 
     Args:
-      labels, units: as of `metrics.evaluate`.
+      labels, units: as of `metrics.evaluate_scores`.
     """
     codes = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
     apart = metric != "accuracy" and labels.ndim == 1
@@ -63,7 +63,7 @@ def half_values(
     """Computes a metric on both halves of each split, [HALVINGS, 2].
 
     Args:
-      scores, labels, units: as of `metrics.evaluate`.
+      scores, labels, units: as of `metrics.evaluate_scores`.
       halves: what `split_rows` made of the metric, labels and units; None to make them.
 
     Returns:
@@ -75,7 +75,7 @@ def half_values(
     if metric_of is None or len(halves.members) == 0:
         return []
     counts = halves.members.reshape(-1, halves.members.shape[2]).T.astype(np.float32)
-    values = metric_of.drawn(counts).astype(np.float64)
+    values = metric_of.draw_metric(counts).astype(np.float64)
     if metric == "accuracy":  # drawn() divides by all units, and a half has fewer
         values = values * len(counts) / counts.sum(axis=0)
     return [
@@ -95,7 +95,9 @@ def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
     count = int(codes.max()) + 1
     if count < 2:
         return np.empty((0, 2, count), dtype=bool)
-    kinds = None if labels is None else _small(labels[np.unique(codes, return_index=True)[1]])
+    kinds = (
+        None if labels is None else _shrink_labels(labels[np.unique(codes, return_index=True)[1]])
+    )
     generator = np.random.Generator(np.random.Philox(_KEY))
     halves = np.empty((HALVINGS, 2, count), dtype=bool)
     odd = np.arange(count) % 2
@@ -108,6 +110,6 @@ def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
     return halves
 
 
-def _small(labels: np.ndarray) -> np.ndarray:
+def _shrink_labels(labels: np.ndarray) -> np.ndarray:
     """Returns labels in their smallest type: of 16 bits at most they are sorted by radix."""
     return labels.astype(np.min_scalar_type(int(labels.max())))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpprobe.data.options import IMBALANCED, imbalance
+from dpprobe.data.options import IMBALANCED, compute_imbalance
 from dpprobe.results.cell_record import CellRecord
 
 
@@ -89,7 +89,7 @@ def headline_reason(record: CellRecord, metric_of: str = "the study or the catal
     if len(present) < 2:
         return f"The metric is {title}, for the test images are of one class: little can be told."
     largest, smallest = max(present), min(present)
-    ratio = f"{imbalance(counts):.1f} times"
+    ratio = f"{compute_imbalance(counts):.1f} times"
     if record.headline == "accuracy":
         return (
             f"The metric is {title}, for no class has more than {IMBALANCED:g} times the test "

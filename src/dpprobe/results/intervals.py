@@ -20,7 +20,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 Ends = tuple[float, float]
 
 
-def wilson(share: float, rows: float, confidence: float = CONFIDENCE) -> Ends:
+def wilson_interval(share: float, rows: float, confidence: float = CONFIDENCE) -> Ends:
     """Computes Wilson's score interval of a share of `rows` independent rows."""
     z = float(ndtri((1 + confidence) / 2))
     shrunk = 1 + z**2 / rows
@@ -52,7 +52,7 @@ def over_classes(
     return max(0.0, mean - half), min(1.0, mean + half)
 
 
-def together(mean: float, *parts: Ends) -> Ends:
+def combine_errors(mean: float, *parts: Ends) -> Ends:
     """Returns the interval of a mean with several independent errors, each with its own ends."""
     low = math.sqrt(math.fsum((mean - low) ** 2 for low, _ in parts))
     high = math.sqrt(math.fsum((high - mean) ** 2 for _, high in parts))

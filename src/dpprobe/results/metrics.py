@@ -36,7 +36,7 @@ TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes 
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
 
 
-def evaluate(
+def evaluate_scores(
     scores: np.ndarray,
     labels: np.ndarray,
     *,
@@ -75,16 +75,16 @@ def evaluate(
     Raises:
       DataError: when the shapes do not match, a label is out of range or a score is not finite.
     """
-    _check(scores, labels, units)
+    _check_inputs(scores, labels, units)
     weights = row_weights(units)
     if labels.ndim == 2:
         return _evaluate_labels(scores, labels != 0, link, units)
     classes = scores.shape[1]
     rank = label_ranks(scores, labels)
     correct = rank == 0
-    recall = _recall(labels, correct, classes, weights)
+    recall = _recall_by_class(labels, correct, classes, weights)
     result: dict[str, Any] = {
-        "accuracy": _share(correct, weights),
+        "accuracy": _weighted_share(correct, weights),
         "macro_accuracy": float(np.nanmean(recall)),
     }
     if link == "softmax":
@@ -92,11 +92,11 @@ def evaluate(
     result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
     result["never_predicted"] = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
     if classes > TOP5_ABOVE:
-        result["top5_accuracy"] = _share(np.less(rank, 5), weights)
+        result["top5_accuracy"] = _weighted_share(np.less(rank, 5), weights)
     if accepted is not None:
         result["real_accuracy"] = _accepted_accuracy(scores.argmax(axis=1), accepted, weights)
-    if classes == 2 and _both(labels == 1):
-        result["auc"] = _ranking(_margin(scores), labels == 1, weights)[0]
+    if classes == 2 and _has_both(labels == 1):
+        result["auc"] = _ranking_metrics(_score_margin(scores), labels == 1, weights)[0]
     return result
 
 
@@ -104,20 +104,20 @@ def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) ->
     """Computes the accuracy of always giving the most frequent answer; of each label, with several.
 
     Args:
-      labels, units: as of `evaluate`.
+      labels, units: as of `evaluate_scores`.
     """
     weights = row_weights(units)
     if labels.ndim == 1:
-        return float(np.bincount(labels, weights=weights).max() / _total(labels, weights))
+        return float(np.bincount(labels, weights=weights).max() / _total_weight(labels, weights))
     having = np.average(labels != 0, axis=0, weights=weights)
     return float(np.maximum(having, 1 - having).mean())
 
 
-def _total(labels: np.ndarray, weights: np.ndarray | None) -> float:
+def _total_weight(labels: np.ndarray, weights: np.ndarray | None) -> float:
     return float(len(labels) if weights is None else weights.sum())
 
 
-def _share(right: np.ndarray, weights: np.ndarray | None) -> float:
+def _weighted_share(right: np.ndarray, weights: np.ndarray | None) -> float:
     """Returns the share of booleans [n] or [n, K] that are True, rows weighted."""
     if weights is None:
         return float(right.mean())
@@ -140,26 +140,28 @@ def _accepted_accuracy(
     right = np.array(
         [label in labels for label, labels in zip(predicted.tolist(), accepted, strict=True)]
     )
-    return _share(right[judged], None if weights is None else weights[judged])
+    return _weighted_share(right[judged], None if weights is None else weights[judged])
 
 
 def _evaluate_labels(
     scores: np.ndarray, labels: np.ndarray, link: Link, units: np.ndarray | None
 ) -> dict[str, Any]:
-    """Computes what `evaluate` returns for [n, K] booleans."""
+    """Computes what `evaluate_scores` returns for [n, K] booleans."""
     weights = row_weights(units)
-    right = hits(scores, labels, link=link)
+    right = right_predictions(scores, labels, link=link)
     areas: list[float | None] = [None] * labels.shape[1]
     precisions = areas.copy()
     ranked = ranked_labels(labels, labels.shape[1])
     for label in ranked:
-        areas[label], precisions[label] = _ranking(scores[:, label], labels[:, label], weights)
+        areas[label], precisions[label] = _ranking_metrics(
+            scores[:, label], labels[:, label], weights
+        )
     result: dict[str, Any] = {}
     if ranked:
         result["auc"] = float(np.mean([areas[label] for label in ranked]))
         result["mean_average_precision"] = float(np.mean([precisions[label] for label in ranked]))
-    result["accuracy"] = _share(right, weights)
-    result["exact_match_accuracy"] = _share(np.asarray(right.all(axis=1)), weights)
+    result["accuracy"] = _weighted_share(right, weights)
+    result["exact_match_accuracy"] = _weighted_share(np.asarray(right.all(axis=1)), weights)
     if link == "sigmoid":
         result["expected_calibration_error"] = label_calibration_error(scores, labels, units=units)
     return result | {
@@ -169,7 +171,9 @@ def _evaluate_labels(
     }
 
 
-def hits(scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax") -> np.ndarray:
+def right_predictions(
+    scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax"
+) -> np.ndarray:
     """Returns True for each right prediction: [n] with one label a row, [n, K] with several.
 
     Raises:
@@ -194,14 +198,19 @@ def training_metrics(
 ) -> dict[str, float]:
     """Computes what is cheap enough to follow in training: test_accuracy, and test_auc.
 
-    test_auc is the auc of `evaluate`, absent where that is; scores that are not finite give NaN.
+    test_auc is the auc of `evaluate_scores`, absent where that is; scores that are not finite give
+    NaN.
     """
     weights = row_weights(units)
-    result = {"test_accuracy": _share(hits(scores, labels, link=link), weights)}
+    result = {
+        "test_accuracy": _weighted_share(right_predictions(scores, labels, link=link), weights)
+    }
     if ranked_labels(labels, scores.shape[1]):
         areas = [math.nan]
         if np.isfinite(scores).all():
-            areas = [_ranking(*column, weights)[0] for column in ranked_columns(scores, labels)]
+            areas = [
+                _ranking_metrics(*column, weights)[0] for column in ranked_columns(scores, labels)
+            ]
         result["test_auc"] = float(np.mean(areas))
     return result
 
@@ -216,8 +225,8 @@ def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
       Indices of labels; with one label a row [1] where K = 2 and both have rows, else [].
     """
     if labels.ndim == 1:
-        return [1] if num_classes == 2 and _both(labels == 1) else []
-    return [label for label in range(labels.shape[1]) if _both(labels[:, label] != 0)]
+        return [1] if num_classes == 2 and _has_both(labels == 1) else []
+    return [label for label in range(labels.shape[1]) if _has_both(labels[:, label] != 0)]
 
 
 def ranked_columns(
@@ -226,21 +235,21 @@ def ranked_columns(
     """Yields scores [n] and presence [n] of each label that enters an AUC."""
     for label in ranked_labels(labels, scores.shape[1]):
         if labels.ndim == 1:
-            yield _margin(scores), labels == 1
+            yield _score_margin(scores), labels == 1
         else:
             yield scores[:, label], labels[:, label] != 0
 
 
-def _margin(scores: np.ndarray) -> np.ndarray:
+def _score_margin(scores: np.ndarray) -> np.ndarray:
     """Returns the second score minus the first, which ranks the rows of two classes."""
     return np.asarray(scores[:, 1].astype(np.float64) - scores[:, 0])
 
 
-def _both(positive: np.ndarray) -> bool:
+def _has_both(positive: np.ndarray) -> bool:
     return bool(positive.any()) and not bool(positive.all())
 
 
-def _ranking(
+def _ranking_metrics(
     scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None
 ) -> tuple[float, float]:
     """Computes the area under the ROC curve and the average precision of one label.
@@ -294,7 +303,7 @@ def calibration_error(
     confidence = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
     weights = row_weights(units)
     total = len(confidence) if weights is None else weights.sum()
-    return float(np.abs(_gaps(confidence, correct, bins, weights)).sum() / total)
+    return float(np.abs(_calibration_gaps(confidence, correct, bins, weights)).sum() / total)
 
 
 def label_calibration_error(
@@ -314,12 +323,12 @@ def label_calibration_error(
     gaps = np.zeros(bins)
     for label in range(labels.shape[1]):
         probability = expit(scores[:, label].astype(np.float64))
-        gaps += _gaps(probability, labels[:, label] != 0, bins, weights)
+        gaps += _calibration_gaps(probability, labels[:, label] != 0, bins, weights)
     total = labels.size if weights is None else weights.sum() * labels.shape[1]
     return float(np.abs(gaps).sum() / total)
 
 
-def _gaps(
+def _calibration_gaps(
     probability: np.ndarray, outcome: np.ndarray, bins: int, weights: np.ndarray | None
 ) -> np.ndarray:
     """Sums probability minus outcome over the rows of each bin, the bins of equal width."""
@@ -329,7 +338,7 @@ def _gaps(
     return np.bincount(index, weights=gaps if weights is None else weights * gaps, minlength=bins)
 
 
-def _recall(
+def _recall_by_class(
     labels: np.ndarray, correct: np.ndarray, classes: int, weights: np.ndarray | None
 ) -> np.ndarray:
     total = np.bincount(labels, weights=weights, minlength=classes)
@@ -338,7 +347,7 @@ def _recall(
     return np.divide(right, total, out=np.full(classes, np.nan), where=total > 0)
 
 
-def _check(scores: np.ndarray, labels: np.ndarray, units: np.ndarray | None) -> None:
+def _check_inputs(scores: np.ndarray, labels: np.ndarray, units: np.ndarray | None) -> None:
     fitting = (scores.shape[:1], scores.shape)
     if scores.ndim != 2 or labels.shape not in fitting or len(labels) == 0:
         raise DataError(

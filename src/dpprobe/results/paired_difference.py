@@ -53,7 +53,7 @@ class Comparison:
         """True if the interval leaves out 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
-    def moved(self, points: float) -> Comparison:
+    def move_by(self, points: float) -> Comparison:
         """Returns the comparison of a first cell that is estimated to be this much better.
 
         The points are an estimate too, of how much a choice has flattered: the interval is
@@ -67,7 +67,7 @@ class Comparison:
         )
 
 
-def compare(first: Entry, second: Entry, *, confidence: float = CONFIDENCE) -> Comparison:
+def compare_entries(first: Entry, second: Entry, *, confidence: float = CONFIDENCE) -> Comparison:
     """Compares two cells of a dataset by their headline: the first's mean minus the second's."""
     difference = first.mean - second.mean
     one_seed = any(entry.private and entry.seeds < 2 for entry in (first, second))
@@ -95,13 +95,13 @@ def _independent_sides(
     for entry in (first, second):
         if entry.both_low is None or entry.both_high is None:
             return None, None
-        wider, mean = _wider(entry, confidence), entry.mean
+        wider, mean = _widening_factor(entry, confidence), entry.mean
         sides.append((wider * (mean - entry.both_low), wider * (entry.both_high - mean)))
     (low, high), (other_low, other_high) = sides
     return math.hypot(low, other_high), math.hypot(high, other_low)
 
 
-def _wider(entry: Entry, confidence: float) -> float:
+def _widening_factor(entry: Entry, confidence: float) -> float:
     """Returns the factor from a cell's 95 % interval to one of another confidence.
 
     Of a normal error it is the ratio of quantiles. Over few seeds the ratio of Student's t is the

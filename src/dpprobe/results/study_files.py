@@ -39,7 +39,7 @@ class StudyFiles:
     def list_study_cells(self, *datasets: str) -> list[Cell]:
         """Lists the cells of some datasets, or of all; each list is computed once."""
         if datasets not in self._cells:
-            self._cells[datasets] = self.study.cells(*datasets)
+            self._cells[datasets] = self.study.list_cells(*datasets)
         return self._cells[datasets]
 
     def list_tables(self, dataset: str) -> list[str]:

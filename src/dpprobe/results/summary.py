@@ -23,8 +23,8 @@ from dpprobe.results.cell_record import (
     STATEMENT_FILE,
     CellRecord,
     Measure,
-    measures,
     read_cell,
+    read_measures,
 )
 from dpprobe.results.headline_metric import (
     constant_headline,
@@ -127,7 +127,7 @@ def summarise_cells(
         if key in cells:
             raise DataError(f"{path}: same cell as {cells[key][0]}; name each cell once")
         cells[key] = (path, record)
-    measures(cells.values())  # cells that differ in it are not to share a column
+    read_measures(cells.values())  # cells that differ in it are not to share a column
     records = sorted(
         (record for _, record in cells.values()),
         key=lambda record: (*record.cell.key[:3], record.cell.epsilon_value),
@@ -144,7 +144,7 @@ def summarise_cells(
     rows = [
         row | (choices[record.cell.dataset, record.cell.epsilon] if record.guaranteed else {})
         for record in records
-        for row in _rows(record, study, metric_of)
+        for row in _make_rows(record, study, metric_of)
     ]
     write_table(output, pa.Table.from_pylist(rows, schema=SCHEMA))
 
@@ -305,12 +305,12 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         )
         entries[key] = Entry(
             mean=100 * float(rows[name].mean()),
-            **{part: _percent(first[f"{name}_{part}"]) for part in ENDS},
+            **{part: _to_percent(first[f"{name}_{part}"]) for part in ENDS},
             values=tuple(100 * rows[name]),
-            halves=_halves(rows.half_values),
-            constant=_percent(first.constant),
-            constant_accuracy=_percent(first.constant_accuracy),
-            least=_percent(first.least),
+            halves=_halves_in_percent(rows.half_values),
+            constant=_to_percent(first.constant),
+            constant_accuracy=_to_percent(first.constant_accuracy),
+            least=_to_percent(first.least),
             least_class=first.least_class,
             least_title=shown[key[0]].least_title,
             never=Counter(
@@ -353,14 +353,14 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     )
 
 
-def _percent(value: Any) -> Any:
+def _to_percent(value: Any) -> Any:
     """Returns a fraction in percent, and a word as it is; None for what is missing."""
     if isinstance(value, str):
         return value
     return None if value is None or math.isnan(value) else 100 * float(value)
 
 
-def _halves(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
+def _halves_in_percent(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
     """Returns the seeds' values on halves in percent, [seeds, splits, 2]; None without them."""
     known = [value for value in values if value is not None and len(value)]
     if not known:
@@ -368,7 +368,7 @@ def _halves(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
     return 100 * np.stack(known).astype(np.float64).reshape(len(known), -1, 2)
 
 
-def _rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str, Any]]:
+def _make_rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str, Any]]:
     cell = record.cell
     least = least_class(record)
     shared = {

@@ -19,11 +19,18 @@ from dpprobe.results.bootstrap import (
     Recalls,
     Runs,
     Share,
-    bootstrap,
+    bootstrap_intervals,
 )
 from dpprobe.results.cell_record import SCALAR_METRICS
-from dpprobe.results.intervals import over_classes, together, wilson
-from dpprobe.results.metrics import SAME, Link, hits, label_ranks, ranked_columns, ranked_labels
+from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
+from dpprobe.results.metrics import (
+    SAME,
+    Link,
+    label_ranks,
+    ranked_columns,
+    ranked_labels,
+    right_predictions,
+)
 from dpprobe.results.unit_counts import row_weights
 
 SEED_INTERVAL = "t over seeds"
@@ -39,7 +46,7 @@ FEWEST_DRAWN = 10
 _Interval = tuple[float, float, str]
 
 
-def summarise(
+def summarise_records(
     records: Sequence[Mapping[str, Any]],
     *,
     correct: np.ndarray | None = None,
@@ -59,7 +66,7 @@ def summarise(
     label lacks one of its values leaves it out of the mean, as `evaluate` does. A bootstrap that
     reaches 0 or 1, and the auc of two classes of which one has fewer than `FEWEST_DRAWN` rows,
     give way to Wilson's interval, as with units below. The third interval, over both, adds the two
-    errors (`intervals.together`); of one seed it is that over test rows.
+    errors (`intervals.combine_errors`); of one seed it is that over test rows.
 
     With several rows a unit the second interval is over units. All these metrics, `PROPORTIONS`
     too, have a bootstrap that draws units with all their rows: a unit's rows are no independent
@@ -71,7 +78,7 @@ def summarise(
 
     Args:
       records: one result of `evaluate` a seed; other keys than the metrics are left out.
-      correct: `hits` of the first seed.
+      correct: `right_predictions` of the first seed.
       labels: [n] or [n, K] labels of those rows; needed for macro_accuracy and auc.
       scores: [n, K] of the first seed; needed for auc, and with units for top5_accuracy.
       units: int64 [n], whose each row is.
@@ -91,7 +98,7 @@ def summarise(
         for name in records[0]
         if name in SCALAR_METRICS
     }
-    means = {name: _mean(values) for name, values in columns.items()}
+    means = {name: _stable_mean(values) for name, values in columns.items()}
     over_rows: dict[str, _Interval] = {}
     if correct is not None:
         first = {name: float(values[0]) for name, values in columns.items()}
@@ -106,7 +113,8 @@ def summarise(
             codes = np.unique(units, return_inverse=True)[1]
             over_rows = _over_units(means, first, correct, labels, scores, codes, seed=seed)
     return {
-        name: _entry(values, means[name], over_rows.get(name)) for name, values in columns.items()
+        name: _make_entry(values, means[name], over_rows.get(name))
+        for name, values in columns.items()
     }
 
 
@@ -126,26 +134,26 @@ def _over_rows(
       means, first: each metric's mean over seeds and its value for the first, as in the next one.
     """
     rows = np.arange(len(correct))
-    drawable = _drawable(correct, labels, scores)
-    resampled = bootstrap(drawable, len(correct), seed=seed) if drawable else {}
+    drawable = _make_drawable(correct, labels, scores)
+    resampled = bootstrap_intervals(drawable, len(correct), seed=seed) if drawable else {}
     over_rows: dict[str, _Interval] = {}
     for name, mean in means.items():
         if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
-            over_rows[name] = (*wilson(mean, len(correct)), names[0])
+            over_rows[name] = (*wilson_interval(mean, len(correct)), names[0])
         elif name == "macro_accuracy" and labels is not None:
             over_rows[name] = (*over_classes(mean, correct, labels), names[2])
         elif name in drawable:
             counted = _counted_units(name, labels, scores, rows)
             ends = resampled.get(name, (0.0, 1.0))
             # a mean over many labels is no worse for one that few rows have
-            if _inside(ends) and (correct.ndim == 2 or counted >= FEWEST_DRAWN):
-                over_rows[name] = (*_moved(ends, mean, first[name]), names[1])
+            if _lies_inside(ends) and (correct.ndim == 2 or counted >= FEWEST_DRAWN):
+                over_rows[name] = (*_move_ends(ends, mean, first[name]), names[1])
             else:
-                over_rows[name] = (*wilson(mean, counted), names[0])
+                over_rows[name] = (*wilson_interval(mean, counted), names[0])
     return over_rows
 
 
-def _inside(ends: tuple[float, float]) -> bool:
+def _lies_inside(ends: tuple[float, float]) -> bool:
     """True if a bootstrap's ends differ, and lie within 0 and 1 and not on them."""
     low, high = ends
     return SAME < low < high - SAME < 1 - 2 * SAME
@@ -162,21 +170,21 @@ def _over_units(
     seed: int,
 ) -> dict[str, _Interval]:
     """Computes the intervals over units of several rows, numbered from 0 without gaps."""
-    drawable = _drawable(correct, labels, scores, units)
-    resampled = bootstrap(drawable, int(units.max()) + 1, seed=seed)
+    drawable = _make_drawable(correct, labels, scores, units)
+    resampled = bootstrap_intervals(drawable, int(units.max()) + 1, seed=seed)
     over_units: dict[str, _Interval] = {}
     for name in means.keys() & drawable.keys():
         counted = _counted_units(name, labels, scores, units)
         ends = resampled.get(name, (0.0, 1.0))
         drawn = counted if name == "auc" and correct.ndim == 1 else units.max() + 1
-        if drawn >= FEWEST_DRAWN and _inside(ends):
-            over_units[name] = (*_moved(ends, means[name], first[name]), UNIT_BOOTSTRAP)
+        if drawn >= FEWEST_DRAWN and _lies_inside(ends):
+            over_units[name] = (*_move_ends(ends, means[name], first[name]), UNIT_BOOTSTRAP)
         else:
-            over_units[name] = (*wilson(means[name], counted), UNIT_PROPORTION)
+            over_units[name] = (*wilson_interval(means[name], counted), UNIT_PROPORTION)
     return over_units
 
 
-def _moved(ends: tuple[float, float], mean: float, first: float) -> tuple[float, float]:
+def _move_ends(ends: tuple[float, float], mean: float, first: float) -> tuple[float, float]:
     """Returns the first seed's ends about the mean over seeds, cut at 0 and 1."""
     low, high = (min(max(mean + end - first, 0.0), 1.0) for end in ends)
     return low, high
@@ -209,12 +217,12 @@ def _counted_units(
     return float(np.mean(having**-0.5) ** -2)
 
 
-def _mean(values: np.ndarray) -> float:
+def _stable_mean(values: np.ndarray) -> float:
     """Returns the mean over seeds; of values that differ in last bits at most, the first."""
     return float(values[0] if np.ptp(values) <= SAME else values.mean())
 
 
-def _entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict[str, Any]:
+def _make_entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict[str, Any]:
     count = len(values)
     # Values that are the same have no spread: neither last bits nor a rounded mean make one.
     equal = np.ptp(values) <= SAME
@@ -226,7 +234,7 @@ def _entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict
         low, high, interval = max(0.0, mean - half), min(1.0, mean + half), SEED_INTERVAL
     both: tuple[float | None, float | None, str | None] = rows_low, rows_high, rows_interval
     if std and over_rows and low is not None and high is not None:
-        ends = together(mean, (low, high), over_rows[:2])
+        ends = combine_errors(mean, (low, high), over_rows[:2])
         both = (*ends, f"{SEED_INTERVAL}, {rows_interval}")
     return {
         "mean": mean, "std": std, "low": low, "high": high, "count": count, "interval": interval,
@@ -239,11 +247,11 @@ def drawable_of(
     metric: str, scores: np.ndarray, labels: np.ndarray, *, link: Link, units: np.ndarray
 ) -> Drawable | None:
     """Returns a metric of drawn units, numbered from 0 without gaps; None where it has no value."""
-    makers = _makers(hits(scores, labels, link=link), labels, scores, units)
+    makers = _drawable_makers(right_predictions(scores, labels, link=link), labels, scores, units)
     return makers[metric]() if metric in makers else None
 
 
-def _drawable(
+def _make_drawable(
     correct: np.ndarray,
     labels: np.ndarray | None,
     scores: np.ndarray | None,
@@ -254,16 +262,16 @@ def _drawable(
     Without units they are auc, and with several labels a row accuracy: the others have intervals
     of their own.
     """
-    return {name: make() for name, make in _makers(correct, labels, scores, units).items()}
+    return {name: make() for name, make in _drawable_makers(correct, labels, scores, units).items()}
 
 
-def _makers(
+def _drawable_makers(
     correct: np.ndarray,
     labels: np.ndarray | None,
     scores: np.ndarray | None,
     units: np.ndarray | None,
 ) -> dict[str, Callable[[], Drawable]]:
-    """Returns what makes each metric of `_drawable`: ranks and sorted scores are costly."""
+    """Returns what makes each metric of `_make_drawable`: ranks and sorted scores are costly."""
     if units is None:
         units, weights = np.arange(len(correct)), np.ones(len(correct), dtype=np.float32)
         shares = {"accuracy": lambda: correct} if correct.ndim == 2 else {}
@@ -282,7 +290,7 @@ def _makers(
     if classes is not None:
         makers["macro_accuracy"] = partial(Recalls, classes, correct, units, weights)
     if labels is not None and scores is not None and ranked_labels(labels, scores.shape[1]):
-        makers["auc"] = partial(_areas, scores, labels, units, weights)
+        makers["auc"] = partial(_make_areas, scores, labels, units, weights)
     return makers
 
 
@@ -294,7 +302,7 @@ def _share_of(right: Callable[[], np.ndarray], units: np.ndarray, weights: np.nd
     return Share(right(), units, weights)
 
 
-def _areas(
+def _make_areas(
     scores: np.ndarray, labels: np.ndarray, units: np.ndarray, weights: np.ndarray
 ) -> Drawable:
     return Areas([Runs(*column, units, weights) for column in ranked_columns(scores, labels)])

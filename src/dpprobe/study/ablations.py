@@ -23,7 +23,7 @@ _IMAGE_SIZE = ("size", "crop_pct")
 SCALED_INITS = ("zero", "scaled", "lecun_normal")
 
 
-def families(
+def find_families(
     options: Mapping[str, Mapping[str, Any]], varying: Sequence[str]
 ) -> list[tuple[str, ...]]:
     """Groups names whose options are equal save for the varying ones, the largest group first.
@@ -57,11 +57,11 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
             kept = {key: value for key, value in preprocessing.items() if key not in _IMAGE_SIZE}
             size = preprocessing.get("size")
             flat[name] = {**options, "preprocessing": kept, "size": size}
-    groups = families(flat, ("size",))
+    groups = find_families(flat, ("size",))
     return [g for g in groups if len({flat[name]["size"] for name in g}) > 1]
 
 
-def changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the options that differ, as name -> (base's, other's), None for one that is absent.
 
     Between two different heads, options that only one of them has count as part of the change of
@@ -84,7 +84,7 @@ def changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tupl
 def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Returns the first name from which most others differ in one option; None without any."""
     counts = {
-        name: sum(len(changes(values, other)) == 1 for other in options.values())
+        name: sum(len(find_changes(values, other)) == 1 for other in options.values())
         for name, values in options.items()
     }
     if not counts or max(counts.values()) == 0:
@@ -92,12 +92,12 @@ def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
     return max(counts, key=lambda name: counts[name])
 
 
-def unique(items: Iterable[T]) -> list[T]:
+def keep_unique(items: Iterable[T]) -> list[T]:
     """Returns each item once, in the order of their first appearance."""
     return list(dict.fromkeys(items))
 
 
-def varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
+def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
     """Groups methods that differ in one option of `VARIED`, and in the learning rate, alone.
 
     Between two optimisers, options that not all optimisers have count as part of the change.
@@ -108,7 +108,7 @@ def varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[
     Returns:
       Groups in which the option has two values or more.
     """
-    having = {name: values for name, values in options.items() if _has(values, option)}
+    having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:
         shared = set.intersection(*(set(values) for values in having.values()))
         having = {
@@ -118,12 +118,12 @@ def varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[
     parts = VARIED[option]
     return [
         group
-        for group in families(having, (*parts, LEARNING_RATE))
+        for group in find_families(having, (*parts, LEARNING_RATE))
         if len({canonical_json([having[name].get(part) for part in parts]) for name in group}) > 1
     ]
 
 
-def _has(values: Mapping[str, Any], option: str) -> bool:
+def _has_option(values: Mapping[str, Any], option: str) -> bool:
     if option == "optimiser":
         return values.get("head") in OPTIMISERS
     return option in values and (option != "init_scale" or values["init"] in SCALED_INITS)

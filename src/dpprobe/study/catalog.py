@@ -103,7 +103,7 @@ class DatasetEntry(Options):
                 raise ValueError(f"prompt_names: {', '.join(sorted(unknown))}: no such class")
         return self
 
-    def common(self, *, resized: bool) -> dict[str, Any]:
+    def common_options(self, *, resized: bool) -> dict[str, Any]:
         """Returns the options that hold whatever source the images come from."""
         sizes = self.sizes.model_dump(exclude_none=True)
         return {
@@ -113,7 +113,7 @@ class DatasetEntry(Options):
             "prompts": self.prompts,
         }
 
-    def resized(self, values: Mapping[str, Any]) -> bool:
+    def changes_rows(self, values: Mapping[str, Any]) -> bool:
         """Returns True if the options that a study writes choose other rows than the entry's."""
         choices: tuple[str, ...] = _RESIZE
         if values.get("source", self.options["source"]) == self.options["source"]:
@@ -129,7 +129,7 @@ class DatasetEntry(Options):
 
 def dataset_names() -> tuple[str, ...]:
     """Returns the names of all datasets, sorted."""
-    folder = resources.resource("catalog")
+    folder = resources.resource_path("catalog")
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
@@ -169,7 +169,7 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
         only a person can write, where the study does not write them.
     """
     entry = dataset_entry(values["catalog"])
-    common = entry.common(resized=entry.resized(values))
+    common = entry.common_options(resized=entry.changes_rows(values))
     if values.get("source", entry.options["source"]) != entry.options["source"]:
         return {**common, **values}
     missing = [name for name in entry.required if values.get(name) is None]

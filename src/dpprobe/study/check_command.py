@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
     """Adds `check` to a parser's commands."""
     summary = "check a study's file: YAML, options, data, checkpoints; nothing is run"
     parser: argparse.ArgumentParser = commands.add_parser("check", help=summary)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_check)
     parser.add_argument(
         "files",
         nargs="*",
@@ -35,27 +35,27 @@ def add_command(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run_check(arguments: argparse.Namespace) -> int:
     values: dict[str, Any] = {}
     for path in arguments.files:
         check_yaml(path)
-        values = merged(values, yaml.safe_load(path.read_text(encoding="utf-8-sig")))
+        values = merge_values(values, yaml.safe_load(path.read_text(encoding="utf-8-sig")))
     study = load_study(values)
     for warning in [*check_study(study), *check_dimensions(study)]:
         print(f"dpprobe: warning: {warning}", file=sys.stderr)
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]
     words = [] if default else ["--configfile", *map(str, arguments.files)]
-    print(f"{named}: {len(study.cells())} cells; run: {run_command(*words)}")
+    print(f"{named}: {len(study.list_cells())} cells; run: {run_command(*words)}")
     print(UNREAD)
     return 0
 
 
-def merged(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
+def merge_values(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of two files as Snakemake merges them: mappings key by key."""
     result = dict(first)
     for key, value in last.items():
         old = result.get(key)
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+        result[key] = merge_values(old, value) if both else value  # type: ignore[arg-type]
     return result

@@ -15,7 +15,7 @@ STUDY_COMPARISONS = ("datasets", "deltas", "dataset_size")
 
 def dataset_comparisons(study: Study, dataset: str) -> list[str]:
     """Names the figures of one dataset."""
-    if not promises(study):
+    if not has_guarantee(study):
         return []
     backbones = {name: options.extraction_params() for name, options in study.backbones.items()}
     made = {
@@ -28,14 +28,14 @@ def dataset_comparisons(study: Study, dataset: str) -> list[str]:
 
 def study_comparisons(study: Study) -> list[str]:
     """Names the figures of all datasets."""
-    if not promises(study):
+    if not has_guarantee(study):
         return []
     several = len(compared_datasets(study)) > 1
     made = {"datasets": several, "dataset_size": several, "deltas": bool(delta_groups(study))}
     return [name for name in STUDY_COMPARISONS if made[name]]
 
 
-def promises(study: Study) -> bool:
+def has_guarantee(study: Study) -> bool:
     """True if some cell of the study carries a guarantee."""
     finite = set(study.job_epsilons()) - {INFINITE}
     methods = study.methods.values()
@@ -46,7 +46,7 @@ def compared_datasets(study: Study) -> list[str]:
     """Lists datasets of different images, without those made to have a rare class."""
     rare = {item.name for item in rare_classes(study.imbalance)}
     first: dict[str, str] = {}
-    for name, key in _images(study).items():
+    for name, key in _describe_images(study).items():
         if name not in rare:
             first.setdefault(key, name)
     return list(first.values())
@@ -55,14 +55,14 @@ def compared_datasets(study: Study) -> list[str]:
 def delta_groups(study: Study) -> list[list[str]]:
     """Groups datasets of the same images that differ in delta."""
     groups: dict[str, list[str]] = {}
-    for name, key in _images(study).items():
+    for name, key in _describe_images(study).items():
         groups.setdefault(key, []).append(name)
     return [
         group for group in groups.values() if len({study.dataset_delta(name) for name in group}) > 1
     ]
 
 
-def _images(study: Study) -> dict[str, str]:
+def _describe_images(study: Study) -> dict[str, str]:
     """Writes what decides each dataset's tables."""
     return {
         name: canonical_json(options.preparation_params())

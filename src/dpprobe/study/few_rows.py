@@ -31,7 +31,7 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
     fewest = min(known) if known and len(known) == len(dimensions) else None
     warnings = []
     for name, dataset in study.datasets.items():
-        sizes = None if dataset.multi_label() else _sizes(study, name)
+        sizes = None if dataset.multi_label() else _dataset_sizes(study, name)
         if sizes is None:
             continue
         n, classes = sizes
@@ -48,7 +48,7 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
     return warnings
 
 
-def _sizes(study: Study, name: str) -> tuple[int, int] | None:
+def _dataset_sizes(study: Study, name: str) -> tuple[int, int] | None:
     """Returns a dataset's units of privacy and classes; None where not known, or out of range."""
     dataset = study.datasets[name]
     rows = dataset.used_rows()

@@ -18,7 +18,7 @@ def folder_faults(study: Study) -> list[str]:
 
 
 def _each_other(study: Study) -> Iterator[str]:
-    data, results = _place(study.data_dir), _place(study.results_dir)
+    data, results = _resolve_folder(study.data_dir), _resolve_folder(study.results_dir)
     if data == results:
         yield (
             f"results_dir: {study.results_dir}: also the data_dir; write two folders, such as data "
@@ -37,7 +37,7 @@ def _each_other(study: Study) -> Iterator[str]:
 
 def _among_others(study: Study) -> Iterator[str]:
     """Yields a results_dir among what the default study, or another one in `results`, writes."""
-    results, usual = _place(study.results_dir), _place(USUAL)
+    results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
     inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
     for name in inner:
         if name in WRITTEN or name == RELEASES:
@@ -51,13 +51,13 @@ def _among_others(study: Study) -> Iterator[str]:
 
 def _among_images(study: Study) -> Iterator[str]:
     """Yields what would stand among images at the next start, and be read as such."""
-    written = {"results_dir": (study.results_dir, [_place(study.results_dir)])}
-    tables = [_place(study.data_dir) / name for name in (*study.all_datasets(), DOWNLOADS)]
+    written = {"results_dir": (study.results_dir, [_resolve_folder(study.results_dir)])}
+    tables = [_resolve_folder(study.data_dir) / name for name in (*study.all_datasets(), DOWNLOADS)]
     written["data_dir"] = (study.data_dir, tables)
     for name, dataset in study.all_datasets().items():
         for folder in dataset.image_folders():
             for key, (folder_written, places) in written.items():
-                if any(place.is_relative_to(_place(folder)) for place in places):
+                if any(place.is_relative_to(_resolve_folder(folder)) for place in places):
                     yield (
                         f"{key}: {folder_written}: what goes there lies in {folder}, where dataset "
                         f"{name} looks for images, and would be taken for some; write a folder "
@@ -65,5 +65,5 @@ def _among_images(study: Study) -> Iterator[str]:
                     )
 
 
-def _place(folder: str) -> Path:
+def _resolve_folder(folder: str) -> Path:
     return resolve_path(folder).resolve()

@@ -35,7 +35,7 @@ def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareC
         return []
     return [
         RareClass(
-            name=_name(dataset, class_name, fraction),
+            name=_dataset_name(dataset, class_name, fraction),
             dataset=dataset,
             class_name=class_name,
             fraction=fraction,
@@ -48,7 +48,7 @@ def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareC
     ]
 
 
-def _name(dataset: str, class_name: str, fraction: float) -> str:
+def _dataset_name(dataset: str, class_name: str, fraction: float) -> str:
     """Returns such as cifar10_cat_0p05: a name that may stand in paths."""
     words = re.sub(r"[^a-z0-9]+", "_", class_name.lower()).strip("_") or "class"
     return f"{dataset}_{words}_{f'{fraction:g}'.replace('.', 'p').replace('-', 'm')}"

@@ -28,7 +28,9 @@ def network_methods(study: Study) -> tuple[str, ...]:
 
 def network_cells(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells of networks, of some datasets or of all."""
-    return [cell for cell in study.cells(*datasets) if study.methods[cell.method].tunes_network]
+    return [
+        cell for cell in study.list_cells(*datasets) if study.methods[cell.method].tunes_network
+    ]
 
 
 def searched_methods(study: Study) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ def _registered_faults(study: Study) -> Iterator[str]:
     for pattern in () if isinstance(patterns, bool) else patterns:
         chosen = [
             cell
-            for cell in study.cells()
+            for cell in study.list_cells()
             if fnmatchcase("/".join((*cell[:3], f"eps-{cell.epsilon}")), pattern)
         ]
         networks = [cell for cell in chosen if study.methods[cell.method].tunes_network]

@@ -28,7 +28,7 @@ class PublicFiles:
     def __init__(self, study: Study) -> None:
         self._study = study
 
-    def check(self, method: str) -> None:
+    def check_method(self, method: str) -> None:
         """Checks the public files that a method names for every dataset and backbone of the study.
 
         Raises:
@@ -41,10 +41,12 @@ class PublicFiles:
             named
             for dataset in study.datasets
             for backbone in study.backbones
-            for named in options.located(dataset=dataset, backbone=backbone).public_files().items()
+            for named in options.fill_paths(dataset=dataset, backbone=backbone)
+            .public_files()
+            .items()
         }
         for option, path in sorted(written):
-            if place := self._place(path):
+            if place := self._describe_place(path):
                 raise ConfigError(
                     f"{option}: {path}: it lies in {place}; name a public file elsewhere, or "
                     "features of a dataset under public_datasets"
@@ -56,58 +58,58 @@ class PublicFiles:
         Raises:
           ConfigError: for a path among private data, such as that of a network trained here.
         """
-        if place := self._place(path):
+        if place := self._describe_place(path):
             raise ConfigError(
                 f"checkpoint: {path}: it lies in {place}; name public weights elsewhere"
             )
 
-    def _place(self, path: str) -> str | None:
+    def _describe_place(self, path: str) -> str | None:
         """Returns words for the private folder that a path lies in, None where it lies in none."""
-        for view in _views(resolve_path(path)):
-            if view in self._texts or _within(view, self._public):
+        for view in _path_views(resolve_path(path)):
+            if view in self._text_embeddings or _is_within(view, self._public_folders):
                 continue
-            for folder, words in self._private:
+            for folder, words in self._private_folders:
                 if view.is_relative_to(folder):
                     return words
         return None
 
     @cached_property
-    def _private(self) -> list[tuple[Path, str]]:
+    def _private_folders(self) -> list[tuple[Path, str]]:
         """The folders of private data, each with words for it."""
-        study, results, data = self._study, self._results, Path(self._study.data_dir)
+        study, results, data = self._study, self._results_folder, Path(self._study.data_dir)
         folders = {results: f"{results}, among the results of this study"}
         for name in (*study.datasets, *study.before_removal().values()):
             features = results / "features" / name
             of_one = [features, *(features / backbone for backbone in study.backbones)]
             of_one += [results / "cells" / name, data / name, data / "downloads" / name]
             folders |= dict.fromkeys(of_one, f"the folders of the private dataset {name}")
-        return [(view, words) for path, words in folders.items() for view in _views(path)]
+        return [(view, words) for path, words in folders.items() for view in _path_views(path)]
 
     @cached_property
-    def _public(self) -> set[Path]:
+    def _public_folders(self) -> set[Path]:
         """The folders of public features, themselves not followed as links."""
         return {
             view / "features" / name
-            for view in _views(self._results)
+            for view in _path_views(self._results_folder)
             for name in self._study.public_datasets
         }
 
     @cached_property
-    def _texts(self) -> set[Path]:
+    def _text_embeddings(self) -> set[Path]:
         """The text embeddings, themselves not followed as links."""
         return {
             view / TEXT_FILE
             for name in self._study.all_datasets()
             for backbone in self._study.backbones
-            for view in _views(self._results / "features" / name / backbone)
+            for view in _path_views(self._results_folder / "features" / name / backbone)
         }
 
     @property
-    def _results(self) -> Path:
+    def _results_folder(self) -> Path:
         return Path(self._study.results_dir)
 
 
-def _views(path: Path) -> set[Path]:
+def _path_views(path: Path) -> set[Path]:
     """Returns a path as it is written, and as links lead, both without `..`."""
     views = {Path(os.path.abspath(path))}  # noqa: PTH100, resolve() follows links
     with suppress(OSError, RuntimeError):  # links in a circle: nobody can read the file
@@ -115,5 +117,5 @@ def _views(path: Path) -> set[Path]:
     return views
 
 
-def _within(path: Path, folders: Iterable[Path]) -> bool:
+def _is_within(path: Path, folders: Iterable[Path]) -> bool:
     return any(path.is_relative_to(folder) for folder in folders)

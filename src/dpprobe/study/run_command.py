@@ -51,14 +51,14 @@ def add_command(commands: Any) -> None:
         "are those of the clone that you stand in, or those installed with dpprobe. All options: "
         "snakemake --help.",
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_words)
 
 
-def _run(arguments: argparse.Namespace) -> NoReturn:
-    start(arguments.words)
+def _run_words(arguments: argparse.Namespace) -> NoReturn:
+    start_snakemake(arguments.words)
 
 
-def start(words: Sequence[str]) -> NoReturn:
+def start_snakemake(words: Sequence[str]) -> NoReturn:
     """Becomes Snakemake, with the words after `dpprobe run`; does not return.
 
     Raises:
@@ -79,7 +79,7 @@ def start(words: Sequence[str]) -> NoReturn:
     _check_files(typed, here)
     command = [sys.executable, "-m", "snakemake", *typed]
     sys.stdout.flush()
-    os.execve(sys.executable, command, environment(root, os.environ))
+    os.execve(sys.executable, command, make_environment(root, os.environ))
 
 
 def workflow_root(here: Path) -> Path:
@@ -95,13 +95,13 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     if not sized:
         before += ALL_CORES
     chosen = any(word.partition("=")[0] in _FILES for word in words)
-    if not chosen and not (_directory(words, here) / STUDY).exists():
+    if not chosen and not (_find_directory(words, here) / STUDY).exists():
         # last, for it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
 
 
-def _directory(words: Sequence[str], here: Path) -> Path:
+def _find_directory(words: Sequence[str], here: Path) -> Path:
     """Returns the folder that Snakemake will work in, whose study is the default one."""
     return here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
 
@@ -114,7 +114,7 @@ def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
 
 def _check_files(words: Sequence[str], here: Path) -> None:
     """Raises ConfigError for a study's file that is not there: Snakemake has a traceback for it."""
-    for file in _values(words, *_FILES):
+    for file in _option_values(words, *_FILES):
         if not (here / file).exists():
             raise ConfigError(
                 f"--configfile {file}: no such file; correct it (targets stand before "
@@ -124,7 +124,7 @@ def _check_files(words: Sequence[str], here: Path) -> None:
             raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
 
 
-def _values(words: Sequence[str], *options: str) -> Iterator[str]:
+def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:
     """Yields the values of options that take all words up to the next one, or what is after `=`."""
     taking = False
     for word in words:
@@ -143,14 +143,14 @@ def _with_known_files(words: Sequence[str], root: Path, here: Path) -> Iterator[
     for word in words:
         if word.startswith("-"):
             option, _, value = word.partition("=")
-            yield f"{option}={_known(option, value, root, here)}" if value else word
+            yield f"{option}={_known_file(option, value, root, here)}" if value else word
         else:
-            yield _known(option, word, root, here)
+            yield _known_file(option, word, root, here)
             if option not in _FILES:
                 option = ""
 
 
-def _known(option: str, word: str, root: Path, here: Path) -> str:
+def _known_file(option: str, word: str, root: Path, here: Path) -> str:
     places = {"--profile": root / "profiles"} | dict.fromkeys(_FILES, root)
     folder = places.get(option)
     if folder is None or not word or (here / word).exists() or not (folder / word).exists():
@@ -158,7 +158,7 @@ def _known(option: str, word: str, root: Path, here: Path) -> str:
     return str(folder / word)
 
 
-def environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dict[str, str]:
+def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dict[str, str]:
     """Returns the variables for Snakemake and its jobs, which import the package of `root`."""
     result = {**variables, ROOT: str(root)}
     if root != project_root():

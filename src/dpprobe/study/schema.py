@@ -24,7 +24,7 @@ def study_schema() -> dict[str, Any]:
         ("backbones", "family", FAMILIES),
         ("methods", "head", METHODS),
     ):
-        choices = [_define(definitions, registry, key, name) for name in sorted(registry)]
+        choices = [_define_options(definitions, registry, key, name) for name in sorted(registry)]
         if field != "methods":
             choices.append(_catalog_schema(field))
         schema["properties"][field]["additionalProperties"] = {"anyOf": choices}
@@ -42,7 +42,7 @@ def study_schema() -> dict[str, Any]:
     return schema
 
 
-def _define(
+def _define_options(
     definitions: dict[str, Any], registry: Mapping[str, str], key: str, name: str
 ) -> dict[str, Any]:
     """Adds the schema of a registered `Options` to the definitions; returns a reference to it."""

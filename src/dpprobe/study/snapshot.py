@@ -21,7 +21,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.records import first_difference
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
-from dpprobe.versions import VERSIONS, edited
+from dpprobe.versions import VERSIONS, describe_edit
 
 # The key beside the study's own under which a snapshot has all else.
 RUN_KEY = "_run"
@@ -96,7 +96,7 @@ def check_run(recorded: Mapping[str, Any], study: Study) -> None:
     """
     now = {"versions": VERSIONS, "study": study.model_dump(mode="json")}
     if difference := first_difference({key: recorded.get(key) for key in now}, now):
-        raise ConfigError(edited(difference))
+        raise ConfigError(describe_edit(difference))
 
 
 def run_study(values: Mapping[str, Any]) -> Study:

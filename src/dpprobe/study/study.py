@@ -48,14 +48,14 @@ from dpprobe.study.options import (
 
 
 def _complete_dataset(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _complete(catalog.complete_dataset, value)
+    return _complete_options(catalog.complete_dataset, value)
 
 
 def _complete_backbone(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _complete(catalog.complete_backbone, value)
+    return _complete_options(catalog.complete_backbone, value)
 
 
-def _complete(
+def _complete_options(
     complete: Callable[[Mapping[str, Any]], Mapping[str, Any]], value: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Fills in the options of the catalog entry that a dataset or backbone names."""
@@ -222,7 +222,7 @@ class Study(_Analysed):
         self._check_names("papers.base", filter(None, [self.papers.base]), self.methods)
         few = self.few_shot.backbones if self.few_shot else None
         self._check_names("few_shot.backbones", few or (), self.backbones)
-        if not self.cells():
+        if not self.list_cells():
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
@@ -256,7 +256,7 @@ class Study(_Analysed):
 
     def _check_tracking(self) -> None:
         patterns = self.tracking.register_heads
-        names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.cells()]
+        names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.list_cells()]
         for pattern in () if isinstance(patterns, bool) else patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(
@@ -316,7 +316,7 @@ class Study(_Analysed):
         """Returns the name of all rows of each dataset whose near-duplicates are removed."""
         return before_removal(self.overlap, self.datasets)
 
-    def wholes(self) -> dict[str, str]:
+    def whole_datasets(self) -> dict[str, str]:
         """Returns the whole dataset of each one with a `subsample`, where the study has it.
 
         Where near-duplicates are removed, those before removal: they are looked for in each part.
@@ -324,7 +324,7 @@ class Study(_Analysed):
         removed = self.before_removal()
         datasets = {n: each for n, each in self.all_datasets().items() if n not in removed}
         tables = {
-            name: canonical_json(options.whole().preparation_params())
+            name: canonical_json(options.without_subsample().preparation_params())
             for name, options in datasets.items()
         }
         whole = {tables[name]: name for name in reversed(datasets) if not datasets[name].subsample}
@@ -409,7 +409,7 @@ class Study(_Analysed):
             if (epsilon in self.epsilons if method.private else epsilon == INFINITE)
         )
 
-    def cells(self, *datasets: str) -> list[Cell]:
+    def list_cells(self, *datasets: str) -> list[Cell]:
         """Returns the cells of some datasets, by default of all, in the order of the study."""
         jobs = [(epsilon, self.job_methods(epsilon)) for epsilon in self.job_epsilons()]
         return [

@@ -36,10 +36,10 @@ def check_study(study: Study) -> list[str]:
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]
     for name, dataset in study.datasets.items():
-        with report.part(f"datasets.{name}"):
+        with report.report_part(f"datasets.{name}"):
             _check_private(study, name, dataset, report)
     for name in study.releases:
-        with report.part(f"releases.{name}"):
+        with report.report_part(f"releases.{name}"):
             report.errors += _check_release(study, name)
             report.warnings += _warn_of_unmeasured(study, name)
     report.errors += [
@@ -50,17 +50,17 @@ def check_study(study: Study) -> list[str]:
     report.errors += [f"config: {fault}" for fault in network_faults(study)]
     public_files = PublicFiles(study)
     for name in study.methods:
-        with report.part(f"methods.{name}"):
-            public_files.check(name)
+        with report.report_part(f"methods.{name}"):
+            public_files.check_method(name)
     for name, dataset in study.public_datasets.items():
-        with report.part(f"public_datasets.{name}"):
+        with report.report_part(f"public_datasets.{name}"):
             _check_public(study, name, dataset, report)
     for name, backbone in study.backbones.items():
-        with report.part(f"backbones.{name}"):
-            backbone.check()
+        with report.report_part(f"backbones.{name}"):
+            backbone.check_files()
             for path in backbone.input_files():
                 public_files.check_weights(path)
-            report.warnings += [f"backbones.{name}: {line}" for line in backbone.warnings()]
+            report.warnings += [f"backbones.{name}: {line}" for line in backbone.list_warnings()]
     if report.errors:
         raise ConfigError("\n".join(report.errors))
     return report.warnings
@@ -74,7 +74,7 @@ class _Report:
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
+    def report_part(self, name: str) -> Iterator[None]:
         """Reports each line of a ConfigError of the block as an error of this part of the study."""
         try:
             yield
@@ -83,7 +83,7 @@ class _Report:
 
 
 def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
-    dataset.check()
+    dataset.check_files()
     _check_overwritten(study, name, dataset)
     rows = dataset.used_rows()
     multi_label = dataset.multi_label()
@@ -93,7 +93,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
         )
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
-    prompts.check(dataset.prompts)
+    prompts.check_prompts(dataset.prompts)
     report.errors += _check_labels(study, name, multi_label=multi_label)
     report.errors += _check_sizes(study, name, dataset, rows)
     report.errors += _check_engines(study, name)
@@ -123,7 +123,7 @@ def _check_release(study: Study, name: str) -> list[str]:
     faults = []
     if not method.private:
         faults.append(f"method {release.method}: it is not private; name another")
-    elif not method.exact and not method.tunes_network:
+    elif not method.is_exact and not method.tunes_network:
         faults.append(
             f"method {release.method}: its releases are not exact, which is for benchmarks alone; "
             "write engine: exact in it, or name another"
@@ -186,9 +186,9 @@ def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
 
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
     report.errors += _check_other_source(study, name, dataset)
-    dataset.check()
+    dataset.check_files()
     _check_overwritten(study, name, dataset)
-    sizes = dataset.expected()
+    sizes = dataset.expected_counts()
     counted = dataset.used_rows() if sizes.train or sizes.test else None
     report.errors += _check_sizes(study, name, dataset, counted)
     report.errors += _check_shards(study, name, dataset.used_rows())
@@ -225,7 +225,7 @@ def _check_sizes(
     study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
 ) -> list[str]:
     """Lists sizes that `expect` gives and the dataset does not have, as far as they are known."""
-    expected = dataset.expected().model_dump(exclude_none=True)
+    expected = dataset.expected_counts().model_dump(exclude_none=True)
     if not expected:
         return []
     key = "datasets" if name in study.datasets else "public_datasets"
@@ -371,10 +371,10 @@ def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) 
     """Lists methods that do not fit a dataset, such as a batch larger than its training split."""
     errors = []
     for name, method in study.methods.items():
-        if method.undecided or (multi_label and not method.multi_label):
+        if method.is_undecided or (multi_label and not method.multi_label):
             continue
         try:
-            check_counts(method.mechanisms(rows))
+            check_counts(method.list_mechanisms(rows))
         except ConfigError as error:
             errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
     return errors

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from dpprobe.errors import ConfigError
-from dpprobe.option_errors import validated
+from dpprobe.option_errors import validate_options
 from dpprobe.study.study import Study
 
 
@@ -19,7 +19,7 @@ def load_study(values: Mapping[str, Any]) -> Study:
     Raises:
       ConfigError: with one line for each thing that is wrong.
     """
-    return validated(Study, values, "config")
+    return validate_options(Study, values, "config")
 
 
 def check_yaml(path: Path) -> None:
@@ -59,15 +59,15 @@ def _parse_yaml(path: Path) -> yaml.Node | None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
     try:
-        return _compose(text)
+        return _compose_node(text)
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(f"{path}: {_fault(error)}") from None
+        raise ConfigError(f"{path}: {_describe_fault(error)}") from None
     except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
 
 
-def _compose(text: str) -> yaml.Node | None:
+def _compose_node(text: str) -> yaml.Node | None:
     """Returns the one document of a text, of which every value can be read."""
     yaml.safe_load(text)
     return yaml.compose(text, Loader=yaml.SafeLoader)
@@ -88,7 +88,7 @@ _CURES = {
 }
 
 
-def _fault(error: yaml.MarkedYAMLError) -> str:
+def _describe_fault(error: yaml.MarkedYAMLError) -> str:
     """Returns the place of an error in a YAML file, the error and its cure, as one line."""
     mark = error.problem_mark or error.context_mark
     problem = " ".join(str(error.problem or error.context).split())

@@ -1,7 +1,7 @@
 """Mirrors finished cells, and the study as a whole, into MLflow.
 
-Jobs write files; `ingest` and `ingest_study` read them. `docs/tracking.md` describes what a person
-sees.
+Jobs write files; `update_dataset` and `ingest_study` read them. `docs/tracking.md` describes what a
+person sees.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.colours import CLASS_COLOURS
-from dpprobe.results.cell_record import ACCURACY, measures, read_cell
+from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt
@@ -31,11 +31,11 @@ from dpprobe.tracking.runs import (
     summary_run,
 )
 from dpprobe.tracking.store import (
-    checkpoint,
-    initialise,
+    checkpoint_log,
+    create_tables,
+    hold_lock,
     is_server,
     lock_file,
-    locked,
     public_uri,
     readable_errors,
 )
@@ -55,7 +55,7 @@ RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
 STUDY_FOLDER = "_study"  # of a study's artifacts and its receipt; no dataset may be called so
 
 
-def ingest(
+def update_dataset(
     *,
     uri: str,
     study: str,
@@ -107,9 +107,9 @@ def ingest(
     info = read_info(dataset_info)
     cell_files = _read_cells(metrics_files, dataset)
     shared_tags = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
-    if info.untested:
-        shared_tags["untested_classes"] = f"{len(info.untested)} of {info.num_classes}"
-    measure = measures(cell_files).get(dataset, ACCURACY)
+    if info.untested_classes:
+        shared_tags["untested_classes"] = f"{len(info.untested_classes)} of {info.num_classes}"
+    measure = read_measures(cell_files).get(dataset, ACCURACY)
     source = dataset_input(dataset, info)
     audited = {(audit := AuditRecord.read(path)).key: (path, audit) for path in audits}
     groups = {(read := FairnessRecord.read(path)).backbone: (path, read) for path in fairness}
@@ -129,8 +129,8 @@ def ingest(
         # Those that MLflow draws by lot give several lines of a chart the same colour.
         colour = {RUN_COLOUR: CLASS_COLOURS[len(summaries) % len(CLASS_COLOURS)]}
         summaries.append(summary_run(group, study, shared_tags | colour, files, source))
-    with locked(lock_file(uri, lock, receipt)), readable_errors(uri):
-        initialise(uri)
+    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+        create_tables(uri)
         location = None if is_server(uri) else artifact_root / dataset
         client = MlflowClient(tracking_uri=uri)
         writer = Writer(client, study=study, commit=commit)
@@ -144,8 +144,8 @@ def ingest(
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
         models = register_heads(client, cell_files, writer.runs, study=study, which=register)
         retire_heads(client, study=study, dataset=dataset, runs=set(writer.runs.values()))
-        checkpoint(uri)
-    _finish(
+        checkpoint_log(uri)
+    _report_finish(
         receipt, writer, pages, uri=uri, study=study, dataset=dataset,
         artifact_root=None if location is None else artifact_root, models=models,
     )  # fmt: skip
@@ -173,7 +173,7 @@ def ingest_study(
       dataset_infos: dataset.json by dataset.
       figures: those that are of no one dataset.
       tables: all; those in a folder below `tables` keep it.
-      uri, artifact_root, receipt, lock, commit: as for `ingest`.
+      uri, artifact_root, receipt, lock, commit: as for `update_dataset`.
 
     Raises:
       TrackingError: when the store cannot be reached, opened or written.
@@ -184,16 +184,16 @@ def ingest_study(
         files.append((path, "tables" if folder == "tables" else f"tables/{folder}"))
     files += [(path, "figures") for path in figures]
     run = study_run(study, read_grid(summaries), dataset_infos, files)
-    with locked(lock_file(uri, lock, receipt)), readable_errors(uri):
-        initialise(uri)
+    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+        create_tables(uri)
         location = None if is_server(uri) else artifact_root / STUDY_FOLDER
         writer = Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)
         pages = {"studies": writer.write(studies_experiment(location, run), [run])}
-        for name in writer.retire(dataset_infos):
+        for name in writer.retire_datasets(dataset_infos):
             # its runs are current again when it is tracked again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
-        checkpoint(uri)
-    _finish(
+        checkpoint_log(uri)
+    _report_finish(
         receipt, writer, pages, uri=uri, study=study, dataset=STUDY_FOLDER,
         artifact_root=None if location is None else artifact_root,
     )  # fmt: skip
@@ -208,7 +208,7 @@ def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:
     return cell_files
 
 
-def _finish(
+def _report_finish(
     receipt: Path,
     writer: Writer,
     pages: Mapping[str, str],

@@ -56,10 +56,10 @@ def register_heads(
       Version by model name.
     """
     versions = {}
-    for path, record in choose(cells, which):
+    for path, record in choose_cells(cells, which):
         cell = cell_name(record)
         name = f"{study}.{cell.replace('/', '.')}"
-        versions[name] = _register(client, name, path, record, runs[f"{study}/{cell}"])
+        versions[name] = _register_version(client, name, path, record, runs[f"{study}/{cell}"])
     return versions
 
 
@@ -81,7 +81,7 @@ def retire_heads(client: MlflowClient, *, study: str, dataset: str, runs: Collec
             client.delete_registered_model_alias(model.name, CURRENT_ALIAS)
 
 
-def choose(cells: Sequence[CellFile], which: bool | Sequence[str]) -> list[CellFile]:
+def choose_cells(cells: Sequence[CellFile], which: bool | Sequence[str]) -> list[CellFile]:
     """Returns the cells whose heads are registered; those of networks are no heads on features."""
     cells = [(path, record) for path, record in cells if not record.tunes_network]
     if which is True:
@@ -96,19 +96,21 @@ def cell_name(record: CellRecord) -> str:
     return f"{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}"
 
 
-def _register(client: MlflowClient, name: str, path: Path, record: CellRecord, run_id: str) -> str:
+def _register_version(
+    client: MlflowClient, name: str, path: Path, record: CellRecord, run_id: str
+) -> str:
     """Returns the version of a head's current run, made if there is none."""
     _ensure_model(client, name, record)
     versions = client.search_model_versions(f"name = '{name}'")
     version = next((each for each in versions if each.run_id == run_id), None)
-    if version is None or not _loadable(client, run_id):
+    if version is None or not _is_loadable(client, run_id):
         _log_model(client, path, record, run_id)
     if version is None:
         version = client.create_model_version(
             name,
             source=f"runs:/{run_id}/{FOLDER}",
             run_id=run_id,
-            description=describe(path.parent, record),
+            description=describe_head(path.parent, record),
             tags={
                 "private": str(record.guaranteed).lower(),
                 "epsilon": record.cell.epsilon,
@@ -123,7 +125,7 @@ def _register(client: MlflowClient, name: str, path: Path, record: CellRecord, r
     return str(version.version)
 
 
-def _loadable(client: MlflowClient, run_id: str) -> bool:
+def _is_loadable(client: MlflowClient, run_id: str) -> bool:
     """Returns True if a run has the files of a model, and they name today's loader.
 
     An earlier dpprobe had its loader in another module, which can no longer be imported.
@@ -138,7 +140,7 @@ def _loadable(client: MlflowClient, run_id: str) -> bool:
 
 def _log_model(client: MlflowClient, path: Path, record: CellRecord, run_id: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        _save(Path(temporary), path.parent, record)
+        _save_model(Path(temporary), path.parent, record)
         client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
 
 
@@ -156,7 +158,7 @@ def _ensure_model(client: MlflowClient, name: str, record: CellRecord) -> None:
             raise
 
 
-def describe(cell: Path, record: CellRecord) -> str:
+def describe_head(cell: Path, record: CellRecord) -> str:
     """Returns what a reader of the registry must know of a head.
 
     Args:
@@ -173,7 +175,7 @@ def describe(cell: Path, record: CellRecord) -> str:
     )
 
 
-def _save(folder: Path, cell: Path, record: CellRecord) -> None:
+def _save_model(folder: Path, cell: Path, record: CellRecord) -> None:
     """Writes the model as MLflow stores one: our loader, the head's own file, a signature."""
     data = folder / "data"
     served_model.write_head(data, cell, record)

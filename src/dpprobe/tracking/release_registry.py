@@ -27,7 +27,7 @@ from mlflow.models import ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
-from dpprobe.artifacts import fingerprint, read_json
+from dpprobe.artifacts import hash_value, read_json
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,
@@ -36,18 +36,18 @@ from dpprobe.release.bundle import (
     bundle_digest,
     read_bundle,
 )
-from dpprobe.release.documents import tells
+from dpprobe.release.documents import is_telling
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, run_name
 from dpprobe.tracking.store import (
-    checkpoint,
-    initialise,
+    checkpoint_log,
+    create_tables,
+    hold_lock,
     is_server,
     lock_file,
-    locked,
     public_uri,
     readable_errors,
     search_all,
@@ -77,7 +77,7 @@ def register_release(
 
     Args:
       bundle: its folder.
-      uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.ingest`.
+      uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.update_dataset`.
 
     Returns:
       The receipt's content.
@@ -90,18 +90,18 @@ def register_release(
     digest = bundle_digest(bundle)
     name = content.facts.name
     run = release_run(content, study=study, digest=digest)
-    with locked(lock_file(uri, lock, receipt)), readable_errors(uri):
-        initialise(uri)
+    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+        create_tables(uri)
         location = None if is_server(uri) else artifact_root / RELEASES_FOLDER
         client = MlflowClient(tracking_uri=uri)
         writer = Writer(client, study=study)
-        older = f"{_key(study, name)}/"
+        older = f"{_result_key(study, name)}/"
         page = writer.write(
             releases_experiment(location, run), [run], outdates=lambda key: key.startswith(older)
         )
         model = model_name(study, name)
-        version = _register(client, model, content, writer.runs[run.key], digest)
-        checkpoint(uri)
+        version = _register_version(client, model, content, writer.runs[run.key], digest)
+        checkpoint_log(uri)
     write_receipt(
         receipt,
         {
@@ -149,13 +149,13 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         "unit": statement["ledger"]["unit"],
     }
     options = {
-        f"option_{key}" if key in named else key: _text(value)
+        f"option_{key}" if key in named else key: _text_of(value)
         for key, value in facts.head.options.items()
         if value is not None
     }
     return RunContents(
-        key=f"{_key(study, facts.name)}/{digest}",
-        content_hash=fingerprint(["release", digest]),
+        key=f"{_result_key(study, facts.name)}/{digest}",
+        content_hash=hash_value(["release", digest]),
         name=run_name(facts.name, "ε" + epsilon),
         note=(
             f"Release {facts.name}: {facts.head.method} on {facts.backbone.name} features of "
@@ -164,26 +164,26 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         ),
         params={**named, **options},
         tags={**named, "private": "true", "guarantee": guarantee, DIGEST: digest},
-        metrics=_metrics(statement),
+        metrics=_list_metrics(statement),
         artifacts=[],
     )
 
 
-def _text(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _key(study: str, release: str) -> str:
+def _result_key(study: str, release: str) -> str:
     return f"{study}/release/{release}"
 
 
-def _metrics(statement: Any) -> list[MetricValue]:
+def _list_metrics(statement: Any) -> list[MetricValue]:
     values = {
         "privacy/epsilon_target": statement["epsilon_target"],
         "privacy/epsilon_realised": rounded_up(statement["epsilon_realised"]),
     }
     evaluation = statement["evaluation"]
-    if evaluation is not None and tells(evaluation):
+    if evaluation is not None and is_telling(evaluation):
         title = f"evaluation/{evaluation['metric']}"
         low, high = evaluation["interval"]
         values |= {title: evaluation["value"], f"{title}_low": low, f"{title}_high": high}
@@ -192,7 +192,9 @@ def _metrics(statement: Any) -> list[MetricValue]:
     return [*((name, value, 0) for name, value in values.items()), *allows]
 
 
-def _register(client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str) -> str:
+def _register_version(
+    client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
+) -> str:
     """Returns the version of a bundle, made if there is none, and gives it the alias."""
     _ensure_model(client, name, bundle)
     search = partial(client.search_model_versions, f"name = '{name}'")
@@ -200,14 +202,14 @@ def _register(client: MlflowClient, name: str, bundle: Bundle, run_id: str, dige
         version for version in search_all(search) if version.tags.get(DIGEST) == digest
     ]
     version = next((each for each in versions if each.run_id == run_id), None)
-    if version is None or not _whole(client, run_id, bundle):
+    if version is None or not _is_whole(client, run_id, bundle):
         _log_model(client, run_id, bundle)
     if version is None:
         version = client.create_model_version(
             name,
             source=f"runs:/{run_id}/{FOLDER}",
             run_id=run_id,
-            description=description(bundle),
+            description=describe_release(bundle),
             tags={DIGEST: digest, "epsilon": f"{bundle.statement['epsilon_target']:g}"},
         )
         logger.info("MLflow: registered %s, version %s", name, version.version)
@@ -234,7 +236,7 @@ def _ensure_model(client: MlflowClient, name: str, bundle: Bundle) -> None:
             raise
 
 
-def description(bundle: Bundle) -> str:
+def describe_release(bundle: Bundle) -> str:
     """Returns the model card without its front matter, which is for the Hub."""
     card = (bundle.folder / CARD_FILE).read_text(encoding="utf-8")
     if card.startswith("---\n"):
@@ -242,13 +244,13 @@ def description(bundle: Bundle) -> str:
     return fit_to_tag(card.strip(), length=DESCRIPTION_LENGTH)
 
 
-def _files(bundle: Bundle) -> list[Path]:
+def _list_files(bundle: Bundle) -> list[Path]:
     """Lists the bundle's files, and nothing else that may lie in its folder."""
     paths = [bundle.folder / name for name in (*BUNDLE_FILES, SIGNATURE_FILE)]
     return [path for path in paths if path.is_file()]
 
 
-def _whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
+def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
     """Returns True if a run has the files of the model, the bundle's in their full size."""
     if f"{FOLDER}/{MLMODEL_FILE_NAME}" not in {
         item.path for item in client.list_artifacts(run_id, FOLDER)
@@ -256,20 +258,22 @@ def _whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
         return False
     folder = f"{FOLDER}/data/{DATA}"
     sizes = {item.path: item.file_size for item in client.list_artifacts(run_id, folder)}
-    return all(sizes.get(f"{folder}/{path.name}") == path.stat().st_size for path in _files(bundle))
+    return all(
+        sizes.get(f"{folder}/{path.name}") == path.stat().st_size for path in _list_files(bundle)
+    )
 
 
 def _log_model(client: MlflowClient, run_id: str, bundle: Bundle) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary, DATA)
         data.mkdir()
-        for path in _files(bundle):
+        for path in _list_files(bundle):
             shutil.copyfile(path, data / path.name)
-        _save(Path(temporary, FOLDER), data, bundle)
+        _save_model(Path(temporary, FOLDER), data, bundle)
         client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
 
 
-def _save(folder: Path, data: Path, bundle: Bundle) -> None:
+def _save_model(folder: Path, data: Path, bundle: Bundle) -> None:
     """Writes the model as MLflow stores one: our loader, the bundle's files, a signature."""
     facts = bundle.facts
     columns = [ColSpec("float", name) for name in value_columns(facts.class_names, facts.head.link)]

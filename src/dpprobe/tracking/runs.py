@@ -17,7 +17,7 @@ from mlflow.entities import Dataset, DatasetInput
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.artifacts import fingerprint, sha256_file
+from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.heads.registry import method_options
@@ -161,7 +161,7 @@ def cell_run(
     gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(
         key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
-        content_hash=fingerprint(
+        content_hash=hash_value(
             [VERSIONS["tracking"], record.content_hash, dict(shared_tags)]
             + ([sha256_file(audit[0])] if audit else [])
             + ([gaps] if gaps else [])
@@ -197,7 +197,7 @@ def cell_run(
             (path.with_name(STATEMENT_FILE), ""),
             *([(audit[0], "audit")] if audit else []),
         ],
-        drawn=(lambda: _confusion(path, record)) if drawn_names else None,
+        drawn=(lambda: _confusion_files(path, record)) if drawn_names else None,
         drawn_names=drawn_names,
         inputs=[source],
         seconds=record.seconds or 0.0,
@@ -222,7 +222,7 @@ def summary_run(
         for name in CURVES[record.headline]:
             if name not in record.summary:
                 continue
-            value = _rounded(record.summary[name].mean)
+            value = _round_value(record.summary[name].mean)
             metrics.append((f"{name}/eps_{record.cell.epsilon}", value, 0))
             if (step := steps.get(record.cell.epsilon_value)) is not None:
                 metrics.append((f"{name}/{AGAINST_EPSILON}", value, step))
@@ -230,8 +230,8 @@ def summary_run(
     epsilons = ", ".join(record.cell.epsilon for record in ordered)
     return RunContents(
         key="/".join((study, *cell.key[:3])),
-        content_hash=fingerprint(
-            [VERSIONS["tracking"], hashes, _hashes(artifacts), dict(shared_tags)]
+        content_hash=hash_value(
+            [VERSIONS["tracking"], hashes, _hash_files(artifacts), dict(shared_tags)]
         ),
         name=run_name(cell.method, cell.backbone),
         note=(
@@ -274,9 +274,11 @@ def study_run(
     metrics, sentences = [], []
     for best in best_private(grid, {}):
         name = f"{best.dataset}{BEST}{best.epsilon}"
-        metrics.append((name, _rounded(best.value / 100), 0))
+        metrics.append((name, _round_value(best.value / 100), 0))
         if best.gap is not None:
-            metrics.append((f"{best.dataset}/gap_eps_{best.epsilon}", _rounded(best.gap / 100), 0))
+            metrics.append(
+                (f"{best.dataset}/gap_eps_{best.epsilon}", _round_value(best.gap / 100), 0)
+            )
         sentences.append(
             f"- {best.dataset}, epsilon {best.epsilon}: {best.measure.title} "
             f"{best.value:.1f} % by {best.method} on {best.backbone}"
@@ -294,7 +296,7 @@ def study_run(
     datasets = ", ".join(infos)
     return RunContents(
         key=study,
-        content_hash=fingerprint([VERSIONS["tracking"], _hashes(artifacts), metrics]),
+        content_hash=hash_value([VERSIONS["tracking"], _hash_files(artifacts), metrics]),
         name=run_name(study),
         note="\n".join(
             [f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all of it.",
@@ -380,12 +382,14 @@ def curve_metrics(path: Path) -> list[MetricValue]:
     try:
         table = pq.read_table(path).to_pandas()
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
     result = []
     for column in ("train_loss", "test_accuracy", "test_auc"):
         # without the seeds that diverged it would be a mean of the others
         means = table.groupby("step")[column].mean(skipna=False).dropna()
-        result += [(f"curve/{column}", _rounded(value), int(step)) for step, value in means.items()]
+        result += [
+            (f"curve/{column}", _round_value(value), int(step)) for step, value in means.items()
+        ]
     return [item for item in result if math.isfinite(item[1])]
 
 
@@ -431,7 +435,7 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
             if name in record.seeds[0]:
                 values |= class_metrics(record.class_names, record.seeds, name)
     return [
-        (name, _rounded(value), 0)
+        (name, _round_value(value), 0)
         for name, value in values.items()
         if value is not None and math.isfinite(value)
     ]
@@ -455,11 +459,11 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
         values["audit/epsilon_lower"] = box.epsilon_lower
         values["audit/confidence"] = box.confidence
         values["audit/caught_factor"] = box.caught_factor
-    if audit.membership and (attack := audit.membership.attack()):
+    if audit.membership and (attack := audit.membership.find_attack()):
         values["attack/auc"] = attack.auc
         values["attack/tpr_at_fpr_0.001"] = attack.tpr_at_fpr.get("0.001")
     return [
-        (name, _rounded(value), 0)
+        (name, _round_value(value), 0)
         for name, value in values.items()
         if value is not None and math.isfinite(value)
     ]
@@ -468,13 +472,13 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
 def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValue]:
     """Lists the gaps between the groups of each attribute, by the metric that stands for it."""
     values: dict[str, float | None] = {}
-    compared = record.cell(cell.method, cell.epsilon)
+    compared = record.find_cell(cell.method, cell.epsilon)
     for attribute in compared.attributes if compared else ():
         metric = shown_metric(record, attribute.attribute)
         if metric is not None and (gap := attribute.gaps.get(metric)):
             title = f"fairness/{metric_name(attribute.attribute)}_{metric}"
             values |= {f"{title}_{part}": getattr(gap, part) for part in GAP_PARTS}
-    return [(name, _rounded(value), 0) for name, value in values.items() if value is not None]
+    return [(name, _round_value(value), 0) for name, value in values.items() if value is not None]
 
 
 def _audit_note(audit: AuditFile | None) -> str:
@@ -491,7 +495,7 @@ def _drawn_names(record: CellRecord) -> tuple[str, ...]:
     return ("confusion/counts.csv", *picture)
 
 
-def _confusion(path: Path, record: CellRecord) -> dict[str, str]:
+def _confusion_files(path: Path, record: CellRecord) -> dict[str, str]:
     """Counts which class is taken for which, over all seeds; or each label's right and wrong rows.
 
     Returns:
@@ -506,9 +510,9 @@ def _confusion(path: Path, record: CellRecord) -> dict[str, str]:
                 predictions, len(names), threshold=THRESHOLDS.get(link, 0.0)
             )
             return {"confusion/counts.csv": confusion.label_confusion_csv(counts, names)}
-        counts = confusion.confusion(predictions, len(names))
+        counts = confusion.count_confusion(predictions, len(names))
     except (OSError, ValueError) as error:
-        raise _unreadable(predictions, error) from None
+        raise _unreadable_error(predictions, error) from None
     title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {cell.epsilon}"
     return {
         "confusion/counts.csv": confusion.confusion_csv(counts, names),
@@ -516,13 +520,13 @@ def _confusion(path: Path, record: CellRecord) -> dict[str, str]:
     }
 
 
-def _unreadable(path: Path, error: Exception) -> TrackingError:
+def _unreadable_error(path: Path, error: Exception) -> TrackingError:
     return TrackingError(
         f"{path}: unreadable ({first_line(error)}); delete the cell's folder and run it again"
     )
 
 
-def _hashes(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
+def _hash_files(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
     return [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
 
 
@@ -532,6 +536,6 @@ def _private_tag(cells: Iterable[bool]) -> str:
     return "mixed" if len(values) > 1 else str(values == {True}).lower()
 
 
-def _rounded(value: float) -> float:
+def _round_value(value: float) -> float:
     """Rounds to four significant digits, as the table shows; metrics.json has all of them."""
     return float(f"{value:.4g}")

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.private_mark import marked
+from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord, read_statement
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class Head:
         They are a softmax over the classes, or a sigmoid for each label if a row may have several.
         Methods whose scores are no logits give the scores themselves.
         """
-        from dpprobe.heads.scoring import probabilities  # imports torch
+        from dpprobe.heads.scoring import compute_probabilities  # imports torch
 
         rows = np.ascontiguousarray(np.asarray(features), dtype=np.float32)
-        return probabilities(self.heads, rows, self.facts["link"])
+        return compute_probabilities(self.heads, rows, self.facts["link"])
 
 
 def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int = 0) -> None:
@@ -54,7 +54,7 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
     tensors = load_file(cell / WEIGHTS_FILE)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()}
-    metadata = marked(record.cell.model_dump(), record.options)
+    metadata = mark_metadata(record.cell.model_dump(), record.options)
     (folder / HEAD_FILE).write_bytes(save(chosen, metadata=metadata))
     statement = read_statement(cell / STATEMENT_FILE)
     write_json(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpprobe.data.table import EncodedImage, decode
+from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BundleFacts, read_bundle
 from dpprobe.release.prediction_table import label_of, value_columns
@@ -61,23 +61,23 @@ class ServedRelease:
           DataError: naming the row that has no image, or none that can be decoded.
           ConfigError: when the weights' file is not named.
         """
-        predictor = self._predictor(params or {})
+        predictor = self._make_predictor(params or {})
         values = images[COLUMN].tolist()
         parts = [np.empty((0, len(self.facts.class_names)), np.float32)]
         for start in range(0, len(values), CHUNK):
             chunk = enumerate(values[start : start + CHUNK], start)
-            parts.append(predictor.probabilities([read_image(value, row) for row, value in chunk]))
-        return table(np.concatenate(parts), self.facts)
+            parts.append(predictor.predict_images([read_image(value, row) for row, value in chunk]))
+        return make_table(np.concatenate(parts), self.facts)
 
-    def _predictor(self, params: Mapping[str, Any]) -> Predictor:
+    def _make_predictor(self, params: Mapping[str, Any]) -> Predictor:
         from dpprobe.release.predict import Predictor  # imports torch
 
-        checkpoint = self._checkpoint(params)
+        checkpoint = self._find_checkpoint(params)
         if checkpoint not in self._predictors:
-            self._predictors[checkpoint] = Predictor.load(self.folder, checkpoint=checkpoint)
+            self._predictors[checkpoint] = Predictor.load_bundle(self.folder, checkpoint=checkpoint)
         return self._predictors[checkpoint]
 
-    def _checkpoint(self, params: Mapping[str, Any]) -> Path | None:
+    def _find_checkpoint(self, params: Mapping[str, Any]) -> Path | None:
         """Returns the file of the backbone's weights; None where the bundle needs none."""
         backbone = self.facts.backbone
         if backbone.checkpoint is None:
@@ -110,10 +110,10 @@ def read_image(value: Any, row: int) -> Image.Image:
         raise DataError(f"row {row}: {value!r}; give a path, bytes, or text in base64")
     image = EncodedImage(row, data, path, str(row), hashlib.sha256(data).digest())
     try:
-        return decode(image, split="image")
+        return decode_image(image, split="image")
     except DataError as error:
         if path is None and isinstance(value, str):
-            raise _neither(value, row) from error
+            raise _neither_error(value, row) from error
         raise
 
 
@@ -121,15 +121,15 @@ def _from_base64(text: str, row: int) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
-        raise _neither(text, row) from None
+        raise _neither_error(text, row) from None
 
 
-def _neither(text: str, row: int) -> DataError:
+def _neither_error(text: str, row: int) -> DataError:
     shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
     return DataError(f"row {row}: {shown!r}: no such file here, and no image in base64")
 
 
-def table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.DataFrame:
+def make_table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.DataFrame:
     """Makes the output: `class`, then a column a class.
 
     Where an image may have several labels, `class` joins those above 1/2 by "|".

@@ -36,14 +36,14 @@ UNWRITABLE = re.compile("disk is full|disk I/O error|readonly database|unable to
 _TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at_checkpoints`
 
 
-def initialise(uri: str) -> None:
+def create_tables(uri: str) -> None:
     """Creates the store's tables if it has none. Not safe beside another first call.
 
     Raises:
       TrackingError: when the URI is of another kind or no server answers.
     """
     if is_server(uri):
-        reach(uri)
+        reach_server(uri)
         return
     database = sqlite_file(uri)
     if database is None:
@@ -56,10 +56,10 @@ def initialise(uri: str) -> None:
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
-    checkpoint(uri)
+    checkpoint_log(uri)
 
 
-def checkpoint(uri: str) -> None:
+def checkpoint_log(uri: str) -> None:
     """Moves the write-ahead log into the SQLite database, so that its file alone is whole."""
     database = sqlite_file(uri)
     if database is not None:
@@ -77,7 +77,7 @@ def _sync_at_checkpoints(database: Path) -> None:
         return
     _TUNED.add(database)
 
-    def tune(connection: Any, record: Any) -> None:  # noqa: ARG001
+    def tune_connection(connection: Any, record: Any) -> None:  # noqa: ARG001
         if not isinstance(connection, sqlite3.Connection):
             return
         opened = connection.execute("PRAGMA database_list").fetchone()[2]
@@ -85,7 +85,7 @@ def _sync_at_checkpoints(database: Path) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
 
-    event.listen(Engine, "connect", tune)
+    event.listen(Engine, "connect", tune_connection)
 
 
 def is_server(uri: str) -> bool:
@@ -101,7 +101,7 @@ def public_uri(uri: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def reach(uri: str) -> None:
+def reach_server(uri: str) -> None:
     """Fails at once if no server answers: MLflow's own retries take minutes.
 
     Any answer will do, even a request to log in. Certificates are checked as MLflow checks them.
@@ -137,7 +137,7 @@ def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Holds an exclusive lock on a file; the system frees it when the process ends.
 
     Raises:

@@ -67,10 +67,10 @@ def cells_experiment(
     params = ["method", "backbone", "epsilon", "seeds"]
     epsilon = nearest_to_one(run.params["epsilon"] for run in cells)
 
-    def views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
-        logged = _logged(cells) | other_metrics
+    def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
+        logged = _logged_metrics(cells) | other_metrics
         shown = [name for name in columns if name in logged]
-        view = _view(params, shown, headline, runs=cells)
+        view = _make_view(params, shown, headline, runs=cells)
         at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
         private = f'{view["searchFilter"]} and tags.private = "true"'
         grouped = view | {"groupBy": _by_param("epsilon")}
@@ -84,7 +84,7 @@ def cells_experiment(
         name=dataset,
         location=location / "cells" if location else None,
         note=f"Cells of {dataset}: one run a backbone, method and epsilon, all seeds together.",
-        views=views,
+        views=make_views,
     )
 
 
@@ -94,15 +94,15 @@ def summary_experiment(
     """Describes the experiment of a dataset's results over all epsilons."""
     prefix = f"{measure.headline}/eps_"
 
-    def views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
-        logged = _logged(summaries) | other_metrics
+    def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
+        logged = _logged_metrics(summaries) | other_metrics
         columns = sorted(
             (name for name in logged if name.startswith(prefix)),
             key=lambda name: epsilon_value(name.removeprefix(prefix)),
         )
         order = prefix + nearest_to_one(name.removeprefix(prefix) for name in columns)
-        view = _view(["method", "backbone"], columns, order, runs=summaries)
-        charts = _charts(measure.headline, columns, logged)
+        view = _make_view(["method", "backbone"], columns, order, runs=summaries)
+        charts = _make_charts(measure.headline, columns, logged)
         return {VIEW_KEY: view | charts | {NAME: "every method, by epsilon"}}
 
     return ExperimentContents(
@@ -112,24 +112,24 @@ def summary_experiment(
             f"Summary of {dataset}: one run a backbone and method, {measure.title} at each "
             "epsilon; steps of curves are 100 x epsilon."
         ),
-        views=views,
+        views=make_views,
     )
 
 
 def studies_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
     """Describes the experiment of all studies, of which this run is one."""
 
-    def views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
-        columns = best_columns(_logged([run]) | other_metrics)
+    def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
+        columns = best_columns(_logged_metrics([run]) | other_metrics)
         order = columns[0] if columns else ""
-        view = _view(["study", "datasets", "cells"], columns, order, runs=[run])
+        view = _make_view(["study", "datasets", "cells"], columns, order, runs=[run])
         return {VIEW_KEY: view | {NAME: "studies"}}
 
     return ExperimentContents(
         name=STUDIES,
         location=location,
         note="One run a study: its report and tables, the best private result at each epsilon.",
-        views=views,
+        views=make_views,
     )
 
 
@@ -142,7 +142,7 @@ def releases_experiment(location: Path | None, run: RunContents) -> ExperimentCo
         location=location,
         note="One run a release: its guarantee, what was measured of it under noise, its bundle.",
         views=lambda _: {
-            VIEW_KEY: _view(params, metrics, metrics[0], runs=[run]) | {NAME: "releases"}
+            VIEW_KEY: _make_view(params, metrics, metrics[0], runs=[run]) | {NAME: "releases"}
         },
     )
 
@@ -197,7 +197,7 @@ def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
     return json.dumps({**wanted, "createdAt": now, "updatedAt": now})
 
 
-def _view(
+def _make_view(
     params: Sequence[str],
     metrics: Sequence[str],
     order: str,
@@ -217,7 +217,7 @@ def _view(
         "selectedColumns": columns,
         "columnOrder": columns,
         "columnWidths": {
-            **{f"params.`{name}`": _width(name, runs) for name in params},
+            **{f"params.`{name}`": _column_width(name, runs) for name in params},
             **{f"metrics.`{name}`": max(100, 8 * len(name) + 30) for name in metrics},
         },
         "orderByKey": f"metrics.`{order}`",
@@ -234,7 +234,7 @@ def _by_param(name: str) -> dict[str, Any]:
     return {"aggregateFunction": "max", "groupByKeys": [key]}
 
 
-def _charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str, Any]:
+def _make_charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str, Any]:
     """Lays out the charts of a metric: against epsilon, then at each epsilon, in their order.
 
     MLflow adds those of other metrics, and titles each chart by its metric. Reordered sections it
@@ -282,11 +282,11 @@ def _charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str
     }
 
 
-def _width(param: str, runs: Sequence[RunContents]) -> int:
+def _column_width(param: str, runs: Sequence[RunContents]) -> int:
     """Returns the pixels that a column of params needs, within reason."""
     longest = max((len(run.params.get(param, "")) for run in runs), default=0)
     return min(260, max(80, 8 * max(longest, len(param)) + 30))
 
 
-def _logged(runs: Iterable[RunContents]) -> set[str]:
+def _logged_metrics(runs: Iterable[RunContents]) -> set[str]:
     return {name for item in runs for name, _, _ in item.metrics}

@@ -71,15 +71,15 @@ class Writer:
         Returns:
           The address of its page, below the address of the MLflow server.
         """
-        experiment = _experiment(self.client, wanted)
-        present = self._present(experiment)
+        experiment = _find_experiment(self.client, wanted)
+        present = self._read_present(experiment)
         with Progress(len(contents), label=f"MLflow {wanted.name}", unit="runs") as progress:
             for item in contents:
                 self._write_run(experiment, item, present.pop(item.key, []))
-                progress.advance(1)
+                progress.advance_by(1)
         for key, left in present.items():
             for run in left if outdates(key) else ():
-                self._mark(run, current=False)
+                self._mark_run(run, current=False)
         # After the runs: of two studies that are written at once, the last one sees both.
         now = self.client.get_experiment(experiment.experiment_id)
         for key, view in wanted.views(self._other_metrics(now)).items():
@@ -91,14 +91,14 @@ class Writer:
             f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
         )
 
-    def _present(self, experiment: Experiment) -> dict[str, list[Run]]:
+    def _read_present(self, experiment: Experiment) -> dict[str, list[Run]]:
         """Reads the study's runs once, finished or not; by result key."""
         runs: dict[str, list[Run]] = {}
-        for run in self._search([experiment.experiment_id], f"tags.study = '{self.study}'"):
+        for run in self._search_runs([experiment.experiment_id], f"tags.study = '{self.study}'"):
             runs.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
         return runs
 
-    def _search(self, experiments: Sequence[str], condition: str) -> Iterator[Run]:
+    def _search_runs(self, experiments: Sequence[str], condition: str) -> Iterator[Run]:
         search = partial(
             self.client.search_runs,
             list(experiments),
@@ -110,10 +110,10 @@ class Writer:
     def _other_metrics(self, experiment: Experiment) -> set[str]:
         """Returns the metrics of other studies' current runs: an experiment's views are for all."""
         condition = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
-        runs = self._search([experiment.experiment_id], condition)
+        runs = self._search_runs([experiment.experiment_id], condition)
         return {metric for run in runs for metric in run.data.metrics}
 
-    def retire(self, datasets: Iterable[str]) -> set[str]:
+    def retire_datasets(self, datasets: Iterable[str]) -> set[str]:
         """Marks the runs of datasets that the study no longer has.
 
         Args:
@@ -133,13 +133,13 @@ class Writer:
         if not others:
             return set()
         condition = f"tags.study = '{self.study}' and tags.{CURRENT} = 'true'"
-        left = list(self._search([*others], condition))
+        left = list(self._search_runs([*others], condition))
         names = {others[run.info.experiment_id] for run in left}
         # Aliases first: after a crash the runs are found again.
         for name in names:
             retire_heads(self.client, study=self.study, dataset=name, runs=())
         for run in left:
-            self._mark(run, current=False)
+            self._mark_run(run, current=False)
         return names
 
     def _write_run(self, experiment: Experiment, item: RunContents, present: list[Run]) -> None:
@@ -147,9 +147,9 @@ class Writer:
         if current is not None:
             self.kept += 1
             run_id = current.info.run_id
-            self._mark(current, current=True)
+            self._mark_run(current, current=True)
         else:
-            run_id = self._create(experiment, item)
+            run_id = self._create_run(experiment, item)
             if any(run.info.status == "FINISHED" for run in present):
                 self.replaced += 1
             else:
@@ -160,13 +160,13 @@ class Writer:
             if run.info.run_id != run_id:
                 self.client.delete_run(run.info.run_id)
 
-    def _mark(self, run: Run, *, current: bool) -> None:
+    def _mark_run(self, run: Run, *, current: bool) -> None:
         """Tags a run that is there already; a tag, unlike a param or a metric, can be changed."""
         value = "true" if current else "false"
         if run.data.tags.get(CURRENT) != value:
             self.client.set_tag(run.info.run_id, CURRENT, value)
 
-    def _create(self, experiment: Experiment, item: RunContents) -> str:
+    def _create_run(self, experiment: Experiment, item: RunContents) -> str:
         end = int(1000 * item.finished)
         curve = curve_metrics(item.history) if item.history else []
         run = self.client.create_run(
@@ -192,7 +192,7 @@ class Writer:
             self.client.log_batch(run_id, params=params[start : start + PARAMS_A_CALL])
         for start in range(METRICS_A_CALL, len(metrics), METRICS_A_CALL):
             self.client.log_batch(run_id, metrics[start : start + METRICS_A_CALL])
-        _upsert(lambda: self.client.log_inputs(run_id, list(item.inputs)))
+        _call_again(lambda: self.client.log_inputs(run_id, list(item.inputs)))
         for path, folder in item.artifacts:
             self._log_artifact(run, path, folder)
         for name, text in (item.drawn() if item.drawn else {}).items():
@@ -253,7 +253,7 @@ def _local_folder(run: Run) -> Path | None:
     return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
 
 
-def _experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
+def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
     """Returns the experiment, made or restored if need be, with its note.
 
     Raises:
@@ -264,7 +264,7 @@ def _experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
         client, wanted.name, location
     )
     if experiment.lifecycle_stage == "deleted":
-        restore(client, experiment)
+        restore_experiment(client, experiment)
     if location is not None and experiment.artifact_location != location:
         raise TrackingError(
             f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
@@ -290,7 +290,7 @@ def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Ex
         return other
 
 
-def restore(client: MlflowClient, experiment: Experiment) -> None:
+def restore_experiment(client: MlflowClient, experiment: Experiment) -> None:
     """Takes an experiment out of the trash, unless another writer just did."""
     try:
         client.restore_experiment(experiment.experiment_id)
@@ -300,10 +300,10 @@ def restore(client: MlflowClient, experiment: Experiment) -> None:
 
 
 def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str) -> None:
-    _upsert(lambda: client.set_experiment_tag(experiment.experiment_id, key, value))
+    _call_again(lambda: client.set_experiment_tag(experiment.experiment_id, key, value))
 
 
-def _upsert(call: Callable[[], None]) -> None:
+def _call_again(call: Callable[[], None]) -> None:
     """Calls again when refused: MLflow looks for a row, then inserts it.
 
     Between the two another writer of the server may insert the same, and the database refuses the

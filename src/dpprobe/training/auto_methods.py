@@ -31,7 +31,7 @@ def facts_of_plan(plan: Plan, *, dimension: int, classes: int, multi_label: bool
     )
 
 
-def decide(
+def decide_methods(
     methods: Mapping[str, MethodOptions],
     calibrated: Plans,
     facts: DataFacts,
@@ -54,12 +54,14 @@ def decide(
       All methods, decided, and the plans of all.
     """
     decided = {
-        name: options.resolved(facts) for name, options in methods.items() if options.undecided
+        name: options.resolve_choice(facts)
+        for name, options in methods.items()
+        if options.is_undecided
     }
     if not decided:
         return dict(methods), calibrated
     for name, options in decided.items():
-        logger.info("%s: head %s, chosen from public facts", name, options.trained.head)
+        logger.info("%s: head %s, chosen from public facts", name, options.trained_options.head)
     made = make_plans(
         decided,
         n=facts.n,

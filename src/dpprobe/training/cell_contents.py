@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save
 
 from dpprobe.artifacts import atomic_path
-from dpprobe.privacy.private_mark import marked
+from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.results.cell_record import (
     HISTORY_FILE,
     PREDICTIONS_FILE,
@@ -48,7 +48,7 @@ class CellContents:
     seconds: float = 0.0
 
 
-def merge(parts: Sequence[CellContents], seeds: int) -> CellContents:
+def merge_seeds(parts: Sequence[CellContents], seeds: int) -> CellContents:
     """Returns the first `seeds` seeds out of earlier and new ones, in order."""
     places = {
         index: (part, position) for part in parts for position, index in enumerate(part.indices)
@@ -87,11 +87,11 @@ def write_contents(
         tensors = {"weights": contents.weights, **contents.arrays}
         content = save(
             {name: np.ascontiguousarray(values) for name, values in tensors.items()},
-            metadata=marked(name.model_dump(), options),
+            metadata=mark_metadata(name.model_dump(), options),
         )
         temporary.write_bytes(content)  # save_file would hide the system's error
     with atomic_path(folder / PREDICTIONS_FILE) as temporary:
-        pq.write_table(_predictions(contents, features), temporary, compression="zstd")
+        pq.write_table(_make_predictions(contents, features), temporary, compression="zstd")
     with atomic_path(folder / HISTORY_FILE) as temporary:
         pq.write_table(pa.Table.from_pylist(contents.history, schema=HISTORY), temporary)
 
@@ -113,7 +113,7 @@ def read_contents(folder: Path, record: CellRecord) -> CellContents:
     )
 
 
-def _predictions(contents: CellContents, features: JobFeatures) -> pa.Table:
+def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table:
     rows, seeds = len(features.test_labels), len(contents.indices)
     classes = contents.scores.shape[2]
     flat = pa.array(contents.scores.astype(np.float32).reshape(-1))

@@ -20,10 +20,10 @@ from typing import Any
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
     atomic_path,
-    fingerprint,
+    flush_to_disk,
+    hash_value,
     read_json,
     sha256_file,
-    sync,
     when_there_is_room,
     write_json,
 )
@@ -36,7 +36,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.privacy.statement import Declared, statement
+from dpprobe.privacy.statement import Declared, make_statement
 from dpprobe.records import Difference, first_difference
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
@@ -48,7 +48,7 @@ from dpprobe.results.cell_record import (
     CellRecord,
     MetricSummary,
     SplitCounts,
-    disagreement,
+    find_disagreement,
     parse_cell,
 )
 from dpprobe.results.halves import half_values
@@ -99,7 +99,7 @@ class CellTask:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the cell's contents."""
-        return fingerprint(self.identity)
+        return hash_value(self.identity)
 
     @property
     def link(self) -> metrics.Link:
@@ -116,19 +116,19 @@ class CellTask:
             multi_label=self.train.multi_label,
         )
 
-    def seed(self, index: int) -> int:
+    def derive_seed(self, index: int) -> int:
         """Returns the seed of one repetition, derived from the identity: no other cell has it."""
         return cell_seed(self.identity, index)
 
     @cached_property
     def statement(self) -> dict[str, Any]:
         """The privacy statement as it reads back from its file."""
-        values = statement(
+        values = make_statement(
             self.plan,
             method=self.name.method,
             options=self.options.model_dump(mode="json"),
             mode=self.mode,
-            seeds=[self.seed(index) for index in range(self.seeds)],
+            seeds=[self.derive_seed(index) for index in range(self.seeds)],
             public_data={
                 "backbone": self.train.backbone,
                 "backbone_options": self.train.backbone_options,
@@ -154,15 +154,15 @@ class CellTask:
 
     def is_current(self) -> bool:
         """Returns True if the published or the staged cell holds exactly these seeds, whole."""
-        return self.finished() is not None
+        return self.find_finished() is not None
 
-    def finished(self) -> Path | None:
+    def find_finished(self) -> Path | None:
         """Returns the folder that holds the current cell, None where neither does."""
         for folder in (self.staged, self.published):
-            record = self._whole(folder)
+            record = self._read_whole(folder)
             if (
                 record
-                and self._disagreement(record) is None
+                and self._find_disagreement(record) is None
                 and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
                 and record.format_version == CELL_FORMAT_VERSION
                 and record.headline == self.headline
@@ -172,23 +172,23 @@ class CellTask:
                 return folder
         return None
 
-    def reusable(self) -> CellContents | None:
+    def find_reusable(self) -> CellContents | None:
         """Returns the seeds that an earlier run trained for this very fingerprint."""
         for folder in (self.staged, self.published):
-            if record := self._whole(folder):
+            if record := self._read_whole(folder):
                 return read_contents(folder, record)
         return None
 
-    def _whole(self, folder: Path) -> CellRecord | None:
+    def _read_whole(self, folder: Path) -> CellRecord | None:
         """Returns the record of a cell that is whole and was made from this very identity."""
         record = whole_cell(folder, self.fingerprint)
         if record is None:
             return None
         try:
-            recorded = method_options(record.options).identity()
+            recorded = method_options(record.options).identity_options()
         except ConfigError:
             recorded = {}
-        if difference := first_difference(recorded, self.options.identity()):
+        if difference := first_difference(recorded, self.options.identity_options()):
             logger.warning(
                 "%s: its record says %s: %s; the cell is trained again",
                 folder,
@@ -198,9 +198,9 @@ class CellTask:
             return None
         return record
 
-    def _disagreement(self, record: CellRecord) -> Difference | None:
+    def _find_disagreement(self, record: CellRecord) -> Difference | None:
         """Returns where a record differs from the cell that is asked for."""
-        return disagreement(
+        return find_disagreement(
             record.model_dump(mode="json"),
             options=self.options.model_dump(mode="json"),
             seeds=self.seeds,
@@ -210,7 +210,7 @@ class CellTask:
             unit=self.plan.unit,
         )
 
-    def stage(self, contents: CellContents, features: JobFeatures) -> None:
+    def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
         """Writes a whole cell to its staging folder, and waits for room where there is none.
 
         Raises:
@@ -224,25 +224,27 @@ class CellTask:
 
     def _write_staged(self, contents: CellContents, features: JobFeatures) -> None:
         """Writes a cell beside its staging folder, and puts it there when it is whole."""
-        self._drop(self._partial)
+        self._drop_folder(self._partial_folder)
         try:
-            self._partial.mkdir()
+            self._partial_folder.mkdir()
             options = self.options.model_dump(mode="json")
-            write_contents(self._partial, contents, features, name=self.name, options=options)
-            write_json(self._partial / STATEMENT_FILE, self.statement)
-            self._record(contents, features).write(self._partial / METRICS_FILE)
-            self._drop(self.staged)
-            self._partial.replace(self.staged)
+            write_contents(
+                self._partial_folder, contents, features, name=self.name, options=options
+            )
+            write_json(self._partial_folder / STATEMENT_FILE, self.statement)
+            self._make_record(contents, features).write(self._partial_folder / METRICS_FILE)
+            self._drop_folder(self.staged)
+            self._partial_folder.replace(self.staged)
         finally:
-            self._drop(self._partial)
+            self._drop_folder(self._partial_folder)
 
-    def publish(self) -> None:
+    def publish_cell(self) -> None:
         """Moves a staged cell to its place, or marks the published one as seen by this run.
 
         Raises:
           DiskError: if the files of a cell that was staged read back differently.
         """
-        folder = self.finished()
+        folder = self.find_finished()
         if folder is None:
             raise DiskError(
                 f"{self.staged}: its files read back other than they were written, as on a mounted "
@@ -261,32 +263,32 @@ class CellTask:
                 for name in reversed(files):
                     temporary = stack.enter_context(atomic_path(self.published / name))
                     shutil.copyfile(self.staged / name, temporary)
-                    sync(temporary)
-        self._drop(self.staged)
-        self._drop(self._partial)
+                    flush_to_disk(temporary)
+        self._drop_folder(self.staged)
+        self._drop_folder(self._partial_folder)
 
     @property
-    def _partial(self) -> Path:
+    def _partial_folder(self) -> Path:
         """The folder in which a staged cell is written."""
         return self.staged.with_name(self.staged.name + PARTIAL_SUFFIX)
 
     @staticmethod
-    def _drop(folder: Path) -> None:
+    def _drop_folder(folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
 
-    def _record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
+    def _make_record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
         """Returns the record of a cell whose other files are written."""
         plan = self.plan
-        seeds, summary = self._evaluate(contents, features)
-        files = {name: sha256_file(self._partial / name) for name in PAYLOAD_FILES}
+        seeds, summary = self._evaluate_seeds(contents, features)
+        files = {name: sha256_file(self._partial_folder / name) for name in PAYLOAD_FILES}
         noise = [mechanism.noise_multiplier for mechanism in plan.mechanisms]
         return CellRecord(
             cell=self.name,
             head=self.options.head,
             private=plan.private,
             fingerprint=self.fingerprint,
-            content_hash=fingerprint(
+            content_hash=hash_value(
                 {"fingerprint": self.fingerprint, "files": files, "headline": self.headline}
             ),
             delta=plan.delta if plan.private else None,
@@ -294,7 +296,7 @@ class CellTask:
             realised_epsilon=plan.realised_epsilon if self.statement["private"] else None,
             options=self.options.model_dump(mode="json"),
             rows=SplitCounts(train=features.train.rows, test=len(features.test_labels)),
-            units=_patients(self.train, features),
+            units=_count_patients(self.train, features),
             unit=plan.unit,
             n=plan.n,
             accountant=plan.accountant if plan.private else None,
@@ -316,7 +318,7 @@ class CellTask:
             seconds=None if plan.selection else round(contents.seconds, 3),
         )
 
-    def _evaluate(
+    def _evaluate_seeds(
         self, contents: CellContents, features: JobFeatures
     ) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
         """Computes the metrics of each seed, and of each metric its summary over seeds."""
@@ -324,7 +326,7 @@ class CellTask:
         seeds = [
             {
                 "index": index,
-                **metrics.evaluate(
+                **metrics.evaluate_scores(
                     contents.scores[position],
                     labels,
                     link=link,
@@ -346,9 +348,9 @@ class CellTask:
         if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
             for seed, each in zip(seeds, priors, strict=True):
                 seed[CLASS_PRIORS] = each.tolist()
-        summary = uncertainty.summarise(
+        summary = uncertainty.summarise_records(
             seeds,
-            correct=metrics.hits(contents.scores[0], labels, link=link),
+            correct=metrics.right_predictions(contents.scores[0], labels, link=link),
             labels=labels,
             scores=contents.scores[0],
             units=features.test_units,
@@ -357,7 +359,7 @@ class CellTask:
         return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
 
 
-def _patients(train: FeatureStore, features: JobFeatures) -> SplitCounts | None:
+def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts | None:
     """Counts the patients of the two splits; None where the dataset does not name them."""
     trained, tested = count_units(unit_codes(train.units)), count_units(features.test_units)
     if trained is None or tested is None:

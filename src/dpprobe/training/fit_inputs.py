@@ -55,7 +55,7 @@ class FitInputs:
                 f"{self.store.path}: unit: patient, and its rows name no patients; delete it and "
                 "run again"
             )
-        return Units.of(self.store.units)
+        return Units.number_units(self.store.units)
 
     @property
     def n(self) -> int:

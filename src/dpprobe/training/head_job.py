@@ -21,11 +21,11 @@ from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Observe
 from dpprobe.heads.rows import Transform
-from dpprobe.heads.scoring import products, score_rows
-from dpprobe.privacy.machine_code import MachineCode, processor
+from dpprobe.heads.scoring import compute_scores, score_rows
+from dpprobe.privacy.machine_code import MachineCode, processor_name
 from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
-from dpprobe.training.cell_contents import CellContents, merge
+from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import (
     JobFeatures,
@@ -66,14 +66,14 @@ def train_job(
         job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
     )
     kind = identity_device(device)
-    tasks = [opened.task(name, device=kind) for name in opened.planned]
+    tasks = [opened.make_task(name, device=kind) for name in opened.planned_methods]
     stale = [task for task in tasks if not task.is_current()]
     for task in stale:
         opened.check_stale(task)
     errors: dict[str, Exception] = {}
     if stale:
         logger.info(
-            "processor %s; machine code %s", processor(), ", ".join(sorted(MachineCode.ready))
+            "processor %s; machine code %s", processor_name(), ", ".join(sorted(MachineCode.ready))
         )
         features = read_job_features(
             opened.inputs,
@@ -83,10 +83,10 @@ def train_job(
             headline=stale[0].headline,
         )
         errors = _train_all(stale, features)
-    if opened.failures or errors:
-        raise _failure(opened.failures, errors)
+    if opened.failure_reasons or errors:
+        raise _make_failure(opened.failure_reasons, errors)
     for task in tasks:
-        task.publish()
+        task.publish_cell()
 
 
 def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
@@ -104,7 +104,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
     return errors
 
 
-def _failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
+def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
     """Returns the error of a job: a line for each method without a plan or with an error."""
     reasons: dict[str, object] = dict(unplanned)
     for method, error in errors.items():
@@ -116,30 +116,30 @@ def _failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> D
 
 def _train_cell(task: CellTask, features: JobFeatures) -> None:
     """Trains the seeds that a cell lacks, and stages the whole cell."""
-    earlier = task.reusable()
+    earlier = task.find_reusable()
     done = earlier.indices if earlier else ()
     missing = [index for index in range(task.seeds) if index not in done]
     if missing:
         logger.info("%s: training seeds %s", task.name.method, ", ".join(map(str, missing)))
-    trained = _fit(task, features, missing) if missing else None
-    contents = merge([part for part in (earlier, trained) if part], task.seeds)
-    task.stage(contents, features)
+    trained = _fit_seeds(task, features, missing) if missing else None
+    contents = merge_seeds([part for part in (earlier, trained) if part], task.seeds)
+    task.stage_cell(contents, features)
 
 
-def _fit(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
+def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
     """Trains the seeds of these indices and scores the test rows."""
     started = time.perf_counter()
     fitted = fit_heads(
         task.options,
         features.train,
         task.plan,
-        [task.seed(index) for index in indices],
-        record=_observer(features, task.link),
+        [task.derive_seed(index) for index in indices],
+        record=_make_observer(features, task.link),
     )
     return CellContents(
         indices=tuple(indices),
         weights=fitted.weights,
-        arrays=fitted.arrays(),
+        arrays=fitted.released_arrays(),
         scores=np.concatenate(
             [score_rows(fitted, block) for _, block in features.test_blocks()], 1
         ),
@@ -149,14 +149,14 @@ def _fit(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellC
     )
 
 
-def _observer(features: JobFeatures, link: metrics.Link) -> Observe:
+def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
     """Returns the function that tests the heads in training: accuracy, and AUC if there is one."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
     each = row_weights(features.test_units)
     weights_of = None if each is None else torch.from_numpy(each).to(labels.device)
     total = len(labels) if each is None else float(each.sum())
 
-    def count(
+    def measure_accuracy(
         step: int,  # noqa: ARG001
         weights: torch.Tensor,
         transform: Transform,
@@ -165,17 +165,18 @@ def _observer(features: JobFeatures, link: metrics.Link) -> Observe:
         hits = torch.zeros(len(weights), dtype=kind, device=weights.device)
         for start, block in features.test_blocks():
             window = slice(start, start + len(block))
-            right = products(weights, transform(block)).argmax(2) == labels[window]
+            right = compute_scores(weights, transform(block)).argmax(2) == labels[window]
             hits += right.sum(1) if weights_of is None else right.double() @ weights_of[window]
         return {"test_accuracy": (hits / total).tolist()}
 
-    def rank(
+    def measure_auc(
         step: int,  # noqa: ARG001
         weights: torch.Tensor,
         transform: Transform,
     ) -> dict[str, list[float]]:
         blocks = [
-            products(weights, transform(block)).cpu().numpy() for _, block in features.test_blocks()
+            compute_scores(weights, transform(block)).cpu().numpy()
+            for _, block in features.test_blocks()
         ]
         tested = [
             metrics.training_metrics(
@@ -185,4 +186,4 @@ def _observer(features: JobFeatures, link: metrics.Link) -> Observe:
         ]
         return {name: [seed[name] for seed in tested] for name in tested[0]}
 
-    return rank if features.ranked or features.multi_label else count
+    return measure_auc if features.ranked or features.multi_label else measure_accuracy

@@ -13,7 +13,7 @@ import torch
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.training_set import TrainingSet, chunks
+from dpprobe.heads.training_set import TrainingSet, chunk_rows
 from dpprobe.results.halves import Halves, split_rows
 from dpprobe.results.metrics import ranked_labels
 from dpprobe.results.unit_counts import unit_codes
@@ -58,10 +58,10 @@ class JobFeatures:
     def test_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields the test rows in order, on the device that trains: (first row, [m, d])."""
         if isinstance(self.test, torch.Tensor):
-            for start, stop in chunks(len(self.test), 4 * self.test.shape[1]):
+            for start, stop in chunk_rows(len(self.test), 4 * self.test.shape[1]):
                 yield start, self.test[start:stop]
         else:
-            for start, block in self.test.blocks(STREAMED_ROWS):
+            for start, block in self.test.read_blocks(STREAMED_ROWS):
                 yield start, torch.from_numpy(block).to(self.train.device)
 
 

@@ -51,14 +51,14 @@ class NetworkFiles:
     tables: tuple[Path, Path] | None = None
 
     @classmethod
-    def of(cls, backbone: BackboneOptions, given: Any) -> NetworkFiles:
+    def of_input(cls, backbone: BackboneOptions, given: Any) -> NetworkFiles:
         """Returns the files that a rule's input names."""
         return cls(
             backbone=backbone,
             train=Path(given.train),
             test=Path(given.test),
-            cuts=_pair(given.cuts),
-            tables=_pair(getattr(given, "tables", ())),
+            cuts=_path_pair(given.cuts),
+            tables=_path_pair(getattr(given, "tables", ())),
         )
 
     @cached_property
@@ -69,7 +69,7 @@ class NetworkFiles:
         train, test = self.cuts
         return FeatureStore(train), FeatureStore(test)
 
-    def identity(self) -> dict[str, Any]:
+    def network_identity(self) -> dict[str, Any]:
         """Returns what decides a network beside features, options and plan."""
         stores = self.cut_stores
         return {
@@ -137,7 +137,7 @@ def open_network_job(
         job, train=files.train, test=files.test, plans=plans, cells=cells, overlap=overlap,
         tables=tables,
     )  # fmt: skip
-    for method, reason in opened.failures.items():
+    for method, reason in opened.failure_reasons.items():
         raise DpprobeError(f"{method}: {reason}")
     return opened
 
@@ -147,8 +147,8 @@ def network_task(
 ) -> CellTask:
     """Returns the cell that networks of a job are the seeds of, with its identity."""
     (method,) = opened.job.methods
-    return opened.task(
-        method, device=device, more={"network": files.identity(), "chosen": dict(chosen)}
+    return opened.make_task(
+        method, device=device, more={"network": files.network_identity(), "chosen": dict(chosen)}
     )
 
 
@@ -164,7 +164,7 @@ def is_of(record: NetworkRecord, task: CellTask, index: int, folder: Path) -> bo
     return difference is None
 
 
-def _pair(paths: Sequence[str]) -> tuple[Path, Path] | None:
+def _path_pair(paths: Sequence[str]) -> tuple[Path, Path] | None:
     if not paths:
         return None
     train, test = map(Path, paths)

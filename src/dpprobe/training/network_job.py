@@ -24,8 +24,8 @@ from safetensors.torch import save
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
     atomic_path,
+    flush_to_disk,
     sha256_file,
-    sync,
     when_there_is_room,
     write_json,
 )
@@ -41,7 +41,7 @@ from dpprobe.finetune.tuned_network import TunedNetwork, load_tuned_state, trans
 from dpprobe.finetune.tuned_trials import tuned_network
 from dpprobe.heads import tuned
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.private_mark import marked
+from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics
 from dpprobe.results.network_record import (
@@ -83,7 +83,7 @@ class Limits:
     checkpoint_minutes: float = 5.0
 
     @classmethod
-    def of(cls, study: Study, *, threads: int) -> Limits:
+    def of_study(cls, study: Study, *, threads: int) -> Limits:
         """Returns what a study says, with a job's threads."""
         return cls(
             device=study.device,
@@ -139,11 +139,11 @@ def tune_network(
         memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
     )  # fmt: skip
     started = time.monotonic()
-    seed = task.seed(index)
-    network = material.network(seed)
-    material.check(network)
-    trained, best = _train(task, options, network, material, seed, checkpoints, limits)
-    _publish(
+    seed = task.derive_seed(index)
+    network = material.make_network(seed)
+    material.check_gradients(network)
+    trained, best = _train_network(task, options, network, material, seed, checkpoints, limits)
+    _publish_network(
         folder,
         task=task,
         index=index,
@@ -163,7 +163,7 @@ def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options | tuned.Op
     if isinstance(options, tuned.Options):
         return options
     assert isinstance(options, Options)
-    return options.trial(chosen) if options.search is not None else options
+    return options.make_trial(chosen) if options.search is not None else options
 
 
 def plan_for(plan: Plan, options: Options | tuned.Options) -> Plan:
@@ -173,11 +173,11 @@ def plan_for(plan: Plan, options: Options | tuned.Options) -> Plan:
     """
     if isinstance(options, tuned.Options):
         return plan
-    norms = {item.name: item.sensitivity for item in options.mechanisms(plan.n)}
+    norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return tuned.with_norms(plan, norms)
 
 
-def _train(
+def _train_network(
     task: CellTask,
     options: Options | tuned.Options,
     network: TunedNetwork,
@@ -190,24 +190,24 @@ def _train(
     plan = plan_for(task.plan, options)
     releases = Releases(plan, [seed], torch.device(material.device))
     label = f"{task.name.method} eps {task.name.epsilon}"
-    inputs = material.train(seed)
+    inputs = material.make_train_inputs(seed)
     if isinstance(options, tuned.Options):
         trained, best = tuned_network(
             options,
-            lambda trial, trial_seed: material.network(trial_seed, trial),
+            lambda trial, trial_seed: material.make_network(trial_seed, trial),
             inputs,
             releases,
             seed=seed,
             checkpoint=checkpoints,
             physical_batch=limits.physical_batch,
             label=label,
-            start=partial(_start, material) if material.base.probe else None,
+            start=partial(_start_network, material) if material.base.probe else None,
         )
         load_tuned_state(network, trained.state)
-        releases.check()
+        releases.check_counts()
         return trained, best
     if options.probe is not None:
-        _start(material, options, network, releases)
+        _start_network(material, options, network, releases)
     trained = train_network(
         options,
         network,
@@ -215,31 +215,33 @@ def _train(
         releases,
         checkpoint=checkpoints,
         physical_batch=limits.physical_batch,
-        record=curve(material.test, link=task.link, rows=limits.physical_batch),
+        record=make_curve(material.test, link=task.link, rows=limits.physical_batch),
         label=label,
     )
-    releases.check()
+    releases.check_counts()
     return trained, {}
 
 
-def _start(material: Material, options: Options, network: TunedNetwork, releases: Releases) -> None:
+def _start_network(
+    material: Material, options: Options, network: TunedNetwork, releases: Releases
+) -> None:
     """Releases the head that a network starts from."""
     (seed,) = releases.seeds
     start_from(network, *fit_probe(options, material.features, releases, seed))
 
 
-def curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
+def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
     """Returns the function that measures a network in training, on some test rows."""
     index = np.arange(test.rows)
     if test.rows > CURVE_ROWS:
         index = index[np.linspace(0, test.rows - 1, CURVE_ROWS).round().astype(np.int64)]
     labels = test.labels.cpu().numpy()[index]
 
-    def measure(step: int, network: TunedNetwork) -> dict[str, float]:  # noqa: ARG001
+    def measure_network(step: int, network: TunedNetwork) -> dict[str, float]:  # noqa: ARG001
         scores = scores_of(network, test, rows=rows, index=index)
         return metrics.training_metrics(scores, labels, link=link, units=None)
 
-    return measure
+    return measure_network
 
 
 def scores_of(
@@ -265,7 +267,7 @@ def scores_of(
     return np.ascontiguousarray(scores)
 
 
-def _publish(
+def _publish_network(
     folder: Path,
     *,
     task: CellTask,
@@ -280,11 +282,13 @@ def _publish(
     """Writes a network beside its folder, and puts it there by renames, the record last."""
     options = task.options.model_dump(mode="json")
     tensors = {name: value.contiguous() for name, value in trained.state.items()}
-    content = save({**tensors, **statistics}, metadata=marked(task.name.model_dump(), options))
+    content = save(
+        {**tensors, **statistics}, metadata=mark_metadata(task.name.model_dump(), options)
+    )
     part = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
     folder.parent.mkdir(parents=True, exist_ok=True)
 
-    def write() -> None:
+    def write_files() -> None:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         (part / STATE_FILE).write_bytes(content)
@@ -303,10 +307,10 @@ def _publish(
             files={name: sha256_file(part / name) for name in PAYLOAD_FILES},
         ).write(part / RECORD_FILE)
 
-    when_there_is_room(folder.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write)
+    when_there_is_room(folder.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write_files)
     folder.mkdir(exist_ok=True)
     for name in reversed(NETWORK_FILES):  # the record last
         with atomic_path(folder / name) as temporary:
             (part / name).replace(temporary)
-            sync(temporary)
+            flush_to_disk(temporary)
     shutil.rmtree(part)

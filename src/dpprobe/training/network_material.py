@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.loading import load
+from dpprobe.backbones.loading import load_backbone
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
@@ -60,9 +60,11 @@ class Material:
     @cached_property
     def backbone(self) -> Backbone:
         """The backbone, on the CPU in float32."""
-        return load(self.files.backbone, runtime=Runtime(device="cpu", precision="float32"))
+        return load_backbone(
+            self.files.backbone, runtime=Runtime(device="cpu", precision="float32")
+        )
 
-    def network(self, seed: int, options: Options | None = None) -> TunedNetwork:
+    def make_network(self, seed: int, options: Options | None = None) -> TunedNetwork:
         """Returns a network at its start; its random initial values are of a seed."""
         options = options or self.base
         # statistics that a probe releases are not there before it is
@@ -76,9 +78,9 @@ class Material:
             transform=Transform(normalize),
         )
 
-    def train(self, seed: int) -> Inputs:
+    def make_train_inputs(self, seed: int) -> Inputs:
         """Returns the training rows; a seed has views of its own."""
-        return self._inputs(0, self.inputs.units, seed)
+        return self._make_inputs(0, self.inputs.units, seed)
 
     @cached_property
     def features(self) -> TrainingSet:
@@ -88,9 +90,9 @@ class Material:
     @cached_property
     def test(self) -> Inputs:
         """The test rows."""
-        return self._inputs(1, None, None)
+        return self._make_inputs(1, None, None)
 
-    def _inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
+    def _make_inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
         """Returns the rows of a split, with views where there is a seed for them."""
         store, base = self.stores[split], self.base
         _check_weights(store, self.backbone)
@@ -116,11 +118,11 @@ class Material:
             units=units,
             threads=self.threads,
         )
-        if not np.array_equal(table.labels(), np.asarray(store.labels)):
+        if not np.array_equal(table.read_labels(), np.asarray(store.labels)):
             raise DataError(f"{store.path}: rows of another table; delete it and run again")
         return inputs
 
-    def check(self, network: TunedNetwork) -> None:
+    def check_gradients(self, network: TunedNetwork) -> None:
         """Holds a network against one-example gradients, on rows that are nobody's.
 
         Raises:

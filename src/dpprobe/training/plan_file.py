@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import check_not_newer, fingerprint, read_json, write_json
+from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import (
     calibrate,
-    price,
     price_of_group,
+    price_plan,
     round_up,
     second_opinions,
 )
@@ -87,7 +87,7 @@ def write_plans(
     if warning := delta_warning(delta, n, unit=unit):
         logger.warning("%s", warning)
     made = make_plans(
-        {name: options for name, options in methods.items() if not options.undecided},
+        {name: options for name, options in methods.items() if not options.is_undecided},
         n=n,
         epsilon=epsilon,
         delta=delta,
@@ -99,14 +99,14 @@ def write_plans(
     )
     if made.failures and len(made.failures) == len(methods):
         raise PrivacyError("\n".join(f"{name}: {why}" for name, why in made.failures.items()))
-    entries = {name: _entry(name, made) for name in methods if not methods[name].undecided}
+    entries = {name: _make_entry(name, made) for name in methods if not methods[name].is_undecided}
     record = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "seeds": seeds,
         "methods": entries,
     }
-    write_json(output, {**record, "sha256": fingerprint(record)})
+    write_json(output, {**record, "sha256": hash_value(record)})
 
 
 def make_plans(
@@ -140,16 +140,16 @@ def make_plans(
                 unit=unit,
                 patients=patients,
             )
-            together[name] = _together(plan, seeds)
+            together[name] = _price_together(plan, seeds)
             plans[name] = plan
         except DpprobeError as error:
             failures[name] = str(error)
-        progress.advance(1)
+        progress.advance_by(1)
     _warn_of_patients(plans, delta)
     return Plans(plans=plans, failures=failures, together=together)
 
 
-def _entry(name: str, made: Plans) -> dict[str, Any]:
+def _make_entry(name: str, made: Plans) -> dict[str, Any]:
     """Returns what the file says of a method."""
     if name in made.failures:
         return {"error": made.failures[name]}
@@ -174,7 +174,7 @@ def plan_method(
     Raises:
       DpprobeError: when the method cannot meet the target.
     """
-    mechanisms = options.mechanisms(n)
+    mechanisms = options.list_mechanisms(n)
     check_counts(mechanisms)
     plan = calibrate(
         mechanisms,
@@ -183,10 +183,10 @@ def plan_method(
         delta=delta,
         accountant=accountant,
         cache=cache,
-        selection=options.selection(n),
+        selection=options.priced_selection(n),
         unit=unit,
     )
-    return replace(plan, patients=_priced(plan, patients))
+    return replace(plan, patients=_price_patients(plan, patients))
 
 
 def read_plans(path: Path) -> Plans:
@@ -202,7 +202,7 @@ def read_plans(path: Path) -> Plans:
         written = record.pop("sha256")
         if (record["format"], record["format_version"]) != (FORMAT, FORMAT_VERSION):
             raise ValueError(f"format {record['format']!r} {record['format_version']!r}")
-        if written != fingerprint(record):
+        if written != hash_value(record):
             raise ValueError("edited since it was written")
         entries: dict[str, dict[str, Any]] = record["methods"]
         good = {name: entry for name, entry in entries.items() if "error" not in entry}
@@ -228,7 +228,7 @@ def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
       PrivacyError: when the plan costs more than its target, or the file says other epsilons than
         these.
     """
-    for fault in _faults(plans.plans[method], plans.together[method], seeds):
+    for fault in _list_faults(plans.plans[method], plans.together[method], seeds):
         raise PrivacyError(f"{path}: {method}: {fault}; delete it and run again")
 
 
@@ -238,24 +238,24 @@ def check_price(plan: Plan) -> None:
     Raises:
       PrivacyError: when it costs more than its target, or says other epsilons than these.
     """
-    for fault in _faults(plan, plan.realised_epsilon, 1):
+    for fault in _list_faults(plan, plan.realised_epsilon, 1):
         raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")
 
 
-def _faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
+def _list_faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
     """Yields what is wrong with a plan's prices, the cheapest to compute first."""
     says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"
-    cost = price(plan)
+    cost = price_plan(plan)
     if plan.private and not cost <= plan.epsilon * (1 + _ROUND_OFF):
         yield says.format(f"{plan.epsilon:g}", "", f"its mechanisms cost {cost:.9g} or more")
-    patients, priced = plan.patients or _NOBODY, _priced(plan, plan.patients) or _NOBODY
+    patients, priced = plan.patients or _NOBODY, _price_patients(plan, plan.patients) or _NOBODY
     for what, said, computed in (
         ("", plan.realised_epsilon, cost),
-        (f" for {seeds} heads together", together, _together(plan, seeds)),
+        (f" for {seeds} heads together", together, _price_together(plan, seeds)),
         (f" to a patient of {priced.images} images", patients.epsilon, priced.epsilon),
     ):
-        if not _agree(said, computed):
-            yield says.format(_number(said), what, f"it is {_number(computed)}")
+        if not _prices_agree(said, computed):
+            yield says.format(_format_number(said), what, f"it is {_format_number(computed)}")
     priced_by, checks, notes = second_opinions(plan)
     for what, noted, right in (
         ("priced by", plan.priced_by, priced_by),
@@ -265,13 +265,15 @@ def _faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
         if noted != right:
             yield f"{what} {noted!r}, which here is {right!r}"
     for name, computed in checks.items():
-        if not _agree(plan.checks[name], computed):
+        if not _prices_agree(plan.checks[name], computed):
             yield says.format(
-                _number(plan.checks[name]), f" by {name}", f"it is {_number(computed)}"
+                _format_number(plan.checks[name]),
+                f" by {name}",
+                f"it is {_format_number(computed)}",
             )
 
 
-def _priced(plan: Plan, patients: Patients | None) -> Patients | None:
+def _price_patients(plan: Plan, patients: Patients | None) -> Patients | None:
     """Returns the patients with what the plan is worth to one of them."""
     if patients is None or patients.images is None or not plan.private:
         return patients and replace(patients, epsilon=None)
@@ -289,20 +291,20 @@ def _warn_of_patients(plans: Mapping[str, Plan], delta: float) -> None:
             )  # fmt: skip
 
 
-def _agree(said: float | None, cost: float | None) -> bool:
+def _prices_agree(said: float | None, cost: float | None) -> bool:
     if said is None or cost is None:
         return said is cost
     return said == cost or math.isclose(said, cost, rel_tol=PRICE_TOLERANCE)
 
 
-def _number(epsilon: float | None) -> str:
+def _format_number(epsilon: float | None) -> str:
     return "none" if epsilon is None else f"{epsilon:.6g}"
 
 
-def _together(plan: Plan, seeds: int) -> float:
+def _price_together(plan: Plan, seeds: int) -> float:
     """Prices publishing as many heads, each a fit by itself: the epsilon at the plan's delta."""
     if not plan.private:
         return math.inf
     if seeds == 1:
         return plan.realised_epsilon
-    return round_up(accountants.together(plan.mechanisms, plan.delta, seeds, plan.selection))
+    return round_up(accountants.price_together(plan.mechanisms, plan.delta, seeds, plan.selection))

@@ -67,7 +67,7 @@ class PrivateData:
     results: Path | None = None
     tables: Path | None = None
 
-    def check(self, options: MethodOptions) -> None:
+    def check_files(self, options: MethodOptions) -> None:
         """Checks the public files of a method, but for their rows.
 
         Args:
@@ -79,25 +79,29 @@ class PrivateData:
         for option, written in options.public_files().items():
             path = resolve_path(written)
             check_unmarked(path, option=option, written=written)
-            if origin := self._features(path) or self._head(path):
+            if origin := self._find_features(path) or self._find_head(path):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
 
-    def _features(self, path: Path) -> str | None:
+    def _find_features(self, path: Path) -> str | None:
         """Returns whose features a manifest lists, None where they are nobody's known here."""
-        for content in _content(path):
-            if content in self._contents:
-                return f"features of the private dataset {self._contents[content]}"
+        for content in _read_hashes(path):
+            if content in self._content_hashes:
+                return f"features of the private dataset {self._content_hashes[content]}"
         return None
 
     @cached_property
-    def _contents(self) -> dict[str, str]:
+    def _content_hashes(self) -> dict[str, str]:
         """The private dataset of each hash that tells its content."""
-        contents = {content: self.dataset for path in self.manifests for content in _content(path)}
+        contents = {
+            content: self.dataset for path in self.manifests for content in _read_hashes(path)
+        }
         for dataset in self.datasets:
-            for path in self._made("features", dataset, "*/*/manifest.json"):
-                contents |= dict.fromkeys(_content(path), dataset)
+            for path in self._list_made("features", dataset, "*/*/manifest.json"):
+                contents |= dict.fromkeys(_read_hashes(path), dataset)
             if self.tables is not None:
-                contents |= dict.fromkeys(_table(self.tables / dataset / "dataset.json"), dataset)
+                contents |= dict.fromkeys(
+                    _table_hashes(self.tables / dataset / "dataset.json"), dataset
+                )
         return contents
 
     def check_rows(self, options: MethodOptions) -> None:
@@ -107,15 +111,15 @@ class PrivateData:
           PrivacyError: for features of private rows.
         """
         for option, written in options.public_files().items():
-            public = _store(resolve_path(written))
-            if public is not None and (origin := self._rows(public)):
+            public = _open_store(resolve_path(written))
+            if public is not None and (origin := self._find_rows(public)):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
 
-    def _rows(self, public: FeatureStore) -> str | None:
+    def _find_rows(self, public: FeatureStore) -> str | None:
         """Returns whose rows public ones are for a good part, None where they are nobody's."""
         known = None
         for path, dataset in self._features_of.items():
-            private = _store(path)
+            private = _open_store(path)
             if private is None or private.dimension != public.dimension:
                 continue
             known = known or PublicRows(public)
@@ -132,28 +136,32 @@ class PrivateData:
         """The dataset of each manifest of private features through the job's backbone."""
         manifests = {path.resolve(): self.dataset for path in self.manifests}
         for dataset in self.datasets:
-            for path in self._made("features", dataset, f"{self.backbone}/*/manifest.json"):
+            for path in self._list_made("features", dataset, f"{self.backbone}/*/manifest.json"):
                 manifests.setdefault(path.resolve(), dataset)
         return manifests
 
-    def _head(self, path: Path) -> str | None:
+    def _find_head(self, path: Path) -> str | None:
         """Returns the cell that has the weights of a file, None where none has."""
-        weights = _heads(path)
+        weights = _read_heads(path)
         if weights is None or len(weights) != 1 or not weights.any():
             return None
         for dataset in self.datasets:
-            for cell in self._made("cells", dataset, f"*/*/eps-*/{WEIGHTS_FILE}"):
-                heads = _heads(cell)
-                if heads is not None and _alike(heads, weights) and not _started(cell, path):
+            for cell in self._list_made("cells", dataset, f"*/*/eps-*/{WEIGHTS_FILE}"):
+                heads = _read_heads(cell)
+                if (
+                    heads is not None
+                    and _heads_match(heads, weights)
+                    and not _started_from(cell, path)
+                ):
                     return f"the weights of a head in {cell}"
         return None
 
-    def _made(self, kind: str, dataset: str, pattern: str) -> Iterator[Path]:
+    def _list_made(self, kind: str, dataset: str, pattern: str) -> Iterator[Path]:
         if self.results is not None:
             yield from sorted((self.results / kind / dataset).glob(pattern))
 
 
-def _content(manifest: Path) -> list[str]:
+def _read_hashes(manifest: Path) -> list[str]:
     """Returns the hashes that tell whose rows a manifest lists; none for another file."""
     try:
         body = read_manifest(manifest)
@@ -162,21 +170,21 @@ def _content(manifest: Path) -> list[str]:
     return [body[name] for name in _CONTENT]
 
 
-def _table(dataset_json: Path) -> list[str]:
+def _table_hashes(dataset_json: Path) -> list[str]:
     try:
         return [read_info(dataset_json).fingerprint]
     except DataError:
         return []  # as above
 
 
-def _store(manifest: Path) -> FeatureStore | None:
+def _open_store(manifest: Path) -> FeatureStore | None:
     try:
         return FeatureStore(manifest)
     except StoreError:
         return None  # as above
 
 
-def _heads(path: Path) -> npt.NDArray[np.float64] | None:
+def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
     """Returns the weights of a file, [heads, classes, d or d + 1]; None where there are none."""
     try:
         with safe_open(path, framework="numpy") as stream:
@@ -187,7 +195,7 @@ def _heads(path: Path) -> npt.NDArray[np.float64] | None:
     return weights if weights.ndim == 3 and np.isfinite(weights).all() else None
 
 
-def _alike(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> bool:
+def _heads_match(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> bool:
     """Returns True if one of a cell's heads has the weights of a file's one head.
 
     Biases are left out: a file may lack them.
@@ -213,7 +221,7 @@ def _one_direction(
     return (lengths > 0) & (products >= (1 - _SAME_DIRECTION) * lengths)
 
 
-def _started(cell: Path, path: Path) -> bool:
+def _started_from(cell: Path, path: Path) -> bool:
     """Returns True if the heads of a cell started from a file as it is now."""
     try:
         files = read_json(cell.with_name(STATEMENT_FILE))["public_files"]

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import ConfigError, DataError
@@ -87,8 +87,8 @@ def search_job(
     options = task.options
     if not isinstance(options, Options) or options.search is None:
         raise ConfigError(f"{task.name.method}: no search in its options; write one")
-    identity = _identity(task, device)
-    wanted = fingerprint({**identity, "options": options.identity()})
+    identity = _search_identity(task, device)
+    wanted = hash_value({**identity, "options": options.identity_options()})
     if _is_current(output, wanted):
         logger.info("%s: search kept, nothing it depends on has changed", task.name.method)
         output.touch()
@@ -151,7 +151,7 @@ def _unit_names(store: FeatureStore) -> list[str]:
     return list(store.ids if store.units is None else store.units)
 
 
-def _identity(task: CellTask, device: str) -> dict[str, Any]:
+def _search_identity(task: CellTask, device: str) -> dict[str, Any]:
     """Returns all that decides a trial's score, but the options: the log is named after those."""
     rest = {name: value for name, value in task.identity.items() if name != "options"}
     return {**rest, "search": VERSIONS["search"], "device": device, "metric": task.headline}
@@ -180,14 +180,14 @@ class _Objective:
 
     def __call__(self, options: Options, number: int) -> float:
         """Returns a trial's score; NaN where training diverged."""
-        seed = cell_seed({"search": self.identity, "options": options.identity()}, number)
-        network = self.material.network(seed, options)
+        seed = cell_seed({"search": self.identity, "options": options.identity_options()}, number)
+        network = self.material.make_network(seed, options)
         assert self._checked
         plan = plan_for(self.task.plan, options)
         releases = Releases(plan, [seed], torch.device(self.material.device))
         checkpoint = Checkpoints(
             folder=self.folder,
-            fingerprint=f"{fingerprint(dict(self.identity))}-{seed}",
+            fingerprint=f"{hash_value(dict(self.identity))}-{seed}",
             minutes=self.limits.checkpoint_minutes,
         )
         try:
@@ -196,7 +196,7 @@ class _Objective:
             trained = train_network(
                 options,
                 network,
-                self._inputs.keeping(~self.held_out),
+                self._inputs.keep_rows(~self.held_out),
                 releases,
                 checkpoint=checkpoint,
                 physical_batch=self.limits.physical_batch,
@@ -205,23 +205,25 @@ class _Objective:
             )
         except ConfigError as error:  # diverged: a network that cannot be trained was refused
             logger.warning("trial %d: %s", number, error)
-            checkpoint.clear()
+            checkpoint.remove_checkpoint()
             return math.nan
-        releases.check()
-        checkpoint.clear()
+        releases.check_counts()
+        checkpoint.remove_checkpoint()
         load_tuned_state(network, trained.state)
-        return self._score(network)
+        return self._score_network(network)
 
     @cached_property
     def _checked(self) -> bool:
         """Holds one network against one-example gradients, for all trials: they are built alike."""
-        self.material.check(self.material.network(0))
+        self.material.check_gradients(self.material.make_network(0))
         return True
 
     @cached_property
     def _inputs(self) -> Inputs:
         """The training rows, decoded once; views of all trials are those of one seed."""
-        return self.material.train(derived_seed(self.task.study_seed, "views of trials"))
+        return self.material.make_train_inputs(
+            derived_seed(self.task.study_seed, "views of trials")
+        )
 
     @cached_property
     def _features(self) -> TrainingSet:
@@ -229,7 +231,7 @@ class _Objective:
         material = self.material
         return without_rows(material.features, material.stores[0], self.held_out)
 
-    def _score(self, network: TunedNetwork) -> float:
+    def _score_network(self, network: TunedNetwork) -> float:
         """Returns the metric on held-out rows, every patient counting once."""
         index = np.flatnonzero(self.held_out)
         batch = self.limits.physical_batch
@@ -237,7 +239,7 @@ class _Objective:
         if not np.isfinite(scores).all():
             return math.nan
         units = unit_codes(self.task.train.units)
-        evaluated = metrics.evaluate(
+        evaluated = metrics.evaluate_scores(
             scores,
             self._inputs.labels[torch.from_numpy(index)].cpu().numpy(),
             link=self.task.link,
@@ -275,7 +277,7 @@ class _WithoutRows:
         self._store, self._left_out = store, left_out
         self.rows, self.dimension = store.rows, store.dimension
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        for start, block in self._store.blocks(rows):
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        for start, block in self._store.read_blocks(rows):
             left_out = self._left_out[start : start + len(block)]
             yield start, np.where(left_out[:, None], np.float32(math.nan), block)

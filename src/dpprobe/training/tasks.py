@@ -22,7 +22,7 @@ from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.results.cell_record import CellName
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
-from dpprobe.training.auto_methods import decide
+from dpprobe.training.auto_methods import decide_methods
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import Plans, check_prices, read_plans
@@ -57,7 +57,7 @@ class Job:
     metric: Headline | None = None
 
     @classmethod
-    def of(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
+    def of_rule(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
         """Returns the job of a rule's wildcards and params, and of what the rule says beside."""
         return cls(
             study=study.study,
@@ -95,17 +95,19 @@ class OpenedJob:
     private: PrivateData
 
     @property
-    def failures(self) -> dict[str, str]:
+    def failure_reasons(self) -> dict[str, str]:
         """The reasons of the methods that have no plan."""
         failed = self.calibrated.failures
         return {name: failed[name] for name in self.job.methods if name in failed}
 
     @property
-    def planned(self) -> list[str]:
+    def planned_methods(self) -> list[str]:
         """The methods that have a plan."""
         return [name for name in self.job.methods if name not in self.calibrated.failures]
 
-    def task(self, method: str, *, device: str, more: Mapping[str, Any] | None = None) -> CellTask:
+    def make_task(
+        self, method: str, *, device: str, more: Mapping[str, Any] | None = None
+    ) -> CellTask:
         """Returns one cell, its inputs checked and its identity computed; see `cell_task`."""
         return cell_task(
             self.job, method, self.calibrated, self.stores, self.cells, self.near_duplicates,
@@ -120,7 +122,7 @@ class OpenedJob:
         """
         method = task.name.method
         check_prices(self.path, method, self.calibrated, self.job.seeds)
-        with _named(method):
+        with _name_method(method):
             self.private.check_rows(task.options)
 
 
@@ -163,9 +165,9 @@ def open_job(
         inputs=inputs,
         private=private,
     )
-    for name in opened.planned:
-        with _named(name):
-            private.check(located(job, name))
+    for name in opened.planned_methods:
+        with _name_method(name):
+            private.check_files(locate_options(job, name))
     return opened
 
 
@@ -186,7 +188,7 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
       PrivacyError: if the file is damaged, or a plan is not its method's.
     """
     calibrated = read_plans(path)
-    methods, plans = decide(
+    methods, plans = decide_methods(
         job.methods,
         calibrated,
         inputs.read_facts(epsilon=epsilon_value(job.epsilon), delta=job.delta),
@@ -204,7 +206,7 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
 
 
 @contextmanager
-def _named(method: str) -> Iterator[None]:
+def _name_method(method: str) -> Iterator[None]:
     """Puts the name of a method before what a PrivacyError of it says."""
     try:
         yield
@@ -212,9 +214,9 @@ def _named(method: str) -> Iterator[None]:
         raise PrivacyError(f"{method}: {error}") from None
 
 
-def located(job: Job, method: str) -> MethodOptions:
+def locate_options(job: Job, method: str) -> MethodOptions:
     """Returns the options of a method, with the names of dataset and backbone put into paths."""
-    return job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
+    return job.methods[method].fill_paths(dataset=job.dataset, backbone=job.backbone)
 
 
 def cell_task(
@@ -242,7 +244,7 @@ def cell_task(
     """
     plan = calibrated.plans[method]
     train, test = stores
-    options = located(job, method)
+    options = locate_options(job, method)
     for path in options.input_files():
         check_classes(Path(path), train.class_names)
     name = CellName(dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon)
@@ -251,7 +253,7 @@ def cell_task(
         **name.model_dump(),
         "train": train.fingerprint,
         "test": test.fingerprint,
-        "options": options.identity(),
+        "options": options.identity_options(),
         "public": [sha256_file(Path(path)) for path in options.input_files()],
         "plan": plan_identity(plan),
         "study_seed": job.study_seed,

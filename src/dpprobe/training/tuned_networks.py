@@ -61,9 +61,9 @@ def gather_networks(
     (method,) = job.methods
     cell = (job.dataset, job.backbone, method, job.epsilon)
     folders = [network_folder(networks, cell, index) for index in range(job.seeds)]
-    records = [_record(folder) for folder in folders]
+    records = [_read_record(folder) for folder in folders]
     task = network_task(
-        opened, files, device=_device(folders, records), chosen=read_searched_values(choice)
+        opened, files, device=_device_kind(folders, records), chosen=read_searched_values(choice)
     )
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
@@ -73,18 +73,18 @@ def gather_networks(
         features = read_job_features(
             opened.inputs, opened.stores[1], device="cpu", memory_mb=0, headline=task.headline
         )
-        task.stage(_contents(folders, records), features)
-    task.publish()
+        task.stage_cell(_read_contents(folders, records), features)
+    task.publish_cell()
 
 
-def _record(folder: Path) -> NetworkRecord:
+def _read_record(folder: Path) -> NetworkRecord:
     record = whole_network_record(folder)
     if record is None:
         raise DataError(f"{folder}: no whole network; delete it and run again")
     return record
 
 
-def _device(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
+def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
     """Returns the kind of device that all seeds were trained on, which their noise depends on."""
     for folder, record in zip(folders, records, strict=True):
         if record.device != records[0].device:
@@ -95,7 +95,7 @@ def _device(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
     return records[0].device
 
 
-def _contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> CellContents:
+def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> CellContents:
     """Returns the contents of a cell: last layers, scores and histories of its networks."""
     files = [split_state(load_file(folder / STATE_FILE)) for folder in folders]
     states, statistics = zip(*files, strict=True)
@@ -114,13 +114,13 @@ def _contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> Cell
         history=[
             {"seed_index": index, **row}
             for index, folder in enumerate(folders)
-            for row in _history(folder)
+            for row in _read_history(folder)
         ],
         chosen=tuple(searched),
         seconds=sum(record.seconds or 0.0 for record in records),
     )
 
 
-def _history(folder: Path) -> list[Mapping[str, Any]]:
+def _read_history(folder: Path) -> list[Mapping[str, Any]]:
     rows = json.loads((folder / HISTORY_FILE).read_text(encoding="utf-8"))
     return [{key: row[key] for key in _HISTORY_KEYS if key in row} for row in rows]

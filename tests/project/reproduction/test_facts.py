@@ -23,8 +23,8 @@ def raw() -> Any:
 
 
 def test_every_published_number_is_in_one_entry() -> None:
-    entries = facts.read().by_number(published.read())
-    assert len(entries) == len(published.read().numbers)
+    entries = facts.read().by_number(published.read_published())
+    assert len(entries) == len(published.read_published().numbers)
 
 
 def test_a_new_published_row_without_an_entry_is_refused() -> None:

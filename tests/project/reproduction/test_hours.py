@@ -23,7 +23,7 @@ def hours(rate: dict[str, Any], cost: dict[str, Any], **number: Any) -> Estimate
         Cost(rate="mine", **cost),
         of.numbers[0],
         facts=known(rates={"mine": {"what": "w", "unit": "CPU core", **rate}}),
-        published=published.read(),
+        published=published.read_published(),
         measured=MEASURED,
     )
 

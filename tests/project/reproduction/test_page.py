@@ -38,14 +38,16 @@ FIRST = {"row": "first", "values": {"a": 90.0}}
 
 
 def test_the_committed_page_is_generated_from_the_record() -> None:
-    generated = page.reproduction_page(published.read(), facts.read(), record.read_reproduced())
+    generated = page.reproduction_page(
+        published.read_published(), facts.read(), record.read_reproduced()
+    )
     committed = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     assert committed == generated, f"write it anew: {page.COMMAND}, without a folder"
 
 
 def test_every_published_number_stands_on_the_page_once() -> None:
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    read = published.read()
+    read = published.read_published()
     lines = text.splitlines()
     for table in read.tables:
         number = f"Table {table.table}" if table.table.isdecimal() else table.table
@@ -56,7 +58,7 @@ def test_every_published_number_stands_on_the_page_once() -> None:
         shown = [
             (cell[0].removeprefix("| "), part) for cell in cells for part in cell[3].split("; ")
         ]
-        numbers = read.select(paper=table.paper, table=table.table)
+        numbers = read.select_numbers(paper=table.paper, table=table.table)
         assert len(shown) == len(numbers)
         for value in numbers:
             matching = [
@@ -158,18 +160,18 @@ def test_entries_that_say_the_same_share_a_note() -> None:
 
 def test_counts_add_up_to_all_published_numbers() -> None:
     comparisons = compare_all(
-        published.read(),
+        published.read_published(),
         facts.read(),
         record.all_results(record.read_reproduced(), facts.read().kept),
     )
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     total, *states = map(int, row(text, "All")[1:])
-    assert total == sum(states) == len(comparisons) == len(published.read().numbers)
+    assert total == sum(states) == len(comparisons) == len(published.read_published().numbers)
 
 
 def test_nothing_on_a_stand_in_is_called_like_for_like() -> None:
     for comparison in compare_all(
-        published.read(),
+        published.read_published(),
         facts.read(),
         record.all_results(record.read_reproduced(), facts.read().kept),
     ):

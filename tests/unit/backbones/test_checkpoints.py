@@ -39,7 +39,7 @@ def saved(path: Path, model: str = "test_vit", **arguments: Any) -> dict[str, to
 
 def features(path: Path, model: str = "test_vit", **values: Any) -> torch.Tensor:
     options = timm_models.Options(model=model, checkpoint=str(path), **values)
-    backbone = loading.load(options, runtime=CPU)
+    backbone = loading.load_backbone(options, runtime=CPU)
     generator = torch.Generator().manual_seed(1)
     shape = (2, *backbone.preprocessing["input_size"])
     return backbone.forward(torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8))

@@ -34,9 +34,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def ask(backbones: dict[str, Any], _: Dimensions) -> dict[str, Any]:
         names.extend(backbones)
-        return {name: describe.describe(options) for name, options in backbones.items()}
+        return {name: describe.describe_backbone(options) for name, options in backbones.items()}
 
-    monkeypatch.setattr(feature_dimensions, "_ask", ask)
+    monkeypatch.setattr(feature_dimensions, "_ask_process", ask)
     return names
 
 
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_formulas_are_what_comes_out(tmp_path: Path, values: dict[str, Any]) -> None:
-    loaded = loading.load(backbone_options(values), runtime=Runtime(device="cpu"))
+    loaded = loading.load_backbone(backbone_options(values), runtime=Runtime(device="cpu"))
     assert read(tmp_path, one=values).known == {"one": loaded.dimension}
     assert not (tmp_path / FILE).exists()
 
@@ -73,11 +73,11 @@ def test_colour_scattering_has_15552_features(tmp_path: Path) -> None:
 )
 def test_a_network_without_weights_gives_as_many_as_the_loaded_one(changed: dict[str, Any]) -> None:
     options = backbone_options(TINY | changed)
-    loaded = loading.load(options, runtime=Runtime(device="cpu"))
+    loaded = loading.load_backbone(options, runtime=Runtime(device="cpu"))
     assert loaded.graph is not None
     blocks = blocks_of(loaded.graph.model, "network")  # type: ignore[arg-type]
     told = {"dimension": loaded.dimension, "blocks": len(blocks)}
-    assert describe.describe(options) == told
+    assert describe.describe_backbone(options) == told
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny-resnet", "tiny-timm"])
@@ -87,7 +87,7 @@ def test_so_does_one_of_open_clip(
     tiny_clip.register(tmp_path, monkeypatch)
     options = backbone_options({"family": "open_clip", "model": model, "pretrained": False})
     depth = {"tiny": 3, "tiny-timm": 6, "tiny-resnet": 4}[model]
-    assert describe.describe(options) == {"dimension": 24, "blocks": depth}
+    assert describe.describe_backbone(options) == {"dimension": 24, "blocks": depth}
 
 
 def test_a_checkpoint_of_another_open_clip_model_is_refused(
@@ -101,11 +101,11 @@ def test_a_checkpoint_of_another_open_clip_model_is_refused(
     save_file({name: value.contiguous() for name, value in state.items()}, path)
     values = {"family": "open_clip", "checkpoint": str(path)}
     good = backbone_options(values | {"model": "tiny"})
-    assert describe.describe(good) == {"dimension": 24, "blocks": 3}
-    wrong = describe.describe(backbone_options(values | {"model": "tiny-resnet"}))
+    assert describe.describe_backbone(good) == {"dimension": 24, "blocks": 3}
+    wrong = describe.describe_backbone(backbone_options(values | {"model": "tiny-resnet"}))
     assert "open_clip cannot create tiny-resnet" in wrong["fault"]
     path.write_bytes(b"\xff\xd8\xff\xe0")
-    assert "a JPEG image" in describe.describe(good)["fault"]
+    assert "a JPEG image" in describe.describe_backbone(good)["fault"]
 
 
 def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(timm, "create_model", watched)
     huge = backbone_options(TINY | {"model": "vit_huge_patch14_224"})
-    assert describe.describe(huge) == {"dimension": 1280, "blocks": 32}
+    assert describe.describe_backbone(huge) == {"dimension": 1280, "blocks": 32}
     assert devices == [{"meta"}]
 
 
@@ -136,7 +136,7 @@ def test_the_cpu_decides_where_there_are_no_shapes_alone(monkeypatch: pytest.Mon
         return real(options, device)
 
     monkeypatch.setattr(timm_models, "describe", fails_on_meta)
-    assert describe.describe(backbone_options(TINY))["dimension"] == 64
+    assert describe.describe_backbone(backbone_options(TINY))["dimension"] == 64
     assert tried == ["meta", "cpu"]
 
 
@@ -236,9 +236,11 @@ def test_a_model_of_the_hub_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr(timm, "create_model", offline)
     options = backbone_options({"family": "timm", "model": "hf-hub:nobody/nothing"})
-    answer = describe.describe(options)
+    answer = describe.describe_backbone(options)
     assert (answer["certain"], "no route" in answer["fault"]) == (False, True)
-    monkeypatch.setattr(feature_dimensions, "_ask", lambda asked, _: dict.fromkeys(asked, answer))
+    monkeypatch.setattr(
+        feature_dimensions, "_ask_process", lambda asked, _: dict.fromkeys(asked, answer)
+    )
     result = read(tmp_path, hub=options.model_dump(mode="json"))
     assert result.faults == {}
     assert "no route to the Hub" in result.warnings[0]

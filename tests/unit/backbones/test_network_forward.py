@@ -23,7 +23,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.privacy.private_mark import marked
+from dpprobe.privacy.private_mark import mark_metadata
 
 PIXELS: dict[str, Any] = {"family": "pixels"}
 SCATTERING: dict[str, Any] = {"family": "scattering", "size": 8}
@@ -34,7 +34,7 @@ CPU = Runtime(device="cpu")
 
 
 def load(runtime: Runtime = CPU, **values: Any) -> Backbone:
-    return loading.load(backbone_options(values), runtime=runtime)
+    return loading.load_backbone(backbone_options(values), runtime=runtime)
 
 
 def noise(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
@@ -56,9 +56,9 @@ def its_own(model: Any) -> Any:
 
 def test_sixteen_bits_are_scaled_not_clipped() -> None:
     values = np.array([[0, 128, 257, 32768, 65535]], dtype=np.uint16)
-    grey = image_preprocessing.convert(Image.fromarray(values), "L")
+    grey = image_preprocessing.convert_mode(Image.fromarray(values), "L")
     np.testing.assert_array_equal(np.asarray(grey), [[0, 0, 1, 128, 255]])
-    wide = image_preprocessing.convert(Image.fromarray(values.astype(np.int32)), "RGB")
+    wide = image_preprocessing.convert_mode(Image.fromarray(values.astype(np.int32)), "RGB")
     np.testing.assert_array_equal(np.asarray(wide)[0, :, 1], [0, 0, 1, 128, 255])
 
 
@@ -66,14 +66,14 @@ def test_pixels_without_a_range_are_refused() -> None:
     for values in (np.ones((2, 2), np.float32), np.full((2, 2), -1, np.int32),
                    np.full((2, 2), 70_000, np.int32)):  # fmt: skip
         with pytest.raises(DataError, match="have no known range"):
-            image_preprocessing.convert(Image.fromarray(values), "L")
+            image_preprocessing.convert_mode(Image.fromarray(values), "L")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
 def test_every_colour_mode_becomes_colour_and_grey(mode: str) -> None:
     picture = Image.new("RGB", (3, 3), (255, 255, 255)).convert(mode)
     for wanted in ("L", "RGB"):
-        result = image_preprocessing.convert(picture, wanted)
+        result = image_preprocessing.convert_mode(picture, wanted)
         assert result.mode == wanted
         assert np.asarray(result).min() >= 254
 
@@ -164,7 +164,7 @@ def test_scattering_is_channel_major() -> None:
 def test_image_smaller_than_the_wavelets_is_refused() -> None:
     options = backbone_options({"family": "scattering", "size": 7, "J": 3})
     with pytest.raises(ConfigError, match=r"size: 7 is smaller than 2\^J = 8"):
-        options.check()
+        options.check_files()
 
 
 # timm
@@ -334,7 +334,7 @@ def test_wrong_timm_options(changed: dict[str, Any], message: str) -> None:
 
 def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Path) -> None:
     cell = {"dataset": "d", "backbone": "b", "method": "net", "epsilon": "2"}
-    save_file(load_file(checkpoint), checkpoint, metadata=marked(cell, {}))
+    save_file(load_file(checkpoint), checkpoint, metadata=mark_metadata(cell, {}))
     with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
         load(family="timm", model="test_vit", checkpoint=str(checkpoint))
 
@@ -392,15 +392,15 @@ def test_the_list_of_architectures_is_timms() -> None:
 )
 def test_weights_that_timm_does_not_have_are_refused_at_planning(model: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        backbone_options({"family": "timm", "model": model}).check()
-    backbone_options({"family": "timm", "model": model, "pretrained": False}).check()
+        backbone_options({"family": "timm", "model": model}).check_files()
+    backbone_options({"family": "timm", "model": model, "pretrained": False}).check_files()
 
 
 @pytest.mark.parametrize(
     "name", ["resnet50.a1_in1k", "hf-hub:timm/anything", "local-dir:models/x", "tv_resnet50"]
 )
 def test_names_that_timm_may_know_pass(name: str) -> None:
-    backbone_options({"family": "timm", "model": name}).check()
+    backbone_options({"family": "timm", "model": name}).check_files()
 
 
 def test_names_are_checked_only_against_the_timm_they_are_of(
@@ -408,10 +408,10 @@ def test_names_are_checked_only_against_the_timm_they_are_of(
 ) -> None:
     options = backbone_options({"family": "timm", "model": "of_the_future"})
     with pytest.raises(ConfigError, match="timm knows no 'of_the_future'"):
-        options.check()
+        options.check_files()
     monkeypatch.setattr(timm_models, "ARCHITECTURES", tmp_path / "names.txt")
     (tmp_path / "names.txt").write_text("timm 0.0.1\nresnet50\n")
-    options.check()
+    options.check_files()
 
 
 def test_a_checkpoint_s_path_does_not_decide_extraction() -> None:
@@ -475,17 +475,17 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert devices.resolve_device("auto") == "cpu"
     with pytest.raises(ConfigError, match="device: cuda .*torch sees no GPU"):
-        loading.load(options, runtime=Runtime(device="cuda"))
+        loading.load_backbone(options, runtime=Runtime(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.resolve_device("auto") == "cuda"
 
 
 def test_only_weights_that_were_trained_say_so() -> None:
     untrained = {"family": "timm", "model": "test_vit", "pretrained": False}
-    loaded = loading.load(backbone_options(untrained), runtime=CPU)
+    loaded = loading.load_backbone(backbone_options(untrained), runtime=CPU)
     assert loaded.weights_sha256 is not None
     assert not loaded.trained
-    assert not loading.load(backbone_options({"family": "pixels"}), runtime=CPU).trained
+    assert not loading.load_backbone(backbone_options({"family": "pixels"}), runtime=CPU).trained
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

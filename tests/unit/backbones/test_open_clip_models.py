@@ -39,7 +39,7 @@ def options(**values: Any) -> BackboneOptions:
 def load(model: str = "tiny-quickgelu", runtime: Runtime = CPU, **values: Any) -> Backbone:
     if "checkpoint" not in values:
         values = {"pretrained": False} | values
-    return loading.load(options(model=model, **values), runtime=runtime)
+    return loading.load_backbone(options(model=model, **values), runtime=runtime)
 
 
 def library(model: str = "tiny-quickgelu", **arguments: Any) -> tuple[Any, Any]:
@@ -157,7 +157,7 @@ def test_the_activation_may_be_forced() -> None:
 )
 def test_weights_of_another_activation_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        options(**values).check()
+        options(**values).check_files()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_weights_of_another_activation_are_refused(values: dict[str, Any], messa
     ],
 )
 def test_right_names_pass(values: dict[str, Any]) -> None:
-    options(**values).check()
+    options(**values).check_files()
 
 
 def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
@@ -184,12 +184,12 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
         if name not in known:
             continue
         try:
-            options(model=name, pretrained=tag).check()
+            options(model=name, pretrained=tag).check_files()
         except ConfigError as error:
             remedy = str(error).rpartition("write ")[2].partition(": ")
             values: dict[str, Any] = {"model": name, "pretrained": tag}
             values[remedy[0]] = remedy[2] if remedy[0] == "model" else remedy[2] == "true"
-            options(**values).check()
+            options(**values).check_files()
 
 
 # names
@@ -216,7 +216,7 @@ def test_unknown_names_are_refused_before_anything_is_loaded(
     values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        options(**values).check()
+        options(**values).check_files()
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_names_are_checked_only_against_the_open_clip_they_are_of(
 ) -> None:
     future = options(model="of-the-future", pretrained=False)
     with pytest.raises(ConfigError, match="knows no 'of-the-future'"):
-        future.check()
+        future.check_files()
     monkeypatch.setattr(open_clip_models, "NAMES", tmp_path / "names.txt")
     (tmp_path / "names.txt").write_text("open_clip_torch 0.0.1\n")
-    future.check()
+    future.check_files()
 
 
 @pytest.mark.usefixtures("tiny")
@@ -412,7 +412,7 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(factory, "download_pretrained", offline)
     with pytest.raises(ConfigError, match=r"no route to the Hub.*or name a local checkpoint"):
-        loading.load(options(model="ViT-B-32-quickgelu.openai"), runtime=CPU)
+        loading.load_backbone(options(model="ViT-B-32-quickgelu.openai"), runtime=CPU)
 
 
 def test_a_tag_s_own_preprocessing_is_taken(
@@ -424,7 +424,7 @@ def test_a_tag_s_own_preprocessing_is_taken(
     known = {"url": "", "mean": (0.1, 0.2, 0.3), "interpolation": "bilinear", "quick_gelu": True}
     monkeypatch.setattr(factory, "get_pretrained_cfg", lambda _model, _tag: known)
     monkeypatch.setattr(factory, "download_pretrained", lambda *_, **__: str(checkpoint))
-    fetched = loading.load(options(model="tiny-quickgelu.some-Tag"), runtime=CPU)
+    fetched = loading.load_backbone(options(model="tiny-quickgelu.some-Tag"), runtime=CPU)
     assert fetched.preprocessing["mean"] == [0.1, 0.2, 0.3]
     assert fetched.preprocessing["interpolation"] == "bilinear"
     assert fetched.pretrained_tag == "some_tag"

@@ -30,7 +30,7 @@ MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")
 
 def load(model: str = "test_vit", runtime: Runtime = CPU, **values: Any) -> Backbone:
     options = {"family": "timm", "model": model, "pretrained": False} | values
-    return loading.load(backbone_options(options), runtime=runtime)
+    return loading.load_backbone(backbone_options(options), runtime=runtime)
 
 
 def reference(model: str = "test_vit", **arguments: Any) -> Any:
@@ -100,7 +100,7 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
 
     model = reference("test_resnet")
     data = resolve_model_data_config(model)
-    network = network_forward.prepare(
+    network = network_forward.prepare_network(
         Spy(), backbone_options({"family": "timm", "model": "x"}), CPU,  # type: ignore[arg-type]
         name="spy", channels=3, size=data["input_size"][1:], mean=data["mean"], std=data["std"],
         flip=False,
@@ -349,7 +349,9 @@ def test_precision_changes_the_last_digits_and_the_fingerprint() -> None:
 def test_precision_is_no_part_of_families_without_a_network() -> None:
     options = backbone_options({"family": "pixels", "size": 4})
     prints = {
-        loading.load(options, runtime=Runtime(device="cpu", precision=precision)).fingerprint
+        loading.load_backbone(
+            options, runtime=Runtime(device="cpu", precision=precision)
+        ).fingerprint
         for precision in ("auto", "float32", "bfloat16")
     }
     assert len(prints) == 1
@@ -407,5 +409,5 @@ def test_a_probe_agrees_across_precisions() -> None:
 def test_every_family_has_a_probe() -> None:
     for family in ("pixels", "scattering"):
         options = backbone_options({"family": family, "size": 16})
-        probe = take_probe(loading.load(options, runtime=CPU))
+        probe = take_probe(loading.load_backbone(options, runtime=CPU))
         assert probe["norm"] > 0

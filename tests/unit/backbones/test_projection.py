@@ -12,7 +12,7 @@ from PIL import Image
 
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.projection import signs
+from dpprobe.backbones.projection import draw_signs
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"family": "scattering", "size": 8}
 
 
 def load(**values: Any) -> Backbone:
-    return loading.load(backbone_options(values), runtime=Runtime(device="cpu"))
+    return loading.load_backbone(backbone_options(values), runtime=Runtime(device="cpu"))
 
 
 def run(backbone: Backbone, pictures: list[Image.Image]) -> torch.Tensor:
@@ -34,7 +34,7 @@ def noise(seed: int) -> Image.Image:
 
 def test_signs_are_written_in_stone() -> None:
     """Features that were stored long ago must be those of today, bit by bit."""
-    matrix = signs(24, 5)
+    matrix = draw_signs(24, 5)
     assert matrix.shape == (24, 5)
     assert matrix.dtype == torch.float32
     assert matrix.abs().unique().tolist() == [np.float32(5**-0.5)]
@@ -47,7 +47,7 @@ def test_inner_products_survive() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.nn.functional.normalize(torch.randn(50, 15_552, generator=generator))
     rows[1] = (rows[0] + rows[2]) / 2**0.5
-    short = rows @ signs(15_552, 512)
+    short = rows @ draw_signs(15_552, 512)
     error = (short @ short.T - rows @ rows.T).abs()
     assert error.max() < 5 / 512**0.5
     assert error.mean() < 1 / 512**0.5
@@ -58,7 +58,7 @@ def test_features_are_the_projected_ones(values: dict[str, Any]) -> None:
     pictures = [noise(seed) for seed in range(4)]
     whole, short = load(**values), load(**values, project=20)
     assert (short.dimension, whole.fingerprint == short.fingerprint) == (20, False)
-    expected = run(whole, pictures) @ signs(int(whole.dimension or 0), 20)
+    expected = run(whole, pictures) @ draw_signs(int(whole.dimension or 0), 20)
     features = run(short, pictures)
     assert not features.requires_grad
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
@@ -84,4 +84,4 @@ def test_features_of_before_keep_their_fingerprint_and_parameters() -> None:
 )
 def test_projections_of_nothing_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        backbone_options(values).check()
+        backbone_options(values).check_files()

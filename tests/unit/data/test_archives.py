@@ -69,7 +69,7 @@ def refused(archive: Path, *, kind: type[Exception] = DataError) -> str:
     """The error's text; the folder is as empty as before."""
     before = sorted(archive.parent.rglob("*"))
     with pytest.raises(kind) as caught:
-        archives.extract(archive, archive.parent / "out")
+        archives.extract_archive(archive, archive.parent / "out")
     assert sorted(archive.parent.rglob("*")) == before
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(str(archive))
@@ -81,7 +81,7 @@ def test_an_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     junk = {"__MACOSX/a/._one.bin": b"", "a/.DS_Store": b"", "a/__MACOSX/x": b""}
     archive = make(tmp_path / f"data{suffix}", FILES | junk)
     assert archives.folder_name(archive.name) == "data"
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
     assert content(tmp_path / "out") == FILES
     assert {each.name for each in tmp_path.iterdir()} == {
         archive.name, "out", ".out.extracted.json",
@@ -95,20 +95,20 @@ def test_names_that_are_no_archives() -> None:
 
 def test_the_same_content_again_is_nothing_to_do(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "data.zip", FILES)
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
     before = (tmp_path / "out").stat().st_ino
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
     assert (tmp_path / "out").stat().st_ino == before
     make_zip(archive, {"new": b"1"})
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
     assert content(tmp_path / "out") == {"new": b"1"}
 
 
 def test_a_folder_that_is_gone_is_made_again(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "data.zip", FILES)
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
     (tmp_path / "out").rename(tmp_path / "elsewhere")
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
     assert content(tmp_path / "out") == FILES
 
 
@@ -120,13 +120,13 @@ def test_what_an_interrupted_one_left_is_removed(
     with monkeypatch.context() as patch:
         patch.setattr(archives, "_extract_zip", lambda _, folder: (folder / "x").write_bytes(b"1"))
         patch.setattr(Path, "replace", _killed)
-        patch.setattr(archives, "_remove", lambda _: None)
+        patch.setattr(archives, "_remove_folder", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
-            archives.extract(archive, tmp_path / "out")
+            archives.extract_archive(archive, tmp_path / "out")
     (left,) = tmp_path.glob(".out.extracting-*")
     assert (left / "x").exists()
     assert not (tmp_path / "out").exists()
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
     assert content(tmp_path / "out") == FILES
     assert not left.exists()
 
@@ -160,7 +160,7 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: tarfile.TarInfo)
 
 def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
     link = member("a/link.bin", tarfile.SYMTYPE, "one.bin")
-    archives.extract(make_tar(tmp_path / "data.tar", FILES, link), tmp_path / "out")
+    archives.extract_archive(make_tar(tmp_path / "data.tar", FILES, link), tmp_path / "out")
     assert content(tmp_path / "out") == {**FILES, "a/link.bin": NOISE}
 
 
@@ -263,19 +263,19 @@ def test_a_disk_that_fills(tmp_path: Path, suffix: str, monkeypatch: pytest.Monk
 
     archive = make(tmp_path / f"data{suffix}", FILES)
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "_copy", full)
+        patch.setattr(archives, "_copy_limited", full)
         patch.setattr(archives, "_extract_member", full)
         assert "the disk filled up while it was unpacked" in refused(archive)
-    archives.extract(archive, tmp_path / "out")
+    archives.extract_archive(archive, tmp_path / "out")
 
 
 @pytest.mark.parametrize("earlier", [True, False])
 def test_a_refused_archive_leaves_what_was_there(tmp_path: Path, earlier: bool) -> None:
     if earlier:
-        archives.extract(make_zip(tmp_path / "data.zip", FILES), tmp_path / "out")
+        archives.extract_archive(make_zip(tmp_path / "data.zip", FILES), tmp_path / "out")
     make_zip(tmp_path / "data.zip", {"../evil": b""})
     with pytest.raises(DataError):
-        archives.extract(tmp_path / "data.zip", tmp_path / "out")
+        archives.extract_archive(tmp_path / "data.zip", tmp_path / "out")
     assert (tmp_path / "out").exists() == earlier
     assert not earlier or content(tmp_path / "out") == FILES
 
@@ -291,7 +291,7 @@ def test_an_old_python_is_told_to_be_replaced(
 def test_a_gzip_of_one_file(tmp_path: Path) -> None:
     archive, target = tmp_path / "file.gz", tmp_path / "raw" / "file"
     archive.write_bytes(gzip.compress(NOISE))
-    archives.decompress(archive, target, largest=len(NOISE))
+    archives.decompress_file(archive, target, largest=len(NOISE))
     assert target.read_bytes() == NOISE
     cases: list[tuple[Callable[[bytes], bytes], int, str]] = [
         (lambda data: data, len(NOISE) - 1, "larger than the 49999 bytes"),
@@ -301,7 +301,7 @@ def test_a_gzip_of_one_file(tmp_path: Path) -> None:
     for change, largest, said in cases:
         archive.write_bytes(change(gzip.compress(NOISE)))
         with pytest.raises(DataError, match=said):
-            archives.decompress(archive, tmp_path / "raw" / "other", largest=largest)
+            archives.decompress_file(archive, tmp_path / "raw" / "other", largest=largest)
         assert [each.name for each in (tmp_path / "raw").iterdir()] == ["file"]
 
 
@@ -309,7 +309,7 @@ def test_a_gzip_of_one_file(tmp_path: Path) -> None:
 def test_a_folder_that_changed_is_unpacked_again(tmp_path: Path, change: str) -> None:
     archive = make_zip(tmp_path / "data.zip", FILES)
     out = tmp_path / "out"
-    archives.extract(archive, out)
+    archives.extract_archive(archive, out)
     if change == "lost":
         (out / "a/one.bin").unlink()
     elif change == "shorter":
@@ -320,7 +320,7 @@ def test_a_folder_that_changed_is_unpacked_again(tmp_path: Path, change: str) ->
         (tmp_path / ".out.extracted.json").unlink()
     else:
         (tmp_path / ".out.extracted.json").write_text("[]")
-    archives.extract(archive, out)
+    archives.extract_archive(archive, out)
     assert content(out) == FILES
 
 
@@ -339,9 +339,9 @@ def test_two_runs_unpack_one_after_the_other(
 
     monkeypatch.setattr(archives, "_extract_zip", slow)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(archives.extract, archive, tmp_path / "out")
+        first = pool.submit(archives.extract_archive, archive, tmp_path / "out")
         assert entered.wait(10)
-        second = pool.submit(archives.extract, archive, tmp_path / "out")
+        second = pool.submit(archives.extract_archive, archive, tmp_path / "out")
         first.result(20)
         second.result(20)
     assert len(runs) == 1
@@ -364,14 +364,14 @@ def test_a_file_system_without_locks_is_unpacked_on(
     monkeypatch.setattr("fcntl.flock", refuse)
     # a lock file that a job killed on another machine left behind
     (tmp_path / ".out.lock").write_text("")
-    with archives._locked(tmp_path / "out"):
+    with archives._lock_folder(tmp_path / "out"):
         pass
     assert "cannot be locked" in caplog.text
 
 
 def test_a_lock_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".out.lock").mkdir()
-    with pytest.raises(OSError, match="out.lock"), archives._locked(tmp_path / "out"):
+    with pytest.raises(OSError, match="out.lock"), archives._lock_folder(tmp_path / "out"):
         pass
 
 
@@ -381,12 +381,12 @@ def test_unpacking_waits_for_another(tmp_path: Path) -> None:
 
     def second() -> None:
         entered.wait(10)
-        with archives._locked(tmp_path / "out"):
+        with archives._lock_folder(tmp_path / "out"):
             order.append("second")
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second)
-        with archives._locked(tmp_path / "out"):
+        with archives._lock_folder(tmp_path / "out"):
             entered.set()
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.5)

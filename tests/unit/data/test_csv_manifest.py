@@ -23,7 +23,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import csv_manifest, csv_rows, dataset_preparation, path_template
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
@@ -59,8 +59,8 @@ def options_of(**values: Any) -> csv_manifest.Options:
 def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     """Prepares a dataset and holds it against what was counted beforehand."""
     options = options_of(**values)
-    options.check()
-    dataset_preparation.prepare(options, directory)
+    options.check_files()
+    dataset_preparation.prepare_dataset(options, directory)
     info = read_info(directory / "dataset.json")
     assert (info.train_rows, info.test_rows) == options.count_rows()
     assert info.multi_label == options.multi_label()
@@ -69,7 +69,7 @@ def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
 
 
 def tables(options: csv_manifest.Options) -> Mapping[SplitName, csv_rows.ManifestRows]:
-    return csv_rows.read(options)
+    return csv_rows.read_rows(options)
 
 
 ANIMALS: dict[str, Any] = {"label_column": "kind", "class_names": ["cat", "dog"]}
@@ -98,13 +98,13 @@ def test_a_manifest_of_names(tmp_path: Path) -> None:
     assert (train.rows, test.rows) == (14, 6)
     by_path = {row["path"]: row for row in rows}
     for part in (train, test):
-        labels, sexes = part.labels(), part.groups()["group_sex"]
-        for image, label, sex in zip(part.images(0, part.rows), labels, sexes, strict=True):
+        labels, sexes = part.read_labels(), part.read_groups()["group_sex"]
+        for image, label, sex in zip(part.read_images(0, part.rows), labels, sexes, strict=True):
             assert part.class_names[label] == by_path[image.id]["kind"]
             assert sex == by_path[image.id]["sex"]
             assert image.data is None
             assert image.path == str(tmp_path / image.id)
-            value = np.asarray(decode(image, split=part.split))[0, 0]
+            value = np.asarray(decode_image(image, split=part.split))[0, 0]
             assert value[0] == rows.index(by_path[image.id])
 
 
@@ -115,7 +115,7 @@ def test_embedded_images_are_copied_and_are_the_same_set(tmp_path: Path) -> None
     linked, _ = prepare(tmp_path / "linked", **values)
     embedded, _ = prepare(tmp_path / "embedded", embed=True, **values)
     assert embedded.fingerprint == linked.fingerprint
-    for image in embedded.images(0, embedded.rows):
+    for image in embedded.read_images(0, embedded.rows):
         assert image.data == (tmp_path / image.id).read_bytes()
 
 
@@ -138,7 +138,7 @@ def test_excels_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
     text = "\r\n".join([lines[0], lines[1], "", *lines[2:], "", ""])
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     train, test = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    assert sorted(train.ids() + test.ids()) == [f"a, {number}.png" for number in range(4)]
+    assert sorted(train.read_ids() + test.read_ids()) == [f"a, {number}.png" for number in range(4)]
 
 
 def test_numbers_are_labels_where_no_name_is_a_number(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_numbers_are_labels_where_no_name_is_a_number(tmp_path: Path) -> None:
     digits, _ = prepare(
         tmp_path / "digits", **values, label_column="number", class_names=["1", "0"]
     )
-    assert (digits.labels() == 1 - named.labels()).all()
+    assert (digits.read_labels() == 1 - named.read_labels()).all()
 
 
 def test_several_labels_in_one_are_told_the_option_for_them_once(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
     train, test = prepare(
         tmp_path / "out", root=str(tmp_path), train="a.csv", missing="drop", **ANIMALS
     )
-    assert "images/005.png" not in train.ids() + test.ids()
+    assert "images/005.png" not in train.read_ids() + test.read_ids()
     assert train.rows + test.rows == 19
 
 
@@ -211,7 +211,7 @@ def test_a_path_made_of_columns_as_mimic_cxr_has_them(tmp_path: Path) -> None:
         id_column="dicom_id",
         **ANIMALS,
     )
-    images = [*train.images(0, 9), *test.images(0, 9)]
+    images = [*train.read_images(0, 9), *test.read_images(0, 9)]
     assert {(image.id, image.path) for image in images} == {
         (f"ab-{n}", str(tmp_path / paths[n])) for n in range(6)
     }
@@ -232,7 +232,7 @@ def test_a_template_looks_columns_up_and_nothing_else(tmp_path: Path) -> None:
         root=str(tmp_path), train="a.csv", path_template="{kind.__class__}.jpg", **ANIMALS
     )
     with pytest.raises(ConfigError, match=r"path_template: a.csv: no column 'kind.__class__'"):
-        options.check()
+        options.check_files()
     parts = path_template.template_parts("{Frontal/Lateral:.1}-{a[0]:>3}")
     row = {"Frontal/Lateral": "Frontal", "a[0]": "7"}
     assert path_template.fill_template(parts, row) == "F-  7"
@@ -308,8 +308,8 @@ def test_several_labels(tmp_path: Path) -> None:
     )  # fmt: skip
     assert train.multi_label
     assert train.class_names == LABELS
-    assert train.labels().tolist() == [[1, 1, 1], [0, 1, 0], *[[1, 0, 1], [0, 1, 0]] * 2]
-    assert test.labels().tolist() == [[1, 0, 1], [0, 1, 0]]
+    assert train.read_labels().tolist() == [[1, 1, 1], [0, 1, 0], *[[1, 0, 1], [0, 1, 0]] * 2]
+    assert test.read_labels().tolist() == [[1, 0, 1], [0, 1, 0]]
 
 
 def test_labels_at_fault_are_told_together(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_ranges_of_ages(tmp_path: Path) -> None:
     parts = prepare(tmp_path / "out", **values)
     ranges: dict[str, str] = {}
     for part in parts:
-        ranges |= dict(zip(part.ids(), part.groups()["group_age"], strict=True))
+        ranges |= dict(zip(part.read_ids(), part.read_groups()["group_age"], strict=True))
     assert [ranges[row["path"]] for row in rows] == [
         "<18", "18-39", "18-39", "40-59", ">=80", ">=80", "", "",
     ]  # fmt: skip
@@ -463,11 +463,11 @@ def test_joins_as_mimic_cxr_needs_them(tmp_path: Path) -> None:
         filters={"ViewPosition": ["PA", "AP"]},
         group_columns={"sex": "gender", "insurance": "insurance"},
     )  # fmt: skip
-    assert train.ids() == ["d0", "d1", "d4", "d8", "d9"]
-    assert train.labels().tolist() == [[0, 1], [0, 1], [1, 0], [0, 1], [0, 1]]
-    assert test.ids() == ["d3", "d7", "d11"]
-    assert test.labels().tolist() == [[0, 1], [1, 0], [0, 1]]
-    assert test.groups() == {
+    assert train.read_ids() == ["d0", "d1", "d4", "d8", "d9"]
+    assert train.read_labels().tolist() == [[0, 1], [0, 1], [1, 0], [0, 1], [0, 1]]
+    assert test.read_ids() == ["d3", "d7", "d11"]
+    assert test.read_labels().tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert test.read_groups() == {
         "group_sex": ["F", "M", ""],
         "group_insurance": ["Medicare", "Medicare", ""],
     }
@@ -487,12 +487,12 @@ def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
             {"file": "people.csv", "by": {"who": "id"}, "columns": ["kind"]},
         ],
     )  # fmt: skip
-    options.check()
+    options.check_files()
     assert options.count_rows() == (4, 4)
     assert tables(options)["train"].codes[:, 0].tolist() == [0, 0, 1, 1]
     turned = options.model_copy(update={"joins": options.joins[::-1]})
     with pytest.raises(ConfigError, match=r"joins.0.by: a.csv: no column 'who'"):
-        turned.check()
+        turned.check_files()
 
 
 def test_chexperts_patients_are_found_in_paths(tmp_path: Path) -> None:
@@ -522,7 +522,7 @@ def test_chexperts_patients_are_found_in_paths(tmp_path: Path) -> None:
     assert (train.rows, test.rows) == (4, 4)
     races: dict[str, str] = {}
     for part in (train, test):
-        races |= dict(zip(part.ids(), part.groups()["group_race"], strict=True))
+        races |= dict(zip(part.read_ids(), part.read_groups()["group_race"], strict=True))
     assert races == {
         row["Path"]: f"race {n // 3}" if n < 9 else ""
         for n, row in enumerate(rows)
@@ -566,9 +566,9 @@ def test_one_image_a_patient_is_the_split_of_images(tmp_path: Path) -> None:
     values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
     images = prepare(tmp_path / "images", **values)
     patients = prepare(tmp_path / "patients", unit_column="who", **values)
-    assert [part.ids() for part in images] == [part.ids() for part in patients]
-    assert [part.units() for part in images] == [None, None]
-    assert [part.units() for part in patients] == [part.ids() for part in patients]
+    assert [part.read_ids() for part in images] == [part.read_ids() for part in patients]
+    assert [part.read_units() for part in images] == [None, None]
+    assert [part.read_units() for part in patients] == [part.read_ids() for part in patients]
     info = read_info(tmp_path / "patients/dataset.json")
     assert info.units == {"train": info.train_rows, "test": info.test_rows}
     assert read_info(tmp_path / "images/dataset.json").units is None
@@ -582,7 +582,7 @@ def test_the_split_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     first = prepare(tmp_path / "one", train="a.csv", **values)
     second = prepare(tmp_path / "two", train="b.csv", **values)
     for one, two in zip(first, second, strict=True):
-        assert sorted(one.ids()) == sorted(two.ids())
+        assert sorted(one.read_ids()) == sorted(two.read_ids())
 
 
 def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
@@ -611,8 +611,8 @@ def test_limits_count_what_is_left(tmp_path: Path) -> None:
         tmp_path / "out", root=str(tmp_path), train="a.csv", split_column="part",
         test_values=["validate"], limit={"train": 3, "test": 2}, filters={"sex": ["f"]}, **ANIMALS,
     )  # fmt: skip
-    assert train.ids() == ["images/000.png", "images/006.png", "images/012.png"]
-    assert test.ids() == ["images/002.png", "images/008.png"]
+    assert train.read_ids() == ["images/000.png", "images/006.png", "images/012.png"]
+    assert test.read_ids() == ["images/002.png", "images/008.png"]
 
 
 # what is wrong is told before any image is read
@@ -643,7 +643,7 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
     write_csv(tmp_path / "a.csv", animals(tmp_path))
     values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS | changed
     with pytest.raises(ConfigError, match=message) as caught:
-        options_of(**values).check()
+        options_of(**values).check_files()
     assert "\n" not in str(caught.value)
 
 
@@ -703,7 +703,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes, message: str)
     options = options_of(root=str(tmp_path), train="a.csv", **ANIMALS)
 
     def check() -> None:
-        options.check()
+        options.check_files()
         options.count_rows()
 
     with pytest.raises(ConfigError, match=message):
@@ -746,10 +746,10 @@ def test_the_files_are_watched_and_the_images_are_not(tmp_path: Path) -> None:
 def test_an_image_that_changes_later_is_refused(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", animals(tmp_path))
     train, _ = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    image = next(train.images(0, 1))
+    image = next(train.read_images(0, 1))
     Image.new("RGB", (3, 3), (1, 1, 1)).save(str(image.path))
     with pytest.raises(DataError, match="changed since the dataset was prepared"):
-        decode(next(train.images(0, 1)), split="train")
+        decode_image(next(train.read_images(0, 1)), split="train")
 
 
 def test_paths_are_relative_to_the_root_unless_absolute(
@@ -758,7 +758,7 @@ def test_paths_are_relative_to_the_root_unless_absolute(
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "here/a.csv", animals(tmp_path / "here"))
     train, _ = prepare(tmp_path / "out", root="here", train="a.csv", **ANIMALS)
-    assert str(next(train.images(0, 1)).path).startswith("here/images/")
+    assert str(next(train.read_images(0, 1)).path).startswith("here/images/")
     absolute, _ = prepare(
         tmp_path / "other", root="here", train=str(tmp_path / "here/a.csv"), **ANIMALS
     )
@@ -854,7 +854,7 @@ def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
     write_csv(tmp_path / "a.csv", [*rows, {"path": name, "kind": "cat", "sex": "f"}])
     values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
     with pytest.raises(DataError, match="cannot be read") as caught:
-        dataset_preparation.prepare(options_of(**values), tmp_path / "out")
+        dataset_preparation.prepare_dataset(options_of(**values), tmp_path / "out")
     assert "restore the file or remove the row" in str(caught.value)
     if "\0" not in name:  # a file of that name is used
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -864,7 +864,7 @@ def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
 
 def test_a_home_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="'~nobody_of_that_name/x': no home folder"):
-        options_of(root="~nobody_of_that_name/x", train="a.csv", **ANIMALS).check()
+        options_of(root="~nobody_of_that_name/x", train="a.csv", **ANIMALS).check_files()
 
 
 # names in two spellings, and copies under several patients
@@ -879,7 +879,7 @@ def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
         prepare(tmp_path / "out", **given, group_columns=["sex"])
     folded = {"sex": {"column": "sex", "ignore_case": True}}
     train, _ = prepare(tmp_path / "out", **given, group_columns=folded)
-    assert set(train.groups()["group_sex"]) == {"f", "m"}
+    assert set(train.read_groups()["group_sex"]) == {"f", "m"}
 
 
 def test_ignoring_case_is_recorded_only_where_it_is_written() -> None:
@@ -944,7 +944,7 @@ def test_copies_are_counted_by_image_and_by_patient(
     assert copies == {unit: of | {"by": "bytes and pixels"} for unit, of in counts.items()}
     # these are the same bytes, as which tables without counts have them too
     train = SplitTable(tmp_path / "out/train.parquet")
-    assert train.copies() == {unit: of | {"by": "bytes"} for unit, of in counts.items()}
+    assert train.count_copies() == {unit: of | {"by": "bytes"} for unit, of in counts.items()}
     with (tmp_path / "out/problems.csv").open(newline="") as stream:
         listed = [row["detail"] for row in csv.DictReader(stream)]
     assert ["of another patient: 'p4' and 'p3'" in detail for detail in listed] == [

@@ -20,7 +20,7 @@ from PIL import Image
 from dpprobe.data import dataset_preparation, imagefolder
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import ConfigError, DataError
 
 
@@ -33,8 +33,8 @@ def png(value: int) -> bytes:
 def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     """Prepares a dataset and holds it against what was counted beforehand."""
     options = dataset_options(values)
-    options.check()
-    dataset_preparation.prepare(options, directory)
+    options.check_files()
+    dataset_preparation.prepare_dataset(options, directory)
     info = read_info(directory / "dataset.json")
     assert (info.train_rows, info.test_rows) == options.count_rows()
     assert info.multi_label == options.multi_label()
@@ -57,7 +57,7 @@ def test_checking_a_study_imports_nothing_heavy() -> None:
         "for registry in (SOURCES, FAMILIES):\n"
         "    for name in registry: options.options_class(registry, name)\n"
         "dataset = dataset_options({'source': 'sklearn', 'name': 'digits'})\n"
-        "dataset.check(); dataset.count_rows()\n"
+        "dataset.check_files(); dataset.count_rows()\n"
         "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'sklearn', 'timm', 'PIL', 'h5py'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
@@ -77,9 +77,9 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     assert train.class_names == tuple("0123456789")
     seen = set()
     for part in (train, test):
-        for image, label in zip(part.images(0, part.rows), part.labels(), strict=True):
+        for image, label in zip(part.read_images(0, part.rows), part.read_labels(), strict=True):
             row = int(image.id.removeprefix("digits-"))
-            pixels = np.asarray(decode(image, split=part.split))
+            pixels = np.asarray(decode_image(image, split=part.split))
             assert pixels.dtype == np.uint8
             np.testing.assert_array_equal(pixels, np.rint(images[row].reshape(8, 8) * 255 / 16))
             assert label == labels[row]
@@ -93,9 +93,9 @@ def test_digits_are_the_same_each_time(tmp_path: Path) -> None:
     for name in ("train.parquet", "test.parquet", "dataset.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     prepare(tmp_path / "c", source="sklearn", name="digits", split_seed=1)
-    assert SplitTable(tmp_path / "c/test.parquet").ids() != SplitTable(
+    assert SplitTable(tmp_path / "c/test.parquet").read_ids() != SplitTable(
         tmp_path / "a/test.parquet"
-    ).ids()  # fmt: skip
+    ).read_ids()  # fmt: skip
 
 
 # parquet
@@ -139,12 +139,12 @@ def test_parquet_with_both_splits(tmp_path: Path, write_parquet: WriteParquet) -
         group_columns=["sex"],
     )
     assert train.class_names == ("cat", "dog")
-    assert train.labels().tolist() == [0, 1] * 10
-    assert test.labels().tolist() == [1, 0, 0]
-    assert train.ids()[:2] == ["train-00000000", "train-00000001"]
-    assert train.groups() == {"group_sex": ["f", ""] * 10}
-    assert [image.data for image in train.images(0, 20)] == [png(row) for row in range(20)]
-    assert next(train.images(7, 8)).path == "7.png"
+    assert train.read_labels().tolist() == [0, 1] * 10
+    assert test.read_labels().tolist() == [1, 0, 0]
+    assert train.read_ids()[:2] == ["train-00000000", "train-00000001"]
+    assert train.read_groups() == {"group_sex": ["f", ""] * 10}
+    assert [image.data for image in train.read_images(0, 20)] == [png(row) for row in range(20)]
+    assert next(train.read_images(7, 8)).path == "7.png"
 
 
 def test_parquet_shards_by_pattern_and_by_list(tmp_path: Path, write_parquet: WriteParquet) -> None:
@@ -153,9 +153,9 @@ def test_parquet_shards_by_pattern_and_by_list(tmp_path: Path, write_parquet: Wr
     test = write_parquet("test.parquet", [0, 1], first=100)
     for number, written in enumerate((str(tmp_path / "train-*.parquet"), [one, two])):
         train, _ = prepare(tmp_path / str(number), source="parquet", train=written, test=test)
-        assert train.labels().tolist() == [0, 0, 1, 1, 0]
+        assert train.read_labels().tolist() == [0, 0, 1, 1, 0]
     train, _ = prepare(tmp_path / "turned", source="parquet", train=[two, one], test=test)
-    assert train.labels().tolist() == [1, 1, 0, 0, 0]
+    assert train.read_labels().tolist() == [1, 1, 0, 0, 0]
 
 
 def test_a_parquet_file_is_named_once(write_parquet: WriteParquet) -> None:
@@ -165,7 +165,7 @@ def test_a_parquet_file_is_named_once(write_parquet: WriteParquet) -> None:
     for train in ([path, path], [pattern, path]):
         options = dataset_options({"source": "parquet", "train": train})
         with pytest.raises(ConfigError, match=r"train: .*train-0.parquet is named twice; remove"):
-            options.check()
+            options.check_files()
 
 
 def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: WriteParquet) -> None:
@@ -176,7 +176,7 @@ def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: Write
         test=write_parquet("c.parquet", [1, 0, 0], first=100),
         limit={"train": 11, "test": 2},
     )
-    assert train.labels().tolist() == [0, 1] * 4 + [1] * 3
+    assert train.read_labels().tolist() == [0, 1] * 4 + [1] * 3
     assert test.rows == 2
 
 
@@ -191,10 +191,10 @@ def test_parquet_is_split_where_there_is_no_test(
         id_column="who",
         test_fraction=0.3,
     )
-    assert (train.labels() == 0).sum() == 14
-    assert (test.labels() == 1).sum() == 3
-    assert sorted(train.ids() + test.ids()) == sorted(names)
-    for image in (*train.images(0, 21), *test.images(0, 9)):
+    assert (train.read_labels() == 0).sum() == 14
+    assert (test.read_labels() == 1).sum() == 3
+    assert sorted(train.read_ids() + test.read_ids()) == sorted(names)
+    for image in (*train.read_images(0, 21), *test.read_images(0, 9)):
         assert image.data == png(names.index(image.id))
 
 
@@ -232,7 +232,7 @@ def test_parquet_class_names(tmp_path: Path, write_parquet: WriteParquet) -> Non
     assert train.class_names == ("a", "b", "c")
     named = write_parquet("b.parquet", [0, 1])
     with pytest.raises(ConfigError, match="class_names: .* names its classes cat, dog"):
-        options_of(source="parquet", train=named, class_names=["x", "y"]).check()
+        options_of(source="parquet", train=named, class_names=["x", "y"]).check_files()
 
 
 @pytest.mark.parametrize("labels", [[0, 2, 1], [[0, 1], [1, 0], [1, 1]]])
@@ -242,7 +242,10 @@ def test_classes_are_never_read_off_the_labels(
     options = options_of(
         source="parquet", train=write_parquet("a.parquet", labels * 3, metadata=None)
     )
-    for call in (options.check, lambda: dataset_preparation.prepare(options, tmp_path / "out")):
+    for call in (
+        options.check_files,
+        lambda: dataset_preparation.prepare_dataset(options, tmp_path / "out"),
+    ):
         with pytest.raises(ConfigError, match=r"class_names: .*a.parquet .*write class_names") as e:
             call()
         assert "\n" not in str(e.value)
@@ -254,7 +257,7 @@ def test_a_class_beyond_the_list_is_refused_not_added(
     path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
     options = options_of(source="parquet", train=path, class_names=["a", "b"])
     with pytest.raises(DataError, match="label 2 is not a number from 0 to 1"):
-        dataset_preparation.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +291,7 @@ def test_wrong_parquet_options(
 ) -> None:
     values = {"train": write_parquet("a.parquet", [0, 1], sex=["f", "m"])} | changed
     with pytest.raises(ConfigError, match=message):
-        options_of(source="parquet", **values).check()
+        options_of(source="parquet", **values).check_files()
 
 
 @pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
@@ -296,21 +299,21 @@ def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str
     path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
     written = {option: ["who"] if option == "group_columns" else "who"}
     with pytest.raises(ConfigError, match=r"column 'who' is list.*a text or a number a row"):
-        dataset_options({"source": "parquet", "train": path, **written}).check()
+        dataset_options({"source": "parquet", "train": path, **written}).check_files()
 
 
 def test_file_that_is_no_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_text("image,label")
     with pytest.raises(ConfigError, match=r"a.parquet: not a readable parquet file"):
-        options_of(source="parquet", train=str(path)).check()
+        options_of(source="parquet", train=str(path)).check_files()
 
 
 def test_files_of_different_datasets(write_parquet: WriteParquet) -> None:
     train = write_parquet("a.parquet", [0, 1])
     test = write_parquet("b.parquet", [0, 1], metadata=None)
     with pytest.raises(ConfigError, match=r"b.parquet: labels or class names differ"):
-        options_of(source="parquet", train=train, test=test).check()
+        options_of(source="parquet", train=train, test=test).check_files()
 
 
 def test_class_numbers_in_lists_are_refused(write_parquet: WriteParquet) -> None:
@@ -318,13 +321,13 @@ def test_class_numbers_in_lists_are_refused(write_parquet: WriteParquet) -> None
     metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     path = write_parquet("a.parquet", [[0], [0, 1]], metadata=metadata)
     with pytest.raises(ConfigError, match="labels are lists of class numbers"):
-        options_of(source="parquet", train=path).check()
+        options_of(source="parquet", train=path).check_files()
 
 
 def test_row_without_id_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
     path = write_parquet("a.parquet", [0, 1], who=["x", None])
     with pytest.raises(DataError, match="train row 1: no who"):
-        dataset_preparation.prepare(
+        dataset_preparation.prepare_dataset(
             options_of(source="parquet", train=path, id_column="who"), tmp_path / "out"
         )
 
@@ -332,7 +335,7 @@ def test_row_without_id_is_named(tmp_path: Path, write_parquet: WriteParquet) ->
 def test_row_without_label_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
     path = write_parquet("a.parquet", [0, None, 1, 0, 1])
     with pytest.raises(DataError, match="label None is not a number from 0 to 1"):
-        dataset_preparation.prepare(
+        dataset_preparation.prepare_dataset(
             options_of(source="parquet", train=path, test=path), tmp_path / "out"
         )
 
@@ -346,7 +349,7 @@ def test_real_cifar10(tmp_path: Path, shared_data: Path) -> None:
         limit={"train": 300, "test": 100},
     )
     assert train.class_names[:3] == ("airplane", "automobile", "bird")
-    assert decode(next(test.images(99, 100)), split="test").size == (32, 32)
+    assert decode_image(next(test.read_images(99, 100)), split="test").size == (32, 32)
 
 
 # image folder
@@ -371,12 +374,12 @@ def test_folder_with_both_splits(tmp_path: Path) -> None:
         "cat"
     ]
     assert train.class_names == ("cat", "dog")
-    assert train.ids() == ["train/cat/a.PNG", "train/cat/deep/c.png", "train/dog/b.png"]
-    assert train.labels().tolist() == [0, 0, 1]
-    assert test.ids() == ["test/dog/d.png"]
-    image = next(train.images(2, 3))
+    assert train.read_ids() == ["train/cat/a.PNG", "train/cat/deep/c.png", "train/dog/b.png"]
+    assert train.read_labels().tolist() == [0, 0, 1]
+    assert test.read_ids() == ["test/dog/d.png"]
+    image = next(train.read_images(2, 3))
     assert image.data is None
-    assert decode(image, split="train").getpixel((0, 0)) == 1
+    assert decode_image(image, split="train").getpixel((0, 0)) == 1
 
 
 def test_folder_of_classes_is_split(tmp_path: Path) -> None:
@@ -387,8 +390,8 @@ def test_folder_of_classes_is_split(tmp_path: Path) -> None:
         tmp_path / "out", source="imagefolder", path=root, test_fraction=0.3, embed=True
     )
     assert (train.rows, test.rows) == (14, 6)
-    assert sorted(train.ids() + test.ids()) == sorted(files)
-    for image in train.images(0, 14):
+    assert sorted(train.read_ids() + test.read_ids()) == sorted(files)
+    for image in train.read_images(0, 14):
         assert image.data == png(files[image.id])
     linked = prepare(tmp_path / "linked", source="imagefolder", path=root, test_fraction=0.3)
     assert linked[0].fingerprint == train.fingerprint
@@ -400,7 +403,7 @@ def test_folder_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.chdir(tmp_path)
     train, _ = prepare(Path("out"), source="imagefolder", path="images")
-    assert str(next(train.images(0, 1)).path).startswith("images/a/")
+    assert str(next(train.read_images(0, 1)).path).startswith("images/a/")
 
 
 def test_a_folder_within_another_source_records_that_one(tmp_path: Path) -> None:
@@ -483,7 +486,7 @@ def test_the_source_state_looks_at_each_file_once(
 def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
     root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
     options = options_of(source="imagefolder", path=root)
-    for call in (options.check, options.count_rows):
+    for call in (options.check_files, options.count_rows):
         with pytest.raises(ConfigError, match=message):
             call()
 
@@ -494,7 +497,7 @@ def test_what_is_wrong_with_a_folder_is_told_at_once(tmp_path: Path) -> None:
     for name in ("Thumbs.db", "desktop.ini", ".DS_Store", "mole/Thumbs.db"):
         (tmp_path / "images" / name).write_bytes(b"")
     with pytest.raises(ConfigError) as caught:
-        options_of(source="imagefolder", path=root).check()
+        options_of(source="imagefolder", path=root).check_files()
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
     assert "2 files are no image: README (beside the class folders), mole/a.txt; move" in lines[0]
@@ -506,14 +509,14 @@ def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
     files = ["train/a/1.png", "train/b/1.png", "test/A/2.png", "test/b/2.png"]
     root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
     with pytest.raises(ConfigError, match="the class folders 'A' and 'a' differ"):
-        options_of(source="imagefolder", path=root).check()
+        options_of(source="imagefolder", path=root).check_files()
 
 
 def test_an_accent_in_two_codings_is_one_name(tmp_path: Path) -> None:
     files = ["gr\u00fcn/1.png", "gru\u0308n/2.png", "rot/3.png"]
     root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
     with pytest.raises(ConfigError, match="differ in case or spaces alone, and would be"):
-        options_of(source="imagefolder", path=root).check()
+        options_of(source="imagefolder", path=root).check_files()
 
 
 def test_a_dangling_link_among_images_is_named_before_any_job(tmp_path: Path) -> None:
@@ -521,7 +524,7 @@ def test_a_dangling_link_among_images_is_named_before_any_job(tmp_path: Path) ->
         (tmp_path / name).mkdir()
         Image.new("L", (4, 4)).save(tmp_path / name / "0.png")
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path)})
-    options.check()
+    options.check_files()
     (tmp_path / "a" / "z.png").symlink_to(tmp_path / "nowhere.png")
     with pytest.raises(ConfigError, match=r"z\.png"):
-        options.check()
+        options.check_files()

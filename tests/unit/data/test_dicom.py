@@ -271,11 +271,11 @@ def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) 
         values = generator.integers(0, 4096, (8, 8), dtype=np.uint16)
         path.write_bytes(encoded(header(values)))
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "scans")})
-    options.check()
-    dataset_preparation.prepare(options, tmp_path / "out")
+    options.check_files()
+    dataset_preparation.prepare_dataset(options, tmp_path / "out")
     (tmp_path / "scans/a/1.2.0").write_bytes(encoded(header(VALUES))[:-5])
     with pytest.raises(DataError, match=r"1\.2\.0: DICOM: its pixels cannot be decoded"):
-        dataset_preparation.prepare(options, tmp_path / "bad")
+        dataset_preparation.prepare_dataset(options, tmp_path / "bad")
     with (tmp_path / "bad/problems.csv").open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert row["problem"] == "unreadable image"

@@ -48,9 +48,9 @@ def test_a_receipt_says_what_was_fetched(path: Path) -> None:
     assert check_receipt(directory, params={"name": "x"}) == receipt
     with pytest.raises(DataError, match=r"for other options.*delete .*receipt\.json and run again"):
         check_receipt(directory, params={"name": "y"})
-    assert receipt.sha256("data.zip") == FETCHED.sha256
+    assert receipt.find_sha256("data.zip") == FETCHED.sha256
     with pytest.raises(DataError, match=r"other: not in receipt\.json"):
-        receipt.sha256("other")
+        receipt.find_sha256("other")
 
 
 def test_a_receipt_that_does_not_fit_is_refused(path: Path) -> None:

@@ -26,7 +26,7 @@ import pytest
 from dpprobe import artifacts
 from dpprobe.data import dataset_preparation, downloads, torchvision_datasets
 from dpprobe.data.download_receipt import Fetched
-from dpprobe.data.downloads import Checksum, Policy, fetch
+from dpprobe.data.downloads import Checksum, Policy, fetch_file
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError, DownloadError
 from tests.support.misbehaving_server import (
@@ -70,7 +70,7 @@ def files(path: Path) -> dict[str, int]:
 
 
 def get(url: str, path: Path, **options: Any) -> Fetched:
-    return fetch(url, path, **{"checksum": RIGHT, "policy": QUICK, **options})
+    return fetch_file(url, path, **{"checksum": RIGHT, "policy": QUICK, **options})
 
 
 def refused(url: str, path: Path, **options: Any) -> str:
@@ -214,8 +214,9 @@ def _died(*_: object) -> None:
 def test_a_killed_process_is_resumed(server: Server, path: Path) -> None:
     url = server.put("/data.zip", CONTENT, faults=[Slow(chunk=10_000, pause=0.05)])
     program = (
-        "import sys; from pathlib import Path; from dpprobe.data.downloads import Checksum, fetch; "
-        "fetch(sys.argv[1], Path(sys.argv[2]), checksum=Checksum('sha256', sys.argv[3]))"
+        "import sys; from pathlib import Path; from dpprobe.data.downloads import Checksum, "
+        "fetch_file; "
+        "fetch_file(sys.argv[1], Path(sys.argv[2]), checksum=Checksum('sha256', sys.argv[3]))"
     )
     process = subprocess.Popen([sys.executable, "-c", program, url, str(path), SHA256])
     partial = path.parent / ".data.zip.partial"
@@ -437,7 +438,7 @@ def test_a_redirect_to_a_file_on_this_machine(server: Server, path: Path, tmp_pa
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/data.zip", "data.zip"])
 def test_other_schemes_are_refused(path: Path, url: str) -> None:
     with pytest.raises(DownloadError, match="is no http or https address"):
-        fetch(url, path, checksum=RIGHT)
+        fetch_file(url, path, checksum=RIGHT)
 
 
 @pytest.mark.parametrize(
@@ -557,5 +558,5 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     monkeypatch.setattr(artifacts, "write_json", full)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
     with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
-        dataset_preparation.download(options, tmp_path / "mnist")
+        dataset_preparation.download_dataset(options, tmp_path / "mnist")
     assert list((tmp_path / "mnist").iterdir()) == []

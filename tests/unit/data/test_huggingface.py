@@ -102,16 +102,18 @@ def left_of(directory: Path) -> dict[str, bytes]:
 
 
 def run(options: DatasetOptions, tmp_path: Path) -> tuple[SplitTable, SplitTable]:
-    options.check()
-    dataset_preparation.download(options, tmp_path / "downloads")
-    dataset_preparation.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    options.check_files()
+    dataset_preparation.download_dataset(options, tmp_path / "downloads")
+    dataset_preparation.prepare_dataset(
+        options, tmp_path / "tables", downloaded=tmp_path / "downloads"
+    )
     return tuple(SplitTable(tmp_path / "tables" / f"{name}.parquet") for name in ("train", "test"))  # type: ignore[return-value]
 
 
 def refused(options: DatasetOptions, directory: Path, error: type[Exception]) -> str:
     """The message of a refused download; nothing may be left that looks finished."""
     with pytest.raises(error) as caught:
-        dataset_preparation.download(options, directory)
+        dataset_preparation.download_dataset(options, directory)
     assert not (directory / "receipt.json").exists()
     message = str(caught.value)
     assert "\n" not in message
@@ -125,7 +127,7 @@ def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
     train, test = run(options, tmp_path)
     assert (train.rows, test.rows) == (2 * ROWS, ROWS)
     assert train.class_names == ("leaf", "stone")
-    first = next(iter(test.images(0, 1)))
+    first = next(iter(test.read_images(0, 1)))
     assert first.data == image(1)
     written = json.loads((tmp_path / "tables/dataset.json").read_text())
     assert written["revision"] == COMMIT
@@ -159,7 +161,7 @@ def test_a_train_split_alone_is_split(hub: Hub, tmp_path: Path) -> None:
 def test_a_transfer_that_breaks_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
     size = len(FILES[TRAIN[0]])
     hub.breaks[TRAIN[0]] = (size // 3, 1)
-    dataset_preparation.download(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(hub), tmp_path)
     assert hub.served[TRAIN[0]] == size
     assert hub.ranges == [f"bytes={size // 3}-"]
 
@@ -173,15 +175,15 @@ def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) 
     had = hub.served[TRAIN[1]]
     assert 0 < had < size
     hub.breaks.clear()
-    dataset_preparation.download(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(hub), tmp_path)
     assert hub.served[TRAIN[1]] == size
     assert hub.served[TRAIN[0]] == len(FILES[TRAIN[0]])
 
 
 def test_a_finished_download_is_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
-    dataset_preparation.download(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(hub), tmp_path)
     before = dict(hub.served)
-    dataset_preparation.download(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(hub), tmp_path)
     assert hub.served == before
 
 
@@ -194,7 +196,7 @@ def test_a_gated_repository_names_the_page_and_the_variable(
     assert "HF_TOKEN" in message
     assert left_of(tmp_path) == {}
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    dataset_preparation.download(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(hub), tmp_path)
     # The store of large files is another host: a token is not for it.
     assert not hub.store_saw_token
     assert TOKEN.encode() not in (tmp_path / "receipt.json").read_bytes()
@@ -258,13 +260,13 @@ def test_content_that_is_not_what_the_hub_states(hub: Hub, tmp_path: Path, in_gi
 
 def test_a_small_file_is_held_against_its_git_checksum(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[REPO].in_git = frozenset({TEST})
-    dataset_preparation.download(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(hub), tmp_path)
     assert left_of(tmp_path)[f"repository/{TEST}"] == FILES[TEST]
 
 
 def test_a_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:
     hub.failures += [503, 429]
-    dataset_preparation.download(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(hub), tmp_path)
     assert (tmp_path / "receipt.json").is_file()
 
 
@@ -304,10 +306,12 @@ def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_file_that_went_missing_is_named(hub: Hub, tmp_path: Path) -> None:
     options = options_of(hub)
-    dataset_preparation.download(options, tmp_path / "downloads")
+    dataset_preparation.download_dataset(options, tmp_path / "downloads")
     (tmp_path / "downloads/repository" / TEST).unlink()
     with pytest.raises(DataError, match="test-00000"):
-        dataset_preparation.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+        dataset_preparation.prepare_dataset(
+            options, tmp_path / "tables", downloaded=tmp_path / "downloads"
+        )
     assert not (tmp_path / "tables/dataset.json").exists()
 
 
@@ -328,8 +332,8 @@ def test_accepted_labels_stand_beside_the_test_rows(hub: Hub, tmp_path: Path) ->
     }
     train, test = run(options_of(hub, accepted_labels=accepted), tmp_path)
     # The test images are numbered from 1.
-    assert test.accepted() == json.loads(labels)[:ROWS]
-    assert train.accepted() == [[]] * train.rows
+    assert test.read_accepted() == json.loads(labels)[:ROWS]
+    assert train.read_accepted() == [[]] * train.rows
     assert read_info(tmp_path / "tables/dataset.json").accepted
 
 
@@ -358,10 +362,10 @@ def local(tmp_path: Path, labels: Any, **values: Any) -> DatasetOptions:
 def test_accepted_labels_of_local_files(tmp_path: Path) -> None:
     labels = json.loads(real_json())
     options = local(tmp_path, labels)
-    options.check()
+    options.check_files()
     assert str(tmp_path / "real.json") in options.input_files()
-    dataset_preparation.prepare(options, tmp_path / "tables")
-    assert SplitTable(tmp_path / "tables/test.parquet").accepted() == labels[:ROWS]
+    dataset_preparation.prepare_dataset(options, tmp_path / "tables")
+    assert SplitTable(tmp_path / "tables/test.parquet").read_accepted() == labels[:ROWS]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +380,7 @@ def test_accepted_labels_of_local_files(tmp_path: Path) -> None:
 def test_accepted_labels_of_another_dataset(tmp_path: Path, labels: Any, words: str) -> None:
     options = local(tmp_path, labels)
     with pytest.raises(DataError, match=words):
-        dataset_preparation.prepare(options, tmp_path / "tables")
+        dataset_preparation.prepare_dataset(options, tmp_path / "tables")
     assert not (tmp_path / "tables/dataset.json").exists()
 
 
@@ -387,31 +391,33 @@ def test_images_without_a_number_take_no_accepted_labels(tmp_path: Path) -> None
     images = [{**row, "path": "leaf.png"} for row in rows.column("image").to_pylist()]
     pq.write_table(rows.set_column(0, "image", pa.array(images)), path)
     with pytest.raises(DataError, match=r"test row 0.*leaf\.png"):
-        dataset_preparation.prepare(options, tmp_path / "tables")
+        dataset_preparation.prepare_dataset(options, tmp_path / "tables")
 
 
 def test_accepted_labels_need_a_test_split(hub: Hub, tmp_path: Path) -> None:
     accepted = {"url": f"{hub.url}/real.json", "sha256": "0" * 64}
     with pytest.raises(ConfigError, match="accepted_labels"):
-        options_of(hub, test=None, accepted_labels=accepted).check()
+        options_of(hub, test=None, accepted_labels=accepted).check_files()
     options = local(tmp_path, [], accepted_labels={"file": str(tmp_path / "none.json")})
     with pytest.raises(ConfigError, match=r"none\.json"):
-        options.check()
+        options.check_files()
 
 
 def test_the_token_of_a_login_is_used(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[REPO].gated = True
     (tmp_path / "token").write_text(TOKEN)
-    dataset_preparation.download(options_of(hub), tmp_path / "downloads")
+    dataset_preparation.download_dataset(options_of(hub), tmp_path / "downloads")
     assert TOKEN.encode() not in (tmp_path / "downloads/receipt.json").read_bytes()
 
 
 def test_another_commit_is_not_prepared_from_what_is_here(hub: Hub, tmp_path: Path) -> None:
     options = options_of(hub)
-    dataset_preparation.download(options, tmp_path / "downloads")
+    dataset_preparation.download_dataset(options, tmp_path / "downloads")
     other = options_of(hub, revision="0" * 40)
     with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
-        dataset_preparation.prepare(other, tmp_path / "tables", downloaded=tmp_path / "downloads")
+        dataset_preparation.prepare_dataset(
+            other, tmp_path / "tables", downloaded=tmp_path / "downloads"
+        )
     assert not (tmp_path / "tables/dataset.json").exists()
 
 

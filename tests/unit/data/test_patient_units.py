@@ -78,8 +78,8 @@ WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"csv": write_csv, "parquet"
 
 def prepare(options: DatasetOptions, folder: Path) -> tuple[SplitTable, SplitTable]:
     """Prepares a dataset, and holds it against what was counted beforehand."""
-    options.check()
-    dataset_preparation.prepare(options, folder)
+    options.check_files()
+    dataset_preparation.prepare_dataset(options, folder)
     info = read_info(folder / "dataset.json")
     assert options.count_rows() == (info.train_rows, info.test_rows)
     assert info.units is not None
@@ -91,13 +91,13 @@ def prepare(options: DatasetOptions, folder: Path) -> tuple[SplitTable, SplitTab
 def test_patients_are_split_and_named_in_the_tables(source: str, tmp_path: Path) -> None:
     options = dataset_options(WRITERS[source](tmp_path / "in", PATIENTS) | {"test_fraction": 0.3})
     tables = prepare(options, tmp_path / "out")
-    sides = [table.units() for table in tables]
+    sides = [table.read_units() for table in tables]
     assert sides[0]
     assert sides[1]
     assert not set(sides[0]) & set(sides[1])
     assert sorted(sides[0] + sides[1]) == sorted(PATIENTS)
     for table, names in zip(tables, sides, strict=True):
-        assert table.labels().tolist() == [label(name) for name in names or ()]
+        assert table.read_labels().tolist() == [label(name) for name in names or ()]
     # A stratified split: 0.3 of 8 patients and of 4.
     assert Counter(label(name) for name in set(sides[1])) == {0: 2, 1: 1}
 
@@ -109,14 +109,14 @@ def test_of_each_patient_the_first_images_are_trained_on(source: str, tmp_path: 
     bounded = prepare(
         dataset_options(written | {"max_images_per_patient": 4}), tmp_path / "bounded"
     )
-    assert bounded[1].units() == whole[1].units()  # test images are all kept
-    kept, before = bounded[0].units(), whole[0].units()
+    assert bounded[1].read_units() == whole[1].read_units()  # test images are all kept
+    kept, before = bounded[0].read_units(), whole[0].read_units()
     assert kept
     assert before
     assert Counter(kept) == {name: min(count, 4) for name, count in Counter(before).items()}
     first = patient_units.first_of_each(before, 4)
-    ids = [row_id for row_id, keep in zip(whole[0].ids(), first, strict=True) if keep]
-    assert bounded[0].ids() == ids
+    ids = [row_id for row_id, keep in zip(whole[0].read_ids(), first, strict=True) if keep]
+    assert bounded[0].read_ids() == ids
 
 
 @given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))
@@ -140,7 +140,7 @@ def test_a_blank_patient_and_one_in_both_splits_are_refused(source: str, tmp_pat
     )
     written["duplicates"] = "warn"
     with pytest.raises(DataError, match="patient is missing or in both splits or has two"):
-        dataset_preparation.prepare(dataset_options(written), tmp_path / "out")
+        dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "out")
     told = (tmp_path / "out/problems.csv").read_text()
     assert "no patient: who is blank" in told
     assert "patient 'p3' has images in both splits" in told
@@ -157,9 +157,9 @@ def test_a_patient_whose_number_is_written_in_two_ways_is_refused(tmp_path: Path
     written = {**options, "unit_column": "number", "duplicates": "warn"}
     written |= {"train": [str(tmp_path / f"{name}.parquet") for name in files]}
     with pytest.raises(DataError, match="patient '8.0' is '8' in other rows; .*under one name"):
-        dataset_preparation.prepare(dataset_options(written), tmp_path / "out")
+        dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "out")
     written["train"] = written["train"][1]
-    dataset_preparation.prepare(dataset_options(written), tmp_path / "alone")
+    dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "alone")
     assert read_info(tmp_path / "alone/dataset.json").train_rows > 0
 
 
@@ -205,13 +205,13 @@ def test_nan_is_no_patient_and_no_group(source: str, tmp_path: Path) -> None:
     else:
         shard = pack(tmp_path / "in.tar", samples(0, 20, age=numbers, id=numbers))
         written |= {"train": str(shard), "label_column": "label"}
-    dataset_preparation.prepare(dataset_options(written), tmp_path / "out")
+    dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "out")
     tables = [SplitTable(tmp_path / f"out/{name}.parquet") for name in ("train", "test")]
-    ages = [age for table in tables for age in table.groups()["group_age"]]
+    ages = [age for table in tables for age in table.read_groups()["group_age"]]
     assert ages.count("") == 1
     assert not {"nan", "NaN"} & set(ages)
     with pytest.raises(DataError, match="no patient: id is blank"):
-        dataset_preparation.prepare(
+        dataset_preparation.prepare_dataset(
             dataset_options(written | {"unit_column": "id"}), tmp_path / "patients"
         )
 
@@ -233,7 +233,7 @@ def test_wrong_options_are_named(
     written = WRITERS[source](tmp_path, PATIENTS)
     del written["unit_column"]
     with pytest.raises(ConfigError, match=message):
-        dataset_options(written | wrong).check()
+        dataset_options(written | wrong).check_files()
 
 
 def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -314,7 +314,7 @@ def test_copies_are_listed_as_pairs_beside_the_tables(rows: Rows) -> None:
         "image": {"rows": 2, "most": 3, "by": "bytes and pixels"}
     }
     # a table of before, which had no counts, tells of the same bytes
-    counted = table.SplitTable(rows.directory / "out/train.parquet").copies()
+    counted = table.SplitTable(rows.directory / "out/train.parquet").count_copies()
     assert counted == {"image": {"rows": 1, "most": 2, "by": "bytes"}}
     rows.write(verify="hash")
     assert read_info(rows.directory / "out/dataset.json").copies == counted
@@ -339,9 +339,9 @@ def test_a_class_of_few_images_is_warned_of(rows: Rows, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "dpprobe"):
         rows.write()
     info = read_info(rows.directory / "out/dataset.json")
-    assert info.rare in caplog.text
-    assert "class cat: 3 training images, " in info.rare
-    assert info.rare.endswith(": no number about them means anything")
+    assert info.rare_classes_note in caplog.text
+    assert "class cat: 3 training images, " in info.rare_classes_note
+    assert info.rare_classes_note.endswith(": no number about them means anything")
     assert rare_words(("a", "b"), (2, 900), (1, 100)) == (
         "class a: 2 training images, 1 test image: no number about it means anything"
     )
@@ -412,16 +412,16 @@ def test_what_can_be_decoded_is_accepted(rows: Rows, kind: str) -> None:
         picture.save(stream, format=kind)
     rows.splits["train"][4]["path"].write_bytes(stream.getvalue())
     rows.write()
-    image = next(SplitTable(rows.directory / "out/train.parquet").images(4, 5))
-    assert table.decode(image, split="train").size == (40, 30)
+    image = next(SplitTable(rows.directory / "out/train.parquet").read_images(4, 5))
+    assert table.decode_image(image, split="train").size == (40, 30)
 
 
 def test_images_need_not_be_decoded(rows: Rows) -> None:
     truncate(rows)
     rows.write(verify="hash")
-    image = next(SplitTable(rows.directory / "out/train.parquet").images(4, 5))
+    image = next(SplitTable(rows.directory / "out/train.parquet").read_images(4, 5))
     with pytest.raises(DataError, match="cannot be decoded"):
-        table.decode(image, split="train")
+        table.decode_image(image, split="train")
     remove(rows)
     with pytest.raises(DataError, match=r"cannot be read \(No such file"):
         rows.write(verify="hash")
@@ -496,8 +496,10 @@ def test_problems_are_counted_not_kept(tmp_path: Path) -> None:
     tracemalloc.start()
     with problems.Problems(tmp_path) as gathered:
         for row in range(20_000):
-            gathered.add("label", f"label {row} is none", split="train", row=row, row_id=f"id{row}")
-        error = gathered.error()
+            gathered.add_problem(
+                "label", f"label {row} is none", split="train", row=row, row_id=f"id{row}"
+            )
+        error = gathered.make_error()
     top = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert top < 1 << 20
@@ -523,9 +525,9 @@ def test_a_folder_of_images_tells_all_at_once(tmp_path: Path, embed: bool) -> No
     (root / "train/cat/1.jpg").write_bytes(b"")
     (root / "test/dog/2.jpg").write_bytes((root / "train/dog/0.jpg").read_bytes())
     options = dataset_options({"source": "imagefolder", "path": str(root), "embed": embed})
-    options.check()
+    options.check_files()
     with pytest.raises(DataError) as caught:
-        dataset_preparation.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
     text = str(caught.value)
     assert "1 unreadable image, 1 image in train and test" in text
     assert "train row 1 (id train/cat/1.jpg)" in text
@@ -549,9 +551,9 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
             "group_columns": {"age": {"column": "age", "bins": [40]}},
         }
     )  # fmt: skip
-    options.check()
+    options.check_files()
     with pytest.raises(DataError) as caught:
-        dataset_preparation.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
     text = str(caught.value)
     for part in (
         "1 missing image, 1 unreadable image, 1 id missing or twice, 1 label without a class, "
@@ -573,7 +575,7 @@ def test_a_report_of_an_earlier_run_does_not_survive(tmp_path: Path) -> None:
     (tmp_path / "out/problems.csv").write_text("split,row,id,path,problem,detail\n")
     gone = dataset_options({"source": "imagefolder", "path": str(tmp_path / "none")})
     with pytest.raises(ConfigError):
-        dataset_preparation.prepare(gone, tmp_path / "out")
+        dataset_preparation.prepare_dataset(gone, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -587,5 +589,5 @@ def test_a_disk_that_fills_under_the_tables_is_one_line(
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(DataError, match="the disk filled up while the split tables were written"):
-        dataset_preparation.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

@@ -13,7 +13,9 @@ from dpprobe.errors import ConfigError
 
 
 def read(chosen: str, *words: str) -> list[str]:
-    return [of_class[0] for of_class in prompts.sentences(prompts.templates(chosen), words)]
+    return [
+        of_class[0] for of_class in prompts.make_sentences(prompts.read_templates(chosen), words)
+    ]
 
 
 def test_the_sentences_of_the_foundation_features_paper() -> None:
@@ -33,29 +35,34 @@ def test_clips_own_templates_are_the_library_s() -> None:
         ("imagenet80", open_clip.OPENAI_IMAGENET_TEMPLATES),
         ("ensemble7", open_clip.SIMPLE_IMAGENET_TEMPLATES),
     ):
-        (of_class,) = prompts.sentences(prompts.templates(name), ["owl"])
+        (of_class,) = prompts.make_sentences(prompts.read_templates(name), ["owl"])
         assert of_class == [template("owl") for template in library]
-    assert len(prompts.templates("imagenet80")) == 80
-    assert len(prompts.templates("ensemble7")) == 7
+    assert len(prompts.read_templates("imagenet80")) == 80
+    assert len(prompts.read_templates("ensemble7")) == 7
 
 
 def test_every_set_can_be_read() -> None:
     for name in prompts.prompt_sets():
-        prompts.check(name)
-        assert all("owl" in text for text in prompts.sentences(prompts.templates(name), ["owl"])[0])
+        prompts.check_prompts(name)
+        assert all(
+            "owl" in text
+            for text in prompts.make_sentences(prompts.read_templates(name), ["owl"])[0]
+        )
 
 
 def test_every_dataset_of_the_catalog_has_prompts_that_exist(repository: Path) -> None:
     entries = [yaml.safe_load(path.read_text()) for path in repository.glob("resources/catalog/*")]
     assert entries
     for entry in entries:
-        prompts.check(entry.get("prompts", "simple"))
+        prompts.check_prompts(entry.get("prompts", "simple"))
 
 
 def test_own_templates() -> None:
     chosen = ("{a} {c} {{drawn}}", "{c}, {c}")
-    prompts.check(chosen)
-    assert prompts.sentences(prompts.templates(chosen), ["ox"]) == [["an ox {drawn}", "ox, ox"]]
+    prompts.check_prompts(chosen)
+    assert prompts.make_sentences(prompts.read_templates(chosen), ["ox"]) == [
+        ["an ox {drawn}", "ox, ox"]
+    ]
 
 
 def test_braces_in_a_class_stay() -> None:
@@ -63,12 +70,12 @@ def test_braces_in_a_class_stay() -> None:
 
 
 def test_words_replace_names() -> None:
-    assert prompts.words(["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}) == (
+    assert prompts.name_classes(["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}) == (
         "annual crop land",
         "River",
     )
     with pytest.raises(ConfigError, match="prompt_names: no class 'Rivers'; write 'River'"):
-        prompts.words(["AnnualCrop", "River"], {"Rivers": "a river"})
+        prompts.name_classes(["AnnualCrop", "River"], {"Rivers": "a river"})
 
 
 @pytest.mark.parametrize(
@@ -84,28 +91,28 @@ def test_words_replace_names() -> None:
     ],
 )
 def test_wrong_prompts(chosen: str | tuple[str, ...], message: str) -> None:
-    for reader in (prompts.check, prompts.templates):
+    for reader in (prompts.check_prompts, prompts.read_templates):
         with pytest.raises(ConfigError, match=message):
             reader(chosen)
 
 
 def test_an_underscore_is_a_space() -> None:
-    assert prompts.words(["aquarium_fish"], {}) == ("aquarium fish",)
+    assert prompts.name_classes(["aquarium_fish"], {}) == ("aquarium fish",)
 
 
 def test_imagenet_has_words_of_its_own() -> None:
-    words = prompts.words([f"n{label}" for label in range(1000)], "imagenet")
+    words = prompts.name_classes([f"n{label}" for label in range(1000)], "imagenet")
     assert len(words) == 1000
     assert (words[0], words[999]) == ("tench", "toilet paper")
     with pytest.raises(ConfigError, match="imagenet names 1000 classes and the dataset has 10"):
-        prompts.words([str(label) for label in range(10)], "imagenet")
+        prompts.name_classes([str(label) for label in range(10)], "imagenet")
 
 
 def test_imagenet_s_words_go_by_wordnet_ids() -> None:
     names = [f"n{number:08d}" for number in range(1000)]
-    assert prompts.words(names, "imagenet")[0] == "tench"
+    assert prompts.name_classes(names, "imagenet")[0] == "tench"
     with pytest.raises(ConfigError, match="order of their WordNet ids"):
-        prompts.words(names[::-1], "imagenet")
+        prompts.name_classes(names[::-1], "imagenet")
 
 
 @pytest.mark.parametrize(
@@ -118,4 +125,4 @@ def test_imagenet_s_words_go_by_wordnet_ids() -> None:
     ],
 )  # fmt: skip
 def test_articles(word: str, expected: str) -> None:
-    assert prompts.article(word) == expected
+    assert prompts.choose_article(word) == expected

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpprobe.data.dataset_preparation import prepare
+from dpprobe.data.dataset_preparation import prepare_dataset
 from dpprobe.data.registry import SOURCES, dataset_options
-from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import ConfigError
 
 
@@ -47,8 +47,8 @@ def test_the_page_s_source_becomes_split_tables(source: str, split_by: str, tmp_
         {"source": source, "file": str(tmp_path / "cells.npz"), "class_names": ["a", "b", "c"],
          "split_by": split_by}
     )  # fmt: skip
-    options.check()
-    prepare(options, tmp_path / "data")
+    options.check_files()
+    prepare_dataset(options, tmp_path / "data")
     tables = [SplitTable(tmp_path / f"data/{name}.parquet") for name in ("train", "test")]
     rows = options.count_rows()
     assert rows is not None
@@ -59,12 +59,12 @@ def test_the_page_s_source_becomes_split_tables(source: str, split_by: str, tmp_
     seen = set()
     for table in tables:
         for row, (name, image) in enumerate(
-            zip(table.ids(), table.images(0, table.rows), strict=True)
+            zip(table.read_ids(), table.read_images(0, table.rows), strict=True)
         ):
             number = int(name.removeprefix("row-"))
             seen.add(number)
-            assert table.labels()[row] == labels[number]
-            assert (np.asarray(decode(image, split="train")) == images[number]).all()
+            assert table.read_labels()[row] == labels[number]
+            assert (np.asarray(decode_image(image, split="train")) == images[number]).all()
     assert seen == set(range(300))
 
 
@@ -73,4 +73,4 @@ def test_a_missing_file_is_named_before_any_job(source: str, tmp_path: Path) -> 
         {"source": source, "file": str(tmp_path / "none.npz"), "class_names": ["a", "b"]}
     )
     with pytest.raises(ConfigError, match=r"none\.npz; correct it"):
-        options.check()
+        options.check_files()

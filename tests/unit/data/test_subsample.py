@@ -29,7 +29,7 @@ DIGITS = {"source": "sklearn", "name": "digits"}
 
 def chosen(options: dict[str, Any], rows: Sequence[tuple[int, str]]) -> set[int]:
     """The places of the rows that are kept."""
-    kept = Subsample(**options).choose(
+    kept = Subsample(**options).choose_rows(
         [label for label, _ in rows], [name for _, name in rows], CLASSES
     )
     return {place for place, keep in enumerate(kept) if keep}
@@ -130,7 +130,7 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
     tested = options.choose_test(ids, [3] * len(ids))  # type: ignore[attr-defined]
     train = [name for name, test in zip(ids, tested, strict=True) if not test]
     assert options.subsample is not None
-    kept = options.subsample.choose([3] * len(train), train, [str(k) for k in range(10)])
+    kept = options.subsample.choose_rows([3] * len(train), train, [str(k) for k in range(10)])
     assert 0.07 < kept.count(True) / len(train) < 0.13
 
 
@@ -179,9 +179,9 @@ def test_planning_knows_n_where_it_can() -> None:
 
 def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"counts": {"3": 6}}})
-    dataset_preparation.prepare(options.whole(), tmp_path / "digits")
-    dataset_preparation.prepare(options, tmp_path / "alone")
-    dataset_preparation.prepare(options, tmp_path / "part", whole=tmp_path / "digits")
+    dataset_preparation.prepare_dataset(options.without_subsample(), tmp_path / "digits")
+    dataset_preparation.prepare_dataset(options, tmp_path / "alone")
+    dataset_preparation.prepare_dataset(options, tmp_path / "part", whole=tmp_path / "digits")
     alone, part, whole = (
         read_info(tmp_path / name / "dataset.json") for name in ("alone", "part", "digits")
     )
@@ -190,7 +190,10 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     assert (part.train_rows, part.test_rows) == options.used_rows()
     assert part.splits["test"].fingerprint == whole.splits["test"].fingerprint
     assert not (tmp_path / "alone" / "whole").exists()
-    ids = {name: SplitTable(tmp_path / name / "train.parquet").ids() for name in ("part", "digits")}
+    ids = {
+        name: SplitTable(tmp_path / name / "train.parquet").read_ids()
+        for name in ("part", "digits")
+    }
     kept = set(ids["part"])
     assert [each for each in ids["digits"] if each in kept] == ids["part"]
 
@@ -206,11 +209,11 @@ def test_tables_made_before_there_was_a_subsample_are_still_current() -> None:
 def test_expected_sizes_are_those_of_the_whole(tmp_path: Path) -> None:
     sizes = {"train": 1438, "test": 359, "classes": 10}
     part = dataset_options({**DIGITS, "expect": sizes, "subsample": {"per_class": 9}})
-    dataset_preparation.prepare(part, tmp_path / "part")
+    dataset_preparation.prepare_dataset(part, tmp_path / "part")
     assert read_info(tmp_path / "part" / "dataset.json").train_rows == 90
     wrong = dataset_options({**DIGITS, "expect": {"train": 90}, "subsample": {"per_class": 9}})
     with pytest.raises(DataError, match="1438 rows, 90 expected"):
-        dataset_preparation.prepare(wrong, tmp_path / "wrong")
+        dataset_preparation.prepare_dataset(wrong, tmp_path / "wrong")
 
 
 def several_labels(directory: Path) -> Path:
@@ -244,7 +247,7 @@ def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
             # cat/2 and cat/3 have the same pixels in two kinds of files
             Image.new("RGB", (4, 4), (80, *colour[1:]) if at == 3 else colour).save(path)
     values = {"source": "imagefolder", "path": str(tmp_path / "images")}
-    dataset_preparation.prepare(dataset_options(values), tmp_path / "whole")
+    dataset_preparation.prepare_dataset(dataset_options(values), tmp_path / "whole")
     whole = read_info(tmp_path / "whole/dataset.json")
     assert whole.copies == {"image": {"rows": 1, "most": 2, "by": "bytes and pixels"}}
     part = dataset_options(values | {"subsample": {"fractions": {"dog": 0.5}}})

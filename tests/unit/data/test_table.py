@@ -73,11 +73,11 @@ def test_round_trip(tmp_path: Path) -> None:
     )  # fmt: skip
     train = SplitTable(tmp_path / "train.parquet")
     assert (train.rows, train.split, train.class_names) == (3, "train", ("cat", "dog"))
-    assert train.labels().tolist() == [0, 1, 1]
-    assert train.labels().dtype == np.int64
-    assert train.ids() == ["train-0", "train-1", "train-2"]
-    assert train.groups() == {"group_sex": ["f", "", "m"], "group_age": ["30", "40", ""]}
-    assert [image.data for image in train.images(0, 3)] == [encode(0), encode(1), encode(2)]
+    assert train.read_labels().tolist() == [0, 1, 1]
+    assert train.read_labels().dtype == np.int64
+    assert train.read_ids() == ["train-0", "train-1", "train-2"]
+    assert train.read_groups() == {"group_sex": ["f", "", "m"], "group_age": ["30", "40", ""]}
+    assert [image.data for image in train.read_images(0, 3)] == [encode(0), encode(1), encode(2)]
 
     info = read_info(tmp_path / "dataset.json")
     assert (info.train_rows, info.test_rows, info.num_classes) == (3, 1, 2)
@@ -105,8 +105,8 @@ def test_multi_label(tmp_path: Path) -> None:
     )
     train = SplitTable(tmp_path / "train.parquet")
     assert train.multi_label
-    assert train.labels().tolist() == [[0, 1], [1, 1], [0, 0]]
-    assert train.labels().dtype == np.int8
+    assert train.read_labels().tolist() == [[0, 1], [1, 1], [0, 0]]
+    assert train.read_labels().dtype == np.int8
     assert train.class_names == ("cat", "dog")
     assert read_info(tmp_path / "dataset.json").splits["train"].per_class == (1, 2)
 
@@ -125,7 +125,7 @@ def test_images_streams_any_range_across_row_groups(
     train = SplitTable(tmp_path / "train.parquet")
     assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 3
     wanted = list(range(start, min(start + length, 20)))
-    images = list(train.images(start, start + length))
+    images = list(train.read_images(start, start + length))
     assert [image.row for image in images] == wanted
     assert [image.id for image in images] == [f"r{row}" for row in wanted]
     assert [image.data for image in images] == [encode(row) for row in wanted]
@@ -156,11 +156,11 @@ def test_columns_of_a_range_are_read_without_the_others(
         return original(file, groups, *rest)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", spied)
-    assert train.ids(start, stop) == [f"r{row}" for row in range(start, stop)]
+    assert train.read_ids(start, stop) == [f"r{row}" for row in range(start, stop)]
     assert set(read) == {row // 7 for row in range(start, stop)}
-    assert train.labels(start, stop).tolist() == labels[start:stop]
-    assert train.groups(start, stop) == {"group_g": ["x"] * (stop - start)}
-    assert train.units(start, stop) is None
+    assert train.read_labels(start, stop).tolist() == labels[start:stop]
+    assert train.read_groups(start, stop) == {"group_g": ["x"] * (stop - start)}
+    assert train.read_units(start, stop) is None
 
 
 @pytest.mark.parametrize(
@@ -276,15 +276,15 @@ def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, gol
     write(tmp_path, batches, groups=["group_sex"], multi_label=multi_label, options=plain)
     assert read_info(tmp_path / "dataset.json").fingerprint == golden
     assert "accepted" not in json.loads((tmp_path / "dataset.json").read_text())
-    assert SplitTable(tmp_path / "train.parquet").accepted() is None
+    assert SplitTable(tmp_path / "train.parquet").read_accepted() is None
     assert not read_info(tmp_path / "dataset.json").accepted
 
 
 def test_accepted_labels(tmp_path: Path) -> None:
     batches = [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0], accepted=[[0, 1], [], [0]])]
     write(tmp_path, batches, accepted=True)
-    assert SplitTable(tmp_path / "test.parquet").accepted() == [[0, 1], [], [0]]
-    assert SplitTable(tmp_path / "train.parquet").accepted() == [[0], [1]]
+    assert SplitTable(tmp_path / "test.parquet").read_accepted() == [[0, 1], [], [0]]
+    assert SplitTable(tmp_path / "train.parquet").read_accepted() == [[0], [1]]
     info = read_info(tmp_path / "dataset.json")
     assert info.accepted
     write(tmp_path / "other", [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0])],
@@ -333,7 +333,7 @@ def test_undecodable_image_is_named(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(
         DataError, match=r"test row 3 \(id an-id\), .*x.png: cannot be decoded"
     ) as e:
-        table.decode(read_one(tmp_path, data), split="test")
+        table.decode_image(read_one(tmp_path, data), split="test")
     assert "\n" not in str(e.value)
 
 
@@ -341,13 +341,13 @@ def test_image_changed_since_it_was_prepared_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.png"
     path.write_bytes(encode(1))
     image = EncodedImage(0, None, str(path), "a", hashlib.sha256(encode(1)).digest())
-    assert table.decode(image, split="train").getpixel((0, 0)) == 1
+    assert table.decode_image(image, split="train").getpixel((0, 0)) == 1
     path.write_bytes(encode(2))
     with pytest.raises(DataError, match="changed since the dataset was prepared"):
-        table.decode(image, split="train")
+        table.decode_image(image, split="train")
     path.unlink()
     with pytest.raises(DataError, match=r"train row 0 \(id a\): cannot read .*x.png"):
-        table.decode(image, split="train")
+        table.decode_image(image, split="train")
 
 
 def test_photograph_is_turned_upright(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_photograph_is_turned_upright(tmp_path: Path) -> None:
     exif[0x0112] = 6  # turned by 90 degrees
     stream = io.BytesIO()
     picture.save(stream, format="JPEG", exif=exif)
-    assert table.decode(read_one(tmp_path, stream.getvalue()), split="train").size == (4, 8)
+    assert table.decode_image(read_one(tmp_path, stream.getvalue()), split="train").size == (4, 8)
 
 
 def test_reader_refuses_what_is_no_split_table(tmp_path: Path) -> None:

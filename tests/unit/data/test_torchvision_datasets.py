@@ -63,8 +63,10 @@ def prepared(
     if test:
         expect |= {"train": train, "test": test}
     chosen = options(name, mirror=server.url("/"), expect=expect, **more)
-    dataset_preparation.download(chosen, tmp_path / "downloads")
-    dataset_preparation.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
+    dataset_preparation.prepare_dataset(
+        chosen, tmp_path / "tables", downloaded=tmp_path / "downloads"
+    )
     rows = {
         part: pq.read_table(tmp_path / "tables" / f"{part}.parquet").to_pylist()
         for part in table.SPLITS
@@ -148,14 +150,14 @@ def test_a_path_gives_the_same_dataset_without_a_download(
         train.rename(root / "data_256_standard")
         (mine / "val_256" / "val_256").rename(root / "val_256")
     elif name.startswith("CIFAR"):
-        root = mine / Path(torchvision_datasets.remotes(name)[0].file.removesuffix(".tar.gz"))
+        root = mine / Path(torchvision_datasets.list_remotes(name)[0].file.removesuffix(".tar.gz"))
     else:
         root = mine
     chosen = options(name, path=str(root))
     assert chosen.download_params() is None
-    chosen.check()
+    chosen.check_files()
     assert chosen.input_files()
-    dataset_preparation.prepare(chosen, tmp_path / "again")
+    dataset_preparation.prepare_dataset(chosen, tmp_path / "again")
     again = table.read_info(tmp_path / "again" / "dataset.json")
     assert again.fingerprint == info.fingerprint
 
@@ -168,9 +170,11 @@ def test_a_wrong_checksum_stops_the_download(
     serve_dataset(name, remote, monkeypatch)
     for file in remote.iterdir():
         server.put(f"/{file.name}", file.read_bytes() + b"x")
-    first = torchvision_datasets.remotes(name)[0]
+    first = torchvision_datasets.list_remotes(name)[0]
     with pytest.raises(DownloadError, match=f"MD5 [0-9a-f]{{32}} where {first.md5} was expected"):
-        dataset_preparation.download(options(name, mirror=server.url("")), tmp_path / "downloads")
+        dataset_preparation.download_dataset(
+            options(name, mirror=server.url("")), tmp_path / "downloads"
+        )
     assert not (tmp_path / "downloads" / "receipt.json").exists()
     assert not (tmp_path / "downloads" / first.file).exists()
 
@@ -185,17 +189,17 @@ def test_an_interrupted_download_goes_on(
     server.put(path, content, faults=[Cut(1000), Cut(0)])
     chosen = options("CIFAR10", mirror=server.url("/"))
     with pytest.raises(DownloadError, match="1000 bytes are kept"):
-        dataset_preparation.download(chosen, tmp_path / "downloads")
-    dataset_preparation.download(chosen, tmp_path / "downloads")
+        dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
+    dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
     assert server.sent(path) == [1000, 0, len(content) - 1000]
-    dataset_preparation.download(chosen, tmp_path / "downloads")
+    dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
     assert len(server.visits) == 3
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_addresses_and_checksums_are_torchvisions(name: str) -> None:
     source = inspect.getsource(inspect.getmodule(getattr(torchvision.datasets, name)))  # type: ignore[arg-type]
-    for remote in torchvision_datasets.remotes(name):
+    for remote in torchvision_datasets.list_remotes(name):
         assert remote.md5 in source
         assert remote.file in source
         assert remote.url.startswith(("http://", "https://"))
@@ -222,9 +226,11 @@ def test_a_size_that_differs_is_refused(
     for file in (tmp_path / "remote").iterdir():
         server.put(f"/{file.name}", file.read_bytes())
     chosen = options("MNIST", mirror=server.url(""), expect={"train": 60_000, "test": 10_000})
-    dataset_preparation.download(chosen, tmp_path / "downloads")
+    dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
     with pytest.raises(DataError, match="60000"):
-        dataset_preparation.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+        dataset_preparation.prepare_dataset(
+            chosen, tmp_path / "tables", downloaded=tmp_path / "downloads"
+        )
     assert not (tmp_path / "tables" / "dataset.json").exists()
 
 
@@ -252,13 +258,13 @@ def test_mistakes_are_named_at_once(more: dict[str, Any], said: str) -> None:
 
 def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="path: no folder .*cifar-10-batches-py"):
-        options("CIFAR10", path=str(tmp_path)).check()
+        options("CIFAR10", path=str(tmp_path)).check_files()
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     chosen = options("CIFAR10", path=str(tmp_path))
-    chosen.check()
+    chosen.check_files()
     with pytest.raises(DataError, match="torchvision cannot read it .*not found or corrupted"):
-        dataset_preparation.prepare(chosen, tmp_path / "tables")
+        dataset_preparation.prepare_dataset(chosen, tmp_path / "tables")
 
 
 def test_a_folder_that_was_deleted_is_unpacked_again(
@@ -268,6 +274,8 @@ def test_a_folder_that_was_deleted_is_unpacked_again(
     batches = tmp_path / "downloads" / "cifar-10-python"
     batches.rename(tmp_path / "elsewhere")
     chosen = options("CIFAR10")
-    dataset_preparation.prepare(chosen, tmp_path / "again", downloaded=tmp_path / "downloads")
+    dataset_preparation.prepare_dataset(
+        chosen, tmp_path / "again", downloaded=tmp_path / "downloads"
+    )
     again = table.read_info(tmp_path / "again" / "dataset.json")
     assert again.fingerprint == info.fingerprint

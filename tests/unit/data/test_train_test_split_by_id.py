@@ -195,8 +195,8 @@ def prepare(case: str, folder: Path, rows: Rows, **more: Any) -> dict[str, tuple
     """Prepares rows and holds them against what was counted; returns image -> (side, unit)."""
     write, values = CASES[case]
     options = dataset_options(write(folder / "in", rows) | values | BY_ID | more)
-    options.check()
-    dataset_preparation.prepare(options, folder / "out")
+    options.check_files()
+    dataset_preparation.prepare_dataset(options, folder / "out")
     info = read_info(folder / "out/dataset.json")
     assert options.count_rows() == (info.train_rows, info.test_rows)
     if options.names_units():
@@ -212,7 +212,7 @@ def prepare(case: str, folder: Path, rows: Rows, **more: Any) -> dict[str, tuple
 
 def names_in(table: SplitTable) -> list[str]:
     """The name that each row's side is the hash of."""
-    return table.units() or table.ids()
+    return table.read_units() or table.read_ids()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -248,8 +248,8 @@ def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> Non
     for name, rows_of_file in (("one", ROWS), ("two", replaced)):
         written = write_parquet(tmp_path / name / "in", rows_of_file)
         dataset = dataset_options(written | {"split_by": "id", "limit": {"train": 50}})
-        dataset_preparation.prepare(dataset, tmp_path / name)
-        tested = SplitTable(tmp_path / name / "test.parquet").ids()
+        dataset_preparation.prepare_dataset(dataset, tmp_path / name)
+        tested = SplitTable(tmp_path / name / "test.parquet").read_ids()
         rows = [f"row-{row:08d}" for row in range(50)]
         assert tested == [row for row in rows if below(row, fraction=0.2, seed=0)]
         assert dataset.count_rows() == (50 - len(tested), len(tested))
@@ -257,8 +257,8 @@ def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> Non
 
 def test_digits_are_split_by_their_places(tmp_path: Path) -> None:
     options = dataset_options({"source": "sklearn"} | BY_ID)
-    dataset_preparation.prepare(options, tmp_path)
-    tested = SplitTable(tmp_path / "test.parquet").ids()
+    dataset_preparation.prepare_dataset(options, tmp_path)
+    tested = SplitTable(tmp_path / "test.parquet").read_ids()
     rows = [f"digits-{row:04d}" for row in range(1797)]
     assert tested == [row for row in rows if below(row, fraction=0.3, seed=0)]
     assert options.count_rows() == (1797 - len(tested), len(tested))
@@ -272,8 +272,8 @@ def test_several_labels_a_row_are_split_alike(tmp_path: Path) -> None:
         (tmp_path / f"{n}.png").write_bytes(png(n))
     values = {"source": "csv", "root": str(tmp_path), "train": "a.csv", "label_columns": CLASSES}
     options = dataset_options(values | BY_ID)
-    dataset_preparation.prepare(options, tmp_path / "out")
-    tested = SplitTable(tmp_path / "out/test.parquet").ids()
+    dataset_preparation.prepare_dataset(options, tmp_path / "out")
+    tested = SplitTable(tmp_path / "out/test.parquet").read_ids()
     names = [f"{n}.png" for n in range(40)]
     assert tested == [name for name in names if below(name, fraction=0.3, seed=0)]
     assert options.count_rows() == (40 - len(tested), len(tested))
@@ -287,14 +287,14 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
     write, _ = CASES["csv"]
     options = dataset_options(write(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID)
-    dataset_preparation.prepare(options, tmp_path / "out")
-    assert read_info(tmp_path / "out/dataset.json").untested == ("dog",)
+    dataset_preparation.prepare_dataset(options, tmp_path / "out")
+    assert read_info(tmp_path / "out/dataset.json").untested_classes == ("dog",)
     assert "test: no row of 1 of 2 classes (dog): they are not tested" in caplog.text
     tested = next(f"u{n}" for n in range(99) if below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != tested]
     options = dataset_options(write(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)
     with pytest.raises(DataError, match="train: no row of class dog"):
-        dataset_preparation.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
 
 
 # What a release asks
@@ -426,7 +426,7 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
 def test_such_a_limit_does_let_another_row_in(tmp_path: Path) -> None:
     def used(rows: Rows, folder: Path) -> set[str]:
         more = BY_ID | {"filters": {"kind": ["cat"]}, "limit": {"train": 10}}
-        parts = csv_rows.read(dataset_options(write_csv(folder, rows) | more))  # type: ignore[arg-type]
+        parts = csv_rows.read_rows(dataset_options(write_csv(folder, rows) | more))  # type: ignore[arg-type]
         return {path for part in parts.values() for path in part.frame["path"]}
 
     before = used(ROWS, tmp_path / "before")

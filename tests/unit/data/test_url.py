@@ -88,8 +88,8 @@ def values(server: Server, content: bytes | None = None, **more: Any) -> dict[st
 
 
 def run(options: DatasetOptions, folder: Path) -> table.DatasetInfo:
-    dataset_preparation.download(options, folder / "downloads")
-    dataset_preparation.prepare(options, folder / "tables", downloaded=folder / "downloads")
+    dataset_preparation.download_dataset(options, folder / "downloads")
+    dataset_preparation.prepare_dataset(options, folder / "tables", downloaded=folder / "downloads")
     return table.read_info(folder / "tables" / "dataset.json")
 
 
@@ -104,7 +104,7 @@ def test_a_zip_of_an_image_folder(server: Server, tmp_path: Path) -> None:
     )
     assert (options.count_rows(), options.count_classes()) == ((8, 4), 2)
     assert not options.multi_label()
-    options.check()
+    options.check_files()
     assert server.visits == []
     info = run(options, tmp_path)
     assert (info.train_rows, info.test_rows, info.class_names) == (8, 4, ("normal", "sick"))
@@ -288,7 +288,7 @@ def test_an_interrupted_download_goes_on_and_a_finished_one_is_kept(
     options = dataset_options(values(server, content))
     server.put("/v1/chest.zip", content, faults=[Cut(100), Cut(0)])
     with pytest.raises(DownloadError, match="100 bytes are kept"):
-        dataset_preparation.download(options, tmp_path / "downloads")
+        dataset_preparation.download_dataset(options, tmp_path / "downloads")
     assert not (tmp_path / "downloads" / "receipt.json").exists()
     run(options, tmp_path)
     assert server.sent("/v1/chest.zip") == [100, 0, len(content) - 100]
@@ -299,7 +299,7 @@ def test_an_interrupted_download_goes_on_and_a_finished_one_is_kept(
 def test_a_zip_that_escapes_leaves_nothing(server: Server, tmp_path: Path) -> None:
     options = dataset_options(values(server, zipped({**images(), "../../evil": b"x"})))
     with pytest.raises(DataError, match=r"member '\.\./\.\./evil' lies outside the folder"):
-        dataset_preparation.download(options, tmp_path / "downloads")
+        dataset_preparation.download_dataset(options, tmp_path / "downloads")
     assert [each.name for each in (tmp_path / "downloads").iterdir()] == ["chest.zip"]
     assert [each.name for each in tmp_path.iterdir()] == ["downloads"]
 
@@ -308,7 +308,7 @@ def test_a_web_page_in_place_of_the_zip(server: Server, tmp_path: Path) -> None:
     options = dataset_options(values(server))
     server.put("/v1/chest.zip", b"", faults=[page()])
     with pytest.raises(DownloadError, match="the address gives a web page now"):
-        dataset_preparation.download(options, tmp_path / "downloads")
+        dataset_preparation.download_dataset(options, tmp_path / "downloads")
     assert list((tmp_path / "downloads").iterdir()) == []
 
 
@@ -316,12 +316,16 @@ def test_what_is_deleted_after_the_download(server: Server, tmp_path: Path) -> N
     options = dataset_options(values(server))
     info = run(options, tmp_path)
     (tmp_path / "downloads" / "chest").rename(tmp_path / "elsewhere")
-    dataset_preparation.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    dataset_preparation.prepare_dataset(
+        options, tmp_path / "tables", downloaded=tmp_path / "downloads"
+    )
     again = table.read_info(tmp_path / "tables" / "dataset.json")
     assert again.fingerprint == info.fingerprint
     (tmp_path / "downloads" / "chest.zip").unlink()
     with pytest.raises(DataError, match=r"chest\.zip: missing.*delete .*receipt\.json"):
-        dataset_preparation.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+        dataset_preparation.prepare_dataset(
+            options, tmp_path / "tables", downloaded=tmp_path / "downloads"
+        )
 
 
 def test_an_address_is_not_recorded(server: Server, tmp_path: Path) -> None:
@@ -407,7 +411,9 @@ def test_what_was_downloaded_for_other_options_is_refused(server: Server, tmp_pa
     given["files"][0]["sha256"] = HASH
     other = dataset_options(given)
     with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
-        dataset_preparation.prepare(other, tmp_path / "again", downloaded=tmp_path / "downloads")
+        dataset_preparation.prepare_dataset(
+            other, tmp_path / "again", downloaded=tmp_path / "downloads"
+        )
     assert not (tmp_path / "again" / "dataset.json").exists()
 
 
@@ -417,7 +423,9 @@ def test_a_file_that_went_missing_after_unpacking_is_put_back(
     options = dataset_options(values(server))
     info = run(options, tmp_path)
     (tmp_path / "downloads/chest/xrays/train/sick/1.png").unlink()
-    dataset_preparation.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    dataset_preparation.prepare_dataset(
+        options, tmp_path / "tables", downloaded=tmp_path / "downloads"
+    )
     again = table.read_info(tmp_path / "tables" / "dataset.json")
     assert again.fingerprint == info.fingerprint
 
@@ -452,7 +460,7 @@ def test_every_path_of_a_layout_lies_in_the_download_folder(source: str) -> None
     layout = {"source": source, **written}
     options = dataset_options({**given, "layout": layout})
     assert isinstance(options, url.Options)
-    located = options.located(Path("D")).model_dump()
+    located = options.locate_layout(Path("D")).model_dump()
     assert {key: located[key] for key in moved} == moved
     paths = re.findall(r'"([^"]*[./][^"]*)"', json.dumps(written))
     assert len(paths) == {"imagefolder": 1, "parquet": 4, "csv": 4}[source]

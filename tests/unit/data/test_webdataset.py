@@ -10,7 +10,7 @@ import pytest
 
 from dpprobe.data import dataset_preparation, tar_shards
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import ConfigError, DataError
 from tests.support.shards import CLASSES, pack, png, samples
 
@@ -22,8 +22,8 @@ def options_of(path: Path | str, **values: Any) -> Any:
 
 def prepare(directory: Path, path: Path | str, **values: Any) -> tuple[SplitTable, SplitTable]:
     options = options_of(path, **values)
-    options.check()
-    dataset_preparation.prepare(options, directory)
+    options.check_files()
+    dataset_preparation.prepare_dataset(options, directory)
     return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
 
 
@@ -37,13 +37,13 @@ def test_rows_are_the_samples_in_the_order_of_the_shards(tmp_path: Path) -> None
     shards = two_shards(tmp_path / "shards")
     test = pack(tmp_path / "test.tar", samples(100, 4))
     train, tested = prepare(tmp_path / "out", shards, test=str(test))
-    assert train.ids() == [f"n{row % 2:02d}/{row:04d}" for row in range(20)]
-    assert train.labels().tolist() == [0, 1] * 10
+    assert train.read_ids() == [f"n{row % 2:02d}/{row:04d}" for row in range(20)]
+    assert train.read_labels().tolist() == [0, 1] * 10
     assert tested.rows == 4
     assert train.class_names == ("cat", "dog")
-    for row, image in enumerate(train.images(0, 20)):
+    for row, image in enumerate(train.read_images(0, 20)):
         assert image.data is None  # the tar keeps it
-        assert np.unique(np.asarray(decode(image, split="train"))).tolist() == [row]
+        assert np.unique(np.asarray(decode_image(image, split="train"))).tolist() == [row]
 
 
 def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
@@ -51,26 +51,26 @@ def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
     table, _ = prepare(tmp_path / "out", shards, test=str(pack(tmp_path / "t.tar", samples(90, 2))))
     first = shards / "a-000.tar"
     # All but the wanted image is overwritten: whoever looked through the tar would fail.
-    (image,) = table.images(7, 8)
+    (image,) = table.read_images(7, 8)
     assert image.path is not None
     data = tar_shards.read_image_bytes(image.path)
     assert data == png(7)
     kept = first.read_bytes()
     at = kept.index(data)
     first.write_bytes(b"\xff" * at + data + b"\xff" * (len(kept) - at - len(data)))
-    assert np.unique(np.asarray(decode(image, split="train"))).tolist() == [7]
+    assert np.unique(np.asarray(decode_image(image, split="train"))).tolist() == [7]
 
 
 def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     table, _ = prepare(tmp_path / "out", shards, test=str(pack(tmp_path / "t.tar", samples(90, 2))))
-    (image,) = table.images(3, 4)
+    (image,) = table.read_images(3, 4)
     pack(shards / "a-000.tar", samples(1, 12))
     with pytest.raises(DataError, match=r"row 3 \(id n01/0003\), .*a-000\.tar.*changed since"):
-        decode(image, split="train")
+        decode_image(image, split="train")
     (shards / "a-000.tar").write_bytes(b"short")
     with pytest.raises(DataError, match=r"cannot read .*a-000\.tar.*the shard ends before it"):
-        decode(image, split="train")
+        decode_image(image, split="train")
 
 
 def test_images_may_be_copied_into_the_tables(tmp_path: Path) -> None:
@@ -80,19 +80,19 @@ def test_images_may_be_copied_into_the_tables(tmp_path: Path) -> None:
         path.unlink()
     assert train.rows + test.rows == 20
     for table in (train, test):
-        assert all(image.data is not None for image in table.images(0, table.rows))
+        assert all(image.data is not None for image in table.read_images(0, table.rows))
 
 
 def test_a_split_here_is_that_of_the_ids(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     for by in ("class", "id"):
         train, test = prepare(tmp_path / by, shards, split_by=by, split_seed=3)
-        assert len(train.ids() + test.ids()) == 20
+        assert len(train.read_ids() + test.read_ids()) == 20
         assert test.rows == 4 or by == "id"
     # another packing of the same samples gives the same sides
     pack(tmp_path / "one" / "all.tar", samples(0, 20)[::-1])
     again, _ = prepare(tmp_path / "again", tmp_path / "one", split_by="id", split_seed=3)
-    assert sorted(again.ids()) == sorted(train.ids())
+    assert sorted(again.read_ids()) == sorted(train.read_ids())
 
 
 def test_fields_are_labels_groups_ids_and_patients(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_fields_are_labels_groups_ids_and_patients(tmp_path: Path) -> None:
     info = read_info(tmp_path / "out/dataset.json")
     assert info.units is not None
     assert sum(info.units.values()) == 5
-    assert set(train.units() or ()).isdisjoint(test.units() or ())
+    assert set(train.read_units() or ()).isdisjoint(test.read_units() or ())
     assert train.rows == 2 * info.units["train"]
     for table in (train, test):
-        even = table.labels() == 0
-        assert (np.array(table.groups()["group_sex"]) == np.where(even, "f", "m")).all()
+        even = table.read_labels() == 0
+        assert (np.array(table.read_groups()["group_sex"]) == np.where(even, "f", "m")).all()
 
 
 def test_several_labels_are_lists(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_several_labels_are_lists(tmp_path: Path) -> None:
     given = {"label_column": "findings", "several_labels": True}
     train, _ = prepare(tmp_path / "out", path, test=str(test), **given)
     assert train.multi_label
-    assert train.labels().tolist() == labels * 2
+    assert train.read_labels().tolist() == labels * 2
     with pytest.raises(DataError, match="label is 'cat', no list of 0 and 1"):
         prepare(tmp_path / "bad", path, several_labels=True, label_column="label")
 
@@ -201,7 +201,7 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     fault(shards / "a-000.tar")
     options = options_of(shards)
     with pytest.raises(DataError, match=message) as refused:
-        dataset_preparation.prepare(options, tmp_path / "out")
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
     assert "fetch the shard again or pack it anew" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out/dataset.json").exists()
@@ -212,7 +212,7 @@ def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:
     for number in (3, 13):
         cut(shards / f"a-00{number // 10}.tar", f"n01/{number:04}.cls".encode())
     with pytest.raises(DataError) as refused:
-        dataset_preparation.prepare(options_of(shards), tmp_path / "out")
+        dataset_preparation.prepare_dataset(options_of(shards), tmp_path / "out")
     one, other = str(refused.value).splitlines()
     assert "a-000.tar: cut short" in one
     assert "a-001.tar: cut short" in other
@@ -222,7 +222,7 @@ def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:
 def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) -> None:
     path = pack(tmp_path / "a.tar", samples(0, 4), mode=mode)
     with pytest.raises(ConfigError, match=r"train: .*a\.tar: compressed.*unpack it") as refused:
-        options_of(path).check()
+        options_of(path).check_files()
     assert "\n" not in str(refused.value)
 
 
@@ -246,7 +246,9 @@ def test_places_without_shards(
         pack(tmp_path / name, [])
     pack(tmp_path / "mixed/a.tar", samples(0, 4))
     with pytest.raises(ConfigError, match=message):
-        dataset_options({"source": "webdataset", "train": written, "class_names": CLASSES}).check()
+        dataset_options(
+            {"source": "webdataset", "train": written, "class_names": CLASSES}
+        ).check_files()
 
 
 # what is wrong with a sample
@@ -296,8 +298,8 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b\.tar.*id 'n00/0002' stands twice"):
         prepare(tmp_path / "out", tmp_path / "s", test=test)
     train, _ = prepare(tmp_path / "named", tmp_path / "s", test=test, shard_in_id=True)
-    assert train.ids()[2] == "a/n00/0002"
-    assert train.ids()[4] == "b/n00/0002"
+    assert train.read_ids()[2] == "a/n00/0002"
+    assert train.read_ids()[4] == "b/n00/0002"
     twice = pack(tmp_path / "c.tar", [*samples(0, 4), *samples(3, 1)])
     with pytest.raises(DataError, match=r"row 3 .*key 'n01/0003' has png twice"):
         prepare(tmp_path / "twice", twice, test=test)

@@ -31,10 +31,10 @@ def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
     assert "patients, the unit of privacy; delta 1e-05" in printed
     dataset = options(clinic)
     assert (dataset.root, dataset.train, dataset.path_column) == ("scans", "lesions.csv", "file")
-    assert dataset.names() == ("benign", "malignant")
+    assert dataset.class_names_or_labels() == ("benign", "malignant")
     assert dataset.unit_column == "PatientID"
-    assert dataset.groups()["group_age"].bins == (18, 40, 60, 80)
-    assert dataset.groups()["group_sex"].column == "sex"
+    assert dataset.list_groups()["group_age"].bins == (18, 40, 60, 80)
+    assert dataset.list_groups()["group_sex"].column == "sex"
     assert dataset.metric == "auc"
     assert dataset.count_units() == int(printed.partition("trained on:  ")[2].split()[0])
     text = (clinic.folder / "lesions.yaml").read_text()
@@ -149,8 +149,8 @@ def test_classes_that_are_numbers_or_words_of_yaml_stay_text(clinic: Desk) -> No
         rows = [{"file": f"files/{n}.jpg", "label": names[n % 2]} for n in range(60)]
         clinic.table("scans/lesions.csv", rows)
         clinic.init("scans/lesions.csv", "--force")
-        assert set(options(clinic).names()) == set(names)
-    assert options(clinic).names() == ("2", "10")
+        assert set(options(clinic).class_names_or_labels()) == set(names)
+    assert options(clinic).class_names_or_labels() == ("2", "10")
 
 
 def test_blanks_are_told_of(clinic: Desk) -> None:

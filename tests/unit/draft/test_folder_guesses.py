@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from dpprobe.data.options import imbalance
+from dpprobe.data.options import compute_imbalance
 from dpprobe.draft.seen_dataset import Seen
 from dpprobe.study.options import ReleaseOptions
 from tests.unit.draft.conftest import Desk
@@ -132,8 +132,8 @@ def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> No
 def test_an_empty_class_counts_as_tables_count_it() -> None:
     counts = {"a": 30, "b": 15, "c": 0}
     seen = Seen(place="x", keys={}, counts=counts, images=45)
-    assert seen.imbalance == imbalance(tuple(counts.values())) == 2
-    assert not seen.unequal
+    assert seen.imbalance == compute_imbalance(tuple(counts.values())) == 2
+    assert not seen.is_imbalanced
 
 
 def test_names_that_yaml_reads_otherwise_are_quoted(desk: Desk) -> None:

@@ -62,10 +62,10 @@ def test_a_folder_of_shards_becomes_a_study_that_prepares(desk: Desk, lesions: P
     assert dataset.class_names == ("benign", "malignant")
     assert (dataset.split_by, dataset.test_fraction) == ("id", 0.2)
     assert "shard_in_id" not in (desk.folder / "lesions.yaml").read_text()
-    dataset_preparation.prepare(dataset, desk.folder / "out")
+    dataset_preparation.prepare_dataset(dataset, desk.folder / "out")
     train, test = (SplitTable(desk.folder / f"out/{name}.parquet") for name in ("train", "test"))
-    assert f"trained on:  {len(train.ids())} images" in printed
-    assert f"`expect: {{train: {len(train.ids())}, test: {len(test.ids())}}}`" in printed
+    assert f"trained on:  {len(train.read_ids())} images" in printed
+    assert f"`expect: {{train: {len(train.read_ids())}, test: {len(test.read_ids())}}}`" in printed
 
 
 def test_fields_of_key_json_are_labels_patients_and_groups(desk: Desk, lesions: Path) -> None:
@@ -83,9 +83,9 @@ def test_fields_of_key_json_are_labels_patients_and_groups(desk: Desk, lesions: 
     assert dataset.unit_column == "PatientID"
     assert dataset.group_columns == ("sex",)
     assert dataset.metric == "auc"
-    dataset_preparation.prepare(dataset, desk.folder / "out")
+    dataset_preparation.prepare_dataset(dataset, desk.folder / "out")
     train = SplitTable(desk.folder / "out/train.parquet")
-    patients = {f"p{int(name) // 2}" for name in train.ids()}
+    patients = {f"p{int(name) // 2}" for name in train.read_ids()}
     assert f"trained on:  {len(patients)} patients" in printed
     assert "expect:" not in printed  # how many images patients have is their matter
 
@@ -162,7 +162,7 @@ def test_a_name_with_a_bracket_is_no_pattern(desk: Desk) -> None:
     for name in ("train-0", "train-1", "test-0", "test-1"):
         pack(desk.folder / f"le[s]ions/{name}.tar", labelled(range(20), "a", "b"))
     assert "80 images" in desk.init("le[s]ions", "--output", "lesions.yaml")
-    assert len(options(desk).shards("train")) == 2
+    assert len(options(desk).list_shards("train")) == 2
 
 
 def test_keys_that_begin_anew_are_told_apart_by_their_shard(desk: Desk, lesions: Path) -> None:
@@ -175,7 +175,7 @@ def test_keys_that_begin_anew_are_told_apart_by_their_shard(desk: Desk, lesions:
         pack(lesions / f"{name}.tar", again)
     desk.init("lesions")
     assert options(desk).shard_in_id
-    dataset_preparation.prepare(options(desk), desk.folder / "out")
+    dataset_preparation.prepare_dataset(options(desk), desk.folder / "out")
     # in two splits they are no trouble
     for name in ("train", "test"):
         pack(desk.folder / f"two/{name}.tar", labelled(range(20), "a", "b"))

@@ -138,7 +138,7 @@ def test_an_exhibit_has_a_caption_where_the_report_shows_it(exhibit: Exhibit) ->
     shown = [output for output in outputs if output.caption is not None]
     assert bool(shown) == (exhibit.category is not None)
     for output in shown:
-        assert (resources.resource("captions") / str(output.caption)).is_file()
+        assert (resources.resource_path("captions") / str(output.caption)).is_file()
 
 
 def test_names_are_unique() -> None:

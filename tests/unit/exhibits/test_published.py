@@ -68,12 +68,14 @@ def raw() -> Any:
 def test_numbers_are_those_printed(
     paper: str, table: str, row: str, column: str, value: float
 ) -> None:
-    (number,) = published.read().select(paper=paper, table=table, row=row, column=column)
+    (number,) = published.read_published().select_numbers(
+        paper=paper, table=table, row=row, column=column
+    )
     assert number.value == value
 
 
 def test_every_number_has_a_source() -> None:
-    found = published.read()
+    found = published.read_published()
     assert len(found.numbers) > 150
     for number in found.numbers:
         assert number.paper in found.citations
@@ -85,7 +87,7 @@ def test_every_number_has_a_source() -> None:
 
 def test_the_parts_of_a_result_agree() -> None:
     """Accuracies are percent and AUCs fractions; without privacy there is no delta."""
-    for number in published.read().numbers:
+    for number in published.read_published().numbers:
         if math.isnan(number.value):
             assert number.printed == published.RANDOM_CHANCE
         elif number.metric == "accuracy":
@@ -99,63 +101,63 @@ def test_the_parts_of_a_result_agree() -> None:
 
 
 def test_what_a_column_says_goes_before_its_row_and_its_table() -> None:
-    found = published.read()
-    cnn, scatter, _, own, *_ = found.select(table="2", row="CIFAR-10, 3.0") + found.select(
-        table="2", row="CIFAR-10, 0.5", column="vit_lc"
-    )
+    found = published.read_published()
+    cnn, scatter, _, own, *_ = found.select_numbers(
+        table="2", row="CIFAR-10, 3.0"
+    ) + found.select_numbers(table="2", row="CIFAR-10, 0.5", column="vit_lc")
     assert (cnn.citation, cnn.delta) == ("nasr_2020", None)
     assert (scatter.citation, scatter.delta) == ("tramer_boneh_2021", None)
     assert (own.citation, own.metric) == (FOUNDATION, "accuracy")
-    (chest,) = found.select(row="Chest X-Ray, 0.52")
+    (chest,) = found.select_numbers(row="Chest X-Ray, 0.52")
     assert (chest.metric, chest.percent, chest.text) == ("auc", 85.0, "0.85")
-    (best,) = found.select(paper=MEHTA, table="3", row="ViT-L/16, full", column="best")
+    (best,) = found.select_numbers(paper=MEHTA, table="3", row="ViT-L/16, full", column="best")
     assert (best.optimiser, best.batch_size, best.epsilon) == ("momentum", 512, math.inf)
 
 
 def test_points_are_private_single_and_told_once() -> None:
-    found = published.read()
-    points = found.points("cifar10", "accuracy")
+    found = published.read_published()
+    points = found.mark_points("cifar10", "accuracy")
     assert {point.value for point in points} == {
         73.3, 49.7, 94.0, 92.7, 55.0, 67.0, 69.3, 44.3, 66.2, 53.0,
     }  # fmt: skip
     assert len(points) == 11, "67.0 at 3 stands in two tables, and another 67.0 is at 2"
-    assert not found.points("chexpert", "auc"), "of tuned networks alone"
+    assert not found.mark_points("chexpert", "auc"), "of tuned networks alone"
     assert all(
-        point.epsilon_range is not None for point in found.points("plantdisease", "accuracy")
+        point.epsilon_range is not None for point in found.mark_points("plantdisease", "accuracy")
     )
-    imagenet = found.points("imagenet", "accuracy")
+    imagenet = found.mark_points("imagenet", "accuracy")
     assert {point.epsilon for point in imagenet} == {0.1, 1, 8, 10, (4, 10)}
     ours = [point for point in imagenet if point.citation == "mehta_2022"]
     assert all(point.tuning == "last layer" for point in ours)
     models = {point.model: point.value for point in ours}
     assert len(models) == len(ours), "the best of a model alone, not its sweep"
     assert (models["ViT-B/16"], models["ResNet152x4 (BiT)"]) == (70.6, 72.9)
-    mnist = [p.value for p in found.points("mnist", "accuracy") if p.single_epsilon == 2.93]
+    mnist = [p.value for p in found.mark_points("mnist", "accuracy") if p.single_epsilon == 2.93]
     assert sorted(mnist) == [98.1, 98.7, 98.7], "two results of one work may be equal"
 
 
 def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> None:
-    found = published.read()
-    models = [p for p in found.points("imagenet", "accuracy") if p.model == "ViT-H/14-4B"]
+    found = published.read_published()
+    models = [p for p in found.mark_points("imagenet", "accuracy") if p.model == "ViT-H/14-4B"]
     assert [(p.epsilon, p.value) for p in models] == [((4, 10), 81.7)], "not 81.4 at 10 as well"
-    (eurosat,) = (p for p in found.points("eurosat", "accuracy") if p.column == "cnn")
+    (eurosat,) = (p for p in found.mark_points("eurosat", "accuracy") if p.column == "cnn")
     assert (eurosat.epsilon_range, eurosat.value) == ((0.5, 1.5), 90.1)
 
 
 def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
-    found = published.read()
-    (private,) = found.points("chexpert", "auc", networks=True)
+    found = published.read_published()
+    (private,) = found.mark_points("chexpert", "auc", networks=True)
     assert (private.value, private.single_epsilon) == (0.8924, 8)
 
 
 def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() -> None:
-    found = published.read()
+    found = published.read_published()
     inferred = [number for number in found.numbers if number.inferred]
     assert {(n.dataset, n.single_epsilon) for n in inferred} == {
         ("mnist", 1.2), ("fashion_mnist", 2.7),
     }  # fmt: skip
     assert {n.column for n in inferred} == {"resnet50_lc", "vit_lc", "clip_lc"}
-    columns = {n.column: n.delta for n in found.select(paper=FOUNDATION, table="2")}
+    columns = {n.column: n.delta for n in found.select_numbers(paper=FOUNDATION, table="2")}
     assert columns == {
         "cnn": None, "sn_lc": None, "sn_cnn": None,
         "resnet50_lc": 1e-5, "vit_lc": 1e-5, "clip_lc": 1e-5,
@@ -166,23 +168,23 @@ def test_an_inferred_fact_of_no_column_is_refused(raw: Any) -> None:
     table = next(item for item in raw["tables"] if item["table"] == "2")
     table["rows"][0]["inferred"] = {"epsilon": ["nobody"]}
     with pytest.raises(ConfigError, match="no column nobody"):
-        published.parse(raw)
+        published.parse_published(raw)
 
 
 def test_tuned_blocks_and_parts_of_a_dataset_are_told_apart() -> None:
-    found = published.read()
-    tuned = found.select(paper=LAW, learning_rate="tuned")
+    found = published.read_published()
+    tuned = found.select_numbers(paper=LAW, learning_rate="tuned")
     assert {(n.blocks, n.train_rows, n.delta, n.tuning) for n in tuned} == {
         ((1, 12), 1000, 1e-3, "blocks")
     }
-    constant = found.select(paper=LAW, learning_rate="constant")
+    constant = found.select_numbers(paper=LAW, learning_rate="constant")
     assert {n.blocks for n in constant} == {12}
     assert {n.epsilon for n in tuned} == {n.epsilon for n in constant} == {1, 8}
-    assert not {n.paper for n in found.points("cifar10", "accuracy") if n.train_rows}
+    assert not {n.paper for n in found.mark_points("cifar10", "accuracy") if n.train_rows}
 
 
 def test_texts_are_as_printed() -> None:
-    found = published.read()
+    found = published.read_published()
     texts = {(n.table, n.row, n.column): n.text for n in found.numbers}
     assert texts["2", "CIFAR-10, 0.5", "vit_lc"] == "94.0"
     assert texts["9", "ViT-B/16, full", "dp_15"] == "45.23"
@@ -196,7 +198,7 @@ def test_texts_are_as_printed() -> None:
 def test_a_number_without_a_source_is_refused(raw: Any) -> None:
     del raw["citations"]["nasr_2020"]
     with pytest.raises(ConfigError, match=r"no citation 'nasr_2020'"):
-        published.parse(raw)
+        published.parse_published(raw)
 
 
 @pytest.mark.parametrize("change", ["column", "twice", "key", "value"])
@@ -211,12 +213,12 @@ def test_a_malformed_table_is_refused(raw: Any, change: str) -> None:
     else:
         rows[0]["values"]["cnn"] = "96.6 %"
     with pytest.raises(ConfigError, match=r"tables\.0"):
-        published.parse(raw)
+        published.parse_published(raw)
 
 
 def test_the_bibliography_has_every_citation() -> None:
-    found = published.read()
-    text = published.bibliography(found)
+    found = published.read_published()
+    text = published.write_bibliography(found)
     for key, citation in found.citations.items():
         assert f"@misc{{{key}," in text
         assert citation.authors.split(", ")[0] in text

@@ -31,7 +31,7 @@ def test_every_new_figure_is_the_same_bytes_twice(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
     cells = varied_cells(tmp_path / "v", "batch_size", [64, 256])
     grid = {("digits", "clip"): write_embedding(tmp_path / "e", classes=4, seed=0)}
-    results = published.read()
+    results = published.read_published()
     for name in ("a", "b"):
         for kind, draw in {
             "points": lambda f: epsilon_accuracy(summary, published=results, name="mnist", **f),

@@ -29,7 +29,7 @@ from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features import extraction_pipeline
 from dpprobe.features.extraction import extract_shard
@@ -182,15 +182,17 @@ def test_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_digits_through_scattering(tmp_path: Path) -> None:
     dataset = tmp_path / "data"
-    dataset_preparation.prepare(dataset_options({"source": "sklearn", "name": "digits"}), dataset)
+    dataset_preparation.prepare_dataset(
+        dataset_options({"source": "sklearn", "name": "digits"}), dataset
+    )
     backbone = {"family": "scattering", "size": 8}
     features = extract(
         dataset, tmp_path / "out", backbone=backbone, split="test", dtype="float16", batch_size=128
     )
     assert (features.rows, features.dimension) == (359, 324)
-    loaded = loading.load(backbone_options(backbone), runtime=Runtime(device="cpu"))
-    images = list(SplitTable(dataset / "test.parquet").images(350, 359))
-    batch = torch.stack([loaded.transform(decode(image, split="test")) for image in images])
+    loaded = loading.load_backbone(backbone_options(backbone), runtime=Runtime(device="cpu"))
+    images = list(SplitTable(dataset / "test.parquet").read_images(350, 359))
+    batch = torch.stack([loaded.transform(decode_image(image, split="test")) for image in images])
     expected = loaded.forward(batch).numpy()
     np.testing.assert_allclose(features.read()[350:], expected, rtol=1e-3, atol=1e-4)
 
@@ -220,8 +222,8 @@ def test_image_changed_since_it_was_prepared_is_refused(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png(value))
     options = {"source": "imagefolder", "path": str(tmp_path / "images"), "test_fraction": 0.5}
-    dataset_preparation.prepare(dataset_options(options), tmp_path / "data")
-    changed = SplitTable(tmp_path / "data" / "train.parquet").ids()[1]
+    dataset_preparation.prepare_dataset(dataset_options(options), tmp_path / "data")
+    changed = SplitTable(tmp_path / "data" / "train.parquet").read_ids()[1]
     (tmp_path / "images" / changed).write_bytes(png(99))
     with pytest.raises(DataError, match=rf"train row 1 \(id {changed}\).*changed since"):
         extract(tmp_path / "data", tmp_path / "out")
@@ -257,7 +259,7 @@ def test_any_failure_of_a_transform_names_the_row(tmp_path: Path) -> None:
 def test_an_exception_of_a_transform_names_the_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = loading.load
+    real = loading.load_backbone
 
     def load(*args: Any, **kwargs: Any) -> Backbone:
         loaded = real(*args, **kwargs)
@@ -269,7 +271,7 @@ def test_an_exception_of_a_transform_names_the_row(
 
         return Backbone(**(vars(loaded) | {"transform": transform}))
 
-    monkeypatch.setattr(loading, "load", load)
+    monkeypatch.setattr(loading, "load_backbone", load)
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(5)])
     with pytest.raises(DataError, match=r"^train row 3 \(id id3\): .*\(of nothing\)") as error:
         extract(dataset, tmp_path / "out")
@@ -317,13 +319,13 @@ def change_backbone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]
     """Makes every backbone that is loaded have other parts."""
 
     def install(change: Change) -> None:
-        real = loading.load
+        real = loading.load_backbone
 
         def load(*args: Any, **kwargs: Any) -> Backbone:
             loaded = real(*args, **kwargs)
             return Backbone(**(vars(loaded) | change(loaded)))
 
-        monkeypatch.setattr(loading, "load", load)
+        monkeypatch.setattr(loading, "load_backbone", load)
 
     return install
 
@@ -391,7 +393,7 @@ def test_a_slow_model_keeps_the_reader_back(
 ) -> None:
     rows, threads = 40 * PIECE_ROWS, 2
     read, computed, lead = 0, 0, []
-    real = SplitTable.images
+    real = SplitTable.read_images
 
     def images(self: SplitTable, start: int, stop: int) -> Iterator[Any]:
         nonlocal read
@@ -410,7 +412,7 @@ def test_a_slow_model_keeps_the_reader_back(
         return {"forward": forward}
 
     change_backbone(slow)
-    monkeypatch.setattr(SplitTable, "images", images)
+    monkeypatch.setattr(SplitTable, "read_images", images)
     dataset = write_dataset(tmp_path / "data", [png(row % 256) for row in range(rows)])
     extract(dataset, tmp_path / "out", batch_size=64, threads=threads)
     assert read == rows
@@ -503,7 +505,7 @@ def test_the_clock_adds_up(tmp_path: Path) -> None:
     rows, threads = 8 * PIECE_ROWS, 2
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(rows)])
     options = backbone_options(PIXELS)
-    loaded = loading.load(options, runtime=Runtime(device="cpu"))
+    loaded = loading.load_backbone(options, runtime=Runtime(device="cpu"))
 
     def transform(image: Image.Image) -> torch.Tensor:
         time.sleep(0.001)
@@ -531,9 +533,9 @@ def test_the_clock_adds_up(tmp_path: Path) -> None:
     assert 0 < seconds["read"] < clock.wall
     busy = seconds["decode"] + seconds["forward"]
     assert busy <= threads * clock.wall
-    assert math.isclose(busy + clock.waited, threads * clock.wall)
-    assert math.isclose(clock.share, seconds["forward"] / (threads * clock.wall))
-    assert str(clock).endswith(f"{clock.share:.2f} of the forward rate")
+    assert math.isclose(busy + clock.waited_seconds, threads * clock.wall)
+    assert math.isclose(clock.forward_share, seconds["forward"] / (threads * clock.wall))
+    assert str(clock).endswith(f"{clock.forward_share:.2f} of the forward rate")
 
 
 def test_train_rows_have_a_transform_of_their_own(
@@ -599,7 +601,7 @@ def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
 def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
     features = extract(dataset, tmp_path / "out", shards=2)
-    loaded = loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
+    loaded = loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
     assert [record.probe for record in features.shards] == [take_probe(loaded)] * 2
 
 
@@ -637,17 +639,19 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(101)])
     split = SplitTable(dataset / "train.parquet")
     clock = Clock()
-    pieces = list(extraction_pipeline._encoded(split.images(3, 101), 98, batch_size, clock))
+    pieces = list(
+        extraction_pipeline._split_encoded(split.read_images(3, 101), 98, batch_size, clock)
+    )
     assert [image.row for piece in pieces for image in piece] == list(range(3, 101))
     assert max(map(len, pieces)) <= min(PIECE_ROWS, batch_size)
     edges = np.cumsum([len(piece) for piece in pieces])
     assert {*range(batch_size, 98, batch_size), 98} <= set(edges)
     decoder = extraction_pipeline.Decoder(
-        loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
+        loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
     )
     decoded = [decoder.__getitems__(piece) for piece in pieces]
     batches = list(
-        extraction_pipeline._batches(
+        extraction_pipeline._make_batches(
             decoded, batch_size, extraction_pipeline._Sizes("train"), clock
         )
     )
@@ -659,15 +663,15 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
 def test_batches_hold_what_is_left_of_their_pieces(tmp_path: Path, bad: set[int]) -> None:
     images = [b"none" if row in bad else png(row) for row in range(101)]
     split = SplitTable(write_dataset(tmp_path / "data", images) / "train.parquet")
-    loaded = loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
+    loaded = loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
     decoder = extraction_pipeline.TolerantDecoder(
-        loaded, lambda image: decode(image, split="train")
+        loaded, lambda image: decode_image(image, split="train")
     )
     clock = Clock()
-    pieces = extraction_pipeline._encoded(split.images(0, 101), 101, 40, clock)
+    pieces = extraction_pipeline._split_encoded(split.read_images(0, 101), 101, 40, clock)
     decoded = map(decoder.__getitems__, pieces)
     batches = list(
-        extraction_pipeline._batches(decoded, 40, extraction_pipeline._Sizes("train"), clock)
+        extraction_pipeline._make_batches(decoded, 40, extraction_pipeline._Sizes("train"), clock)
     )
     assert all(sum(len(piece.rows) for piece in batch) <= 40 for batch in batches)
     taken = [piece for batch in batches for piece in batch]
@@ -684,7 +688,7 @@ from dpprobe.backbones.backbone import Backbone
 from dpprobe.features.extraction import extract_shard
 from dpprobe.backbones.registry import backbone_options
 
-real = loading.load
+real = loading.load_backbone
 
 def load(*args, **kwargs):
     loaded = real(*args, **kwargs)
@@ -693,7 +697,7 @@ def load(*args, **kwargs):
         return loaded.forward(batch)
     return Backbone(**(vars(loaded) | {"forward": forward}))
 
-loading.load = load
+loading.load_backbone = load
 dataset, output = map(Path, sys.argv[1:3])
 for shard in range(4):
     print("shard", shard, flush=True)
@@ -742,7 +746,7 @@ def force_features(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Makes one feature of the row whose pixels are all 30 whatever the test wants."""
 
     def force(value: float) -> None:
-        real = loading.load
+        real = loading.load_backbone
 
         def load(*args: Any, **kwargs: Any) -> Backbone:
             loaded = real(*args, **kwargs)
@@ -754,7 +758,7 @@ def force_features(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
             return Backbone(**(vars(loaded) | {"forward": forward}))
 
-        monkeypatch.setattr(loading, "load", load)
+        monkeypatch.setattr(loading, "load_backbone", load)
 
     return force
 
@@ -812,7 +816,7 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
     source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
               "test": str(shared_data / "cifar10" / "test.parquet"),
               "limit": {"train": 64, "test": 1}, "missing_classes": "warn"}  # fmt: skip
-    dataset_preparation.prepare(dataset_options(source), tmp_path / "data")
+    dataset_preparation.prepare_dataset(dataset_options(source), tmp_path / "data")
     features = extract(
         tmp_path / "data",
         tmp_path / "out",
@@ -831,7 +835,7 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
         "mobilenetv2_100", checkpoint_path=str(checkpoint), pad_type="same"
     ).eval()
     expected = []
-    for image in SplitTable(tmp_path / "data" / "train.parquet").images(0, 64):
+    for image in SplitTable(tmp_path / "data" / "train.parquet").read_images(0, 64):
         picture = Image.open(io.BytesIO(image.data or b"")).convert("RGB")
         picture = picture.resize((128, 128), Image.Resampling.BICUBIC)
         pixels = torch.from_numpy(np.asarray(picture).transpose(2, 0, 1) / np.float32(255))

@@ -70,7 +70,7 @@ def write(
     layers: dict[str, Any] | None = None,
     probe: dict[str, Any] | None = None,
 ) -> Path:
-    rows = slice(header.start, header.stop)
+    rows = slice(header.first_row, header.end_row)
     path = directory / f"shard-{header.shard:05d}-of-{header.shards:05d}.h5"
     write_shard(
         path,
@@ -148,7 +148,7 @@ def test_rows_may_arrive_in_blocks_of_any_size(
     header = make_header(shards=1)
     with open_shard(directory / "s.h5", header, labels=LABELS, ids=IDS) as writer:
         for start in range(0, ROWS, block):
-            writer.append(FEATURES[start : start + block])
+            writer.append_block(FEATURES[start : start + block])
     with h5py.File(directory / "s.h5") as file:
         np.testing.assert_array_equal(file["features"][...], FEATURES)
 
@@ -178,7 +178,7 @@ def test_blocks_are_the_rows_in_order(
 ) -> None:
     monkeypatch.setattr(shard_writer, "CHUNK_ROWS", chunk)
     features = FeatureStore(write_store(tmp_path))
-    parts = list(features.blocks(block))
+    parts = list(features.read_blocks(block))
     assert [start for start, _ in parts] == list(
         np.cumsum([0, *(len(part) for _, part in parts[:-1])])
     )
@@ -223,7 +223,7 @@ def test_labels_of_another_length_leave_no_file(tmp_path: Path) -> None:
 def test_error_while_extracting_leaves_no_file(tmp_path: Path) -> None:
     def extract() -> None:
         with open_shard(tmp_path / "s.h5", make_header(), labels=LABELS, ids=IDS) as writer:
-            writer.append(FEATURES[:3])
+            writer.append_block(FEATURES[:3])
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -244,7 +244,7 @@ header = ShardHeader(
 )
 labels, ids = np.zeros(4000, np.int64), [str(row) for row in range(4000)]
 with open_shard(Path(sys.argv[1]), header, labels=labels, ids=ids) as writer:
-    writer.append(np.ones((2500, 64), np.float32))
+    writer.append_block(np.ones((2500, 64), np.float32))
     print("written", flush=True)
     time.sleep(60)
 """
@@ -355,7 +355,7 @@ def read_all(manifest: Path) -> None:
 
 def stream_all(manifest: Path) -> None:
     features = FeatureStore(manifest)
-    for _ in features.blocks(4):
+    for _ in features.read_blocks(4):
         pass
     assert features.groups
 
@@ -449,7 +449,7 @@ def test_manifest_refuses_shards_that_disagree(
 ) -> None:
     shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
     header = make_header(2, **changed)
-    stop = header.stop - header.start
+    stop = header.end_row - header.first_row
     path = tmp_path / "shard-00002-of-00003.h5"
     write_shard(path, header, features=FEATURES[:stop], labels=LABELS[:stop], ids=IDS[:stop])
     with pytest.raises(StoreError, match=f"shard-00002-of-00003.h5: {message}"):
@@ -516,7 +516,7 @@ def test_content_hash_depends_on_rows_alone(cuts: list[int], row: int) -> None:
             part = {name: values[start:stop] for name, values in GROUPS.items()}
             content.features.update(FEATURES[start:stop].data)
             content.add_rows("shard", LABELS[start:stop], ids[start:stop], part)
-        return content.digests()
+        return content.make_digests()
 
     whole = digests([0, ROWS], IDS)
     assert digests([0, *sorted(cuts), ROWS], IDS) == whole
@@ -528,7 +528,7 @@ def test_manifest_refuses_shards_of_other_groups(tmp_path: Path) -> None:
     shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
     header = make_header(2)
     path = tmp_path / "shard-00002-of-00003.h5"
-    rows = slice(header.start, header.stop)
+    rows = slice(header.first_row, header.end_row)
     write_shard(path, header, features=FEATURES[rows], labels=LABELS[rows], ids=IDS[rows])
     with pytest.raises(StoreError, match="shard-00002-of-00003.h5: groups"):
         manifest_of(tmp_path, [*shards, path])
@@ -574,7 +574,7 @@ def test_layers_and_accepted_labels_round_trip(tmp_path: Path, dtype: str, shard
     for name, values in LAYERS.items():
         expected = values.astype(dtype).astype(np.float32)
         np.testing.assert_array_equal(features.read(layer=name), expected)
-        parts = [part for _, part in features.blocks(4, layer=name)]
+        parts = [part for _, part in features.read_blocks(4, layer=name)]
         np.testing.assert_array_equal(np.concatenate(parts), expected)
     np.testing.assert_array_equal(features.read(), FEATURES.astype(dtype).astype(np.float32))
     with pytest.raises(StoreError, match=r"no features of layer 3, only of 10, 2; add it"):
@@ -589,7 +589,7 @@ def test_a_store_without_them_says_so(tmp_path: Path) -> None:
     features = FeatureStore(write_store(tmp_path))
     assert (features.layers, features.accepted) == ({}, None)
     with pytest.raises(StoreError, match="no features of layer 2, only of none"):
-        next(features.blocks(4, layer="2"))
+        next(features.read_blocks(4, layer="2"))
 
 
 def test_layers_and_accepted_labels_are_content_where_there_are_any(tmp_path: Path) -> None:
@@ -683,8 +683,8 @@ def test_damaged_layers_and_accepted_labels_are_refused(
 def test_blocks_of_different_layers_are_refused(tmp_path: Path) -> None:
     def two_blocks() -> None:
         with open_shard(tmp_path / "s.h5", make_header(shards=1), labels=LABELS, ids=IDS) as writer:
-            writer.append(FEATURES[:3], layers={"2": FEATURES[:3]})
-            writer.append(FEATURES[3:])
+            writer.append_block(FEATURES[:3], layers={"2": FEATURES[:3]})
+            writer.append_block(FEATURES[3:])
 
     with pytest.raises(StoreError, match=r"layers \(none\) after 2"):
         two_blocks()

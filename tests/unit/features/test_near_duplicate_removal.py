@@ -83,7 +83,7 @@ def removed(folder: Path, whole: Path, public: Path, *, threshold: float = 0.999
 
 
 def ids(folder: Path) -> dict[str, list[str]]:
-    return {split: SplitTable(folder / f"{split}.parquet").ids() for split in SPLITS}
+    return {split: SplitTable(folder / f"{split}.parquet").read_ids() for split in SPLITS}
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_the_right_rows_go_and_no_others(tmp_path: Path, public: Path, several: 
     assert read_json(left / "dataset.json")["revision"] == "abc"
     table, all_rows = SplitTable(left / "train.parquet"), SplitTable(whole / "train.parquet")
     stays = [number not in gone for number in range(20)]
-    np.testing.assert_array_equal(table.labels(), all_rows.labels()[stays])
-    for column in ("image_hashes", "units"):
+    np.testing.assert_array_equal(table.read_labels(), all_rows.read_labels()[stays])
+    for column in ("image_hashes", "read_units"):
         assert getattr(table, column)() == [
             value for value, kept in zip(getattr(all_rows, column)(), stays, strict=True) if kept
         ]

@@ -71,7 +71,7 @@ def make_rows(
             backbone="pixels", backbone_options={}, backbone_fingerprint=fingerprint,
             weights_sha256=None, preprocessing={},
         )  # fmt: skip
-        part = slice(header.start, header.stop)
+        part = slice(header.first_row, header.end_row)
         paths.append(folder / name / f"shard-{shard:05d}-of-00002.h5")
         write_shard(
             paths[-1], header, features=features[part],
@@ -156,9 +156,9 @@ def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     private, public = pair
     ours = private[0].features.read().astype(np.float64)
     theirs = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
-    cosines = np.array([[near_duplicate_search._cosine(a, b) for b in theirs] for a in ours]).max(
-        axis=1
-    )
+    cosines = np.array(
+        [[near_duplicate_search._compute_cosine(a, b) for b in theirs] for a in ours]
+    ).max(axis=1)
     for row in (5, 17):
         below = float(np.nextafter(cosines[row], 0))
         for threshold, near in ((below, True), (float(cosines[row]), False)):

@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
             (path / f"{number}.png").write_bytes(content)
     folder = tmp_path / "data/toy"
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
-    dataset_preparation.prepare(options, folder)
+    dataset_preparation.prepare_dataset(options, folder)
     return folder
 
 
@@ -48,7 +48,7 @@ def shard_of(data: Path, folder: Path, split: str) -> Path:
     )  # fmt: skip
     path = folder / split / "shard-00000-of-00001.h5"
     features = np.random.default_rng(0).normal(size=(table.rows, 3))
-    write_shard(path, header, features=features, labels=table.labels(), ids=table.ids())
+    write_shard(path, header, features=features, labels=table.read_labels(), ids=table.read_ids())
     return path
 
 

@@ -22,11 +22,11 @@ class Store:
         self.features = features
         self.dimension = features.shape[1]
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, Rows]]:
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, Rows]]:
         for start in range(0, len(self.features), min(rows, 37)):
             yield start, self.features[start : start + min(rows, 37)].copy()
 
-    def select(self, rows: npt.NDArray[np.int64]) -> Rows:
+    def read_rows(self, rows: npt.NDArray[np.int64]) -> Rows:
         assert (np.diff(rows) > 0).all()
         return self.features[rows]
 

@@ -60,7 +60,7 @@ def library(model: str) -> Any:
 
 
 def embed(model: str, chosen: str) -> text_embeddings.TextEmbeddings:
-    sentences = prompts.sentences(prompts.templates(chosen), CLASSES)
+    sentences = prompts.make_sentences(prompts.read_templates(chosen), CLASSES)
     return text_embeddings.embed_text(options(model), sentences=sentences, runtime=CPU)
 
 
@@ -95,7 +95,7 @@ def test_zero_shot_scores_are_the_library_s_logits() -> None:
     """Text rows, image features and the scale together give what the whole model gives."""
     model = library("tiny-quickgelu")
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
-    backbone = loading.load(options(), runtime=CPU)
+    backbone = loading.load_backbone(options(), runtime=CPU)
     features = backbone.forward(backbone.transform(image)[None])
     embeddings = embed("tiny-quickgelu", "photo")
     scores = embeddings.logit_scale * torch.nn.functional.normalize(features) @ embeddings.weights.T
@@ -148,7 +148,7 @@ def test_a_head_starts_from_the_artifact(tmp_path: Path, info: Path) -> None:
     path = tmp_path / "text.safetensors"
     write(path, info)
     weights, _ = text_embeddings.read_text_embeddings(path)
-    dimension = loading.load(options(), runtime=CPU).dimension
+    dimension = loading.load_backbone(options(), runtime=CPU).dimension
     assert dimension is not None
     first = weights_from_file(str(path), len(CLASSES), dimension)
     np.testing.assert_array_equal(first[:, :-1], weights.astype(np.float64))

@@ -132,5 +132,5 @@ def sums(network: Small, limit: float = math.inf, **options: Any) -> ClippedSums
 def added(clipped_sums: ClippedSums, *arguments: Any) -> torch.Tensor:
     """Returns what a batch adds to zero."""
     total = torch.zeros(clipped_sums.size)
-    clipped_sums.add(total, *arguments)
+    clipped_sums.add_rows(total, *arguments)
     return total

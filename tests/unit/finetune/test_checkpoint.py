@@ -63,7 +63,7 @@ def train(options: Any, checkpoint: Checkpoints | None, *, steps: int = 6, **res
     inputs = mlp_inputs()
     releases = releases_of(options, inputs.n, 0.7)
     trained = train_network(options, mlp_network(), inputs, releases, checkpoint=checkpoint, **rest)
-    releases.check()
+    releases.check_counts()
     assert trained.steps == steps
     return trained
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_s_steps_are_counted_as_releases(tmp_path: Path) -> None:
     options, inputs = network_options(), mlp_inputs()
     made = stopped_after(tmp_path, 4)
     releases = releases_of(options, inputs.n, 0.7)
-    releases.count("gradients", 3)
+    releases.count_releases("gradients", 3)
     with pytest.raises(PrivacyError, match="7 noisy releases were taken, 6 were priced"):
         train_network(options, mlp_network(), inputs, releases, checkpoint=made)
 
@@ -147,12 +147,14 @@ def test_a_damaged_checkpoint_is_ignored(
         trained = train(network_options(), made)
     assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
     assert "not a whole checkpoint" in caplog.text
-    assert made.load() is not None  # of the last step, in its place
+    assert made.load_state() is not None  # of the last step, in its place
 
 
 def test_parameters_of_another_network_are_refused(tmp_path: Path) -> None:
     made = Checkpoints(folder=tmp_path, fingerprint="f")
-    made.save(State(tensors={"parameter/x": torch.zeros(2)}, values={"taken": 1, "history": []}))
+    made.save_state(
+        State(tensors={"parameter/x": torch.zeros(2)}, values={"taken": 1, "history": []})
+    )
     with pytest.raises(StoreError, match="other parameters"):
         train(network_options(), made)
 
@@ -161,20 +163,20 @@ def test_checkpoints_are_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.Mo
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     made = Checkpoints(folder=tmp_path, fingerprint="f", minutes=5)
-    assert not made.due()
+    assert not made.is_due()
     now = 299.0
-    assert not made.due()
+    assert not made.is_due()
     now = 300.0
-    assert made.due()
-    made.save(State(tensors={}, values={}))
-    assert not made.due()
+    assert made.is_due()
+    made.save_state(State(tensors={}, values={}))
+    assert not made.is_due()
     now = 600.0
-    assert made.due()
+    assert made.is_due()
 
 
 def test_tensors_and_values_come_back(tmp_path: Path) -> None:
     made = Checkpoints(folder=tmp_path / "new" / "folder", fingerprint="f")
-    assert made.load() is None
+    assert made.load_state() is None
     tensors = {
         "transposed": torch.arange(6.0).view(2, 3).T,
         "bytes": torch.arange(5, dtype=torch.uint8),
@@ -183,24 +185,24 @@ def test_tensors_and_values_come_back(tmp_path: Path) -> None:
         "one": torch.tensor(1.5),
     }
     values = {"large": 2**63 + 5, "nan": [float("nan"), 0.1], "text": "é"}
-    made.save(State(tensors=tensors, values=values))
-    state = made.load()
+    made.save_state(State(tensors=tensors, values=values))
+    state = made.load_state()
     assert state is not None
     assert str(state.values) == str(values)
     for name, one in tensors.items():
         assert state.tensors[name].dtype == one.dtype
         assert torch.equal(state.tensors[name], one)
-    made.clear()
-    assert made.load() is None
+    made.remove_checkpoint()
+    assert made.load_state() is None
     assert not made.folder.exists()
-    made.clear()
+    made.remove_checkpoint()
 
 
 def test_half_written_files_are_removed(tmp_path: Path) -> None:
     made = stopped_after(tmp_path, 2)
     partial = tmp_path / f".{FILE}.12345678.partial"
     partial.write_bytes(b"x")
-    assert made.load() is not None
+    assert made.load_state() is not None
     assert not partial.exists()
 
 

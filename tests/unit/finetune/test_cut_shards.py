@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.loading import load
+from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
@@ -110,7 +110,7 @@ def test_a_network_trained_from_shards_starts_where_the_whole_one_does(
     dataset: Path, tmp_path: Path
 ) -> None:
     store = extract(dataset, tmp_path, shards=3)
-    backbone = load(backbone_options(NETWORK), runtime=CPU)
+    backbone = load_backbone(backbone_options(NETWORK), runtime=CPU)
     options = Options(tune={"blocks": 2}, init="lecun_normal")
     unit = Transform(L2())
     network = build_network(backbone, options, classes=2, seed=0, device="cpu", transform=unit)
@@ -193,7 +193,7 @@ def test_what_cannot_be_cut_is_refused_before_any_row(
 
 
 def test_activations_do_not_depend_on_the_batch() -> None:
-    backbone = load(backbone_options(NETWORK), runtime=CPU)
+    backbone = load_backbone(backbone_options(NETWORK), runtime=CPU)
     cut = cut_backbone(backbone, CPU, 4)
     images = torch.stack([backbone.transform(picture(row)) for row in range(5)])
     together = cut.forward(images)

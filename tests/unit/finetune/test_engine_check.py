@@ -96,14 +96,14 @@ def test_a_wrong_rule_is_refused_by_name(
 ) -> None:
     network = small()
     rule = layer_rules.rule_of(network.module.get_submodule(name.split(".")[0]))
-    right = rule.gradients
+    right = rule.compute_gradients
 
     def wrong(call: layers.Call, names: Any) -> layers.Gradients:
         result = right(call, names)
         return {key: factor * value if key == "weight" else value for key, value in result.items()}
 
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: True)
-    monkeypatch.setattr(rule, "gradients", wrong)
+    monkeypatch.setattr(rule, "compute_gradients", wrong)
 
     with pytest.raises(ConfigError, match=rf"ghost gives a wrong gradient of {name}.*functional"):
         check(network)

@@ -151,7 +151,7 @@ def test_sums_are_added_in_the_order_of_the_parameters() -> None:
     sizes = [parameter.numel() for parameter in network.trained.values()]
 
     total = torch.ones(sum(sizes))
-    sums(turned).add(total, inputs, labels, None)
+    sums(turned).add_rows(total, inputs, labels, None)
 
     back = torch.cat(total.split(sizes[::-1])[::-1])
     torch.testing.assert_close(back, ahead + 1)
@@ -165,7 +165,7 @@ def test_statistics(engine: str) -> None:
     limit = float(rows.norm(dim=1).median())
 
     clipping = sums(network, limit, engine=engine)
-    statistics = clipping.add(torch.zeros(clipping.size), inputs, labels, None)
+    statistics = clipping.add_rows(torch.zeros(clipping.size), inputs, labels, None)
 
     losses = nn.functional.cross_entropy(network.module(inputs), labels, reduction="none")
     torch.testing.assert_close(statistics.losses, losses.detach())
@@ -181,7 +181,7 @@ def test_no_row_adds_nothing(engine: str) -> None:
     inputs, labels = batch(0, network)
     total = torch.full((sums(network).size,), 3.0)
 
-    statistics = sums(network, 1.0, engine=engine).add(total, inputs, labels, torch.zeros(0))
+    statistics = sums(network, 1.0, engine=engine).add_rows(total, inputs, labels, torch.zeros(0))
 
     assert (total == 3).all()
     assert len(statistics.losses) == len(statistics.norms) == len(statistics.clipped) == 0
@@ -216,7 +216,7 @@ def test_rows_without_a_gradient_add_nothing(bad: float, limit: float, engine: s
     inputs[4] = bad
 
     total = torch.zeros(clipping.size)
-    statistics = clipping.add(total, inputs, labels, weights)
+    statistics = clipping.add_rows(total, inputs, labels, weights)
 
     if bad != 3e38:  # what follows may saturate, and have a gradient after all
         torch.testing.assert_close(total, expected)
@@ -304,7 +304,7 @@ def test_a_batch_in_pieces_has_the_same_sum() -> None:
 
     pieces = torch.zeros(clipping.size)
     for start in range(0, 20, 7):
-        clipping.add(pieces, inputs[start : start + 7], labels[start : start + 7], None)
+        clipping.add_rows(pieces, inputs[start : start + 7], labels[start : start + 7], None)
 
     torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-6)
 

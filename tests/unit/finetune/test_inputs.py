@@ -91,7 +91,7 @@ def test_images_are_the_table_s(tmp_path: Path, memory_mb: int) -> None:
     assert inputs.labels.tolist() == [row % 3 for row in range(ROWS)]
     for index in (np.arange(ROWS), np.array([10, 0, 0, 4]), np.zeros(0, dtype=np.int64)):
         for step in (None, 4):
-            batch = inputs.batch(index, step=step)
+            batch = inputs.read_batch(index, step=step)
             assert batch.dtype == torch.uint8
             assert torch.equal(batch, WANTED[torch.from_numpy(index)])
 
@@ -101,10 +101,10 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
     kept, anew = (images_of(source, augment=VIEWS, memory_mb=size) for size in (100, 0))
     assert (kept.views, anew.views) == (3, 3)
     for step in (0, 5):
-        first = kept.batch(index, step=step)
+        first = kept.read_batch(index, step=step)
         assert first.shape == (4, 3, 3, SIZE, SIZE + 2)
-        assert torch.equal(first, anew.batch(index, step=step))
-    assert torch.equal(kept.batch(index, step=None), WANTED[torch.from_numpy(index)])
+        assert torch.equal(first, anew.read_batch(index, step=step))
+    assert torch.equal(kept.read_batch(index, step=None), WANTED[torch.from_numpy(index)])
 
 
 @settings(max_examples=40, deadline=None)
@@ -171,7 +171,7 @@ def test_views_beyond_the_images_are_refused(tmp_path: Path) -> None:
 def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
     source = write_images(tmp_path, odd=True)
     with pytest.raises(DataError, match=r"train row 7 \(id id7\): an image of \[3, 7, 9\]"):
-        images_of(source, memory_mb=memory_mb).batch(np.arange(ROWS), step=None)
+        images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)
 
 
 def test_backbones_that_take_no_bytes_are_refused(tmp_path: Path) -> None:
@@ -184,15 +184,17 @@ def test_backbones_that_take_no_bytes_are_refused(tmp_path: Path) -> None:
 
 def test_units_are_counted(tmp_path: Path) -> None:
     source = write_images(tmp_path)
-    names = source.units()
+    names = source.read_units()
     assert names is not None
     inputs = image_inputs(
         source, bytes_backbone(), split="train", augment=None, seed=1, memory_mb=1,
-        units=Units.of(names),
+        units=Units.number_units(names),
     )  # fmt: skip
     assert (inputs.rows, inputs.n) == (ROWS, 6)
     with pytest.raises(DataError, match="of 2 rows; 11 are needed"):
-        ImageInputs(WANTED, inputs.labels, 3, shape=inputs.shape, units=Units.of(["a", "b"]))
+        ImageInputs(
+            WANTED, inputs.labels, 3, shape=inputs.shape, units=Units.number_units(["a", "b"])
+        )
 
 
 # -- activations
@@ -207,7 +209,7 @@ def test_activations_are_the_store_s(tmp_path: Path, memory_mb: int) -> None:
     assert inputs.labels.tolist() == store.labels.tolist()
     assert inputs.num_classes == 3
     for index in (np.arange(30), np.array([29, 0, 14, 15, 0]), np.zeros(0, dtype=np.int64)):
-        batch = inputs.batch(index, step=2)
+        batch = inputs.read_batch(index, step=2)
         assert batch.dtype == torch.float32
         assert torch.equal(batch, wanted[torch.from_numpy(index)])
 
@@ -234,7 +236,7 @@ def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
 def test_a_part_shares_the_rows() -> None:
     labels = torch.zeros(4, dtype=torch.int64)
     inputs = CutInputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
-    part = inputs.keeping(np.array([True, False, True, True]))
+    part = inputs.keep_rows(np.array([True, False, True, True]))
     assert part.n == 4
     assert part._source is inputs._source
     assert inputs.kept is None

@@ -14,7 +14,7 @@ from torch import nn
 
 from dpprobe.finetune import ghost
 from dpprobe.finetune.layer_rules import rule_of
-from dpprobe.finetune.layers import ModuleRule, lengths, squared_norms
+from dpprobe.finetune.layers import ModuleRule, row_norms, squared_norms
 from dpprobe.finetune.lora_and_film import ChannelAffine
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
@@ -177,7 +177,7 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
     sizes = [parameter.numel() for parameter in network.trained.values()]
 
     total = torch.zeros(sum(sizes))
-    statistics = sums(network).add(total, inputs, labels, None)
+    statistics = sums(network).add_rows(total, inputs, labels, None)
 
     for part, expected in zip(total.split(sizes), rows.sum(0).split(sizes), strict=True):
         assert (part - expected).norm() <= 2e-5 * expected.norm() + 1e-7 * rows.norm()
@@ -284,7 +284,7 @@ def test_squares_below_float32_are_not_lost(positions: int) -> None:
 def test_norms_of_long_gradients_are_exact(size: int, strided: bool) -> None:
     rows = torch.full((size, 2), 0.37).T if strided else torch.full((2, size), 0.37)
 
-    norms = lengths(rows)
+    norms = row_norms(rows)
 
     expected = float(rows[0, 0]) * size**0.5
     assert ((norms / expected - 1).abs() < 5e-7).all()

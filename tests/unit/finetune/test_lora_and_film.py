@@ -16,9 +16,9 @@ from dpprobe.finetune.lora_and_film import (
     Film,
     LoraLinear,
     check_reached,
+    find_normalisations,
     insert_film,
     insert_lora,
-    normalisations,
 )
 
 
@@ -164,7 +164,7 @@ def test_film_without_a_normalisation_is_refused_by_name() -> None:
 
 
 def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
-    assert list(normalisations(nn.Sequential(BatchNormAct2d(3)))) == []
+    assert list(find_normalisations(nn.Sequential(BatchNormAct2d(3)))) == []
 
 
 def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:

@@ -103,12 +103,12 @@ def test_both_parts_are_counted_in_the_plan_of_the_whole(method: dict[str, Any])
     releases = releases_of(options, 1.0)
     weights, transform = fit_probe(options, data(), releases, SEED)
     with pytest.raises(PrivacyError, match="gradients: 0 noisy releases were taken, 4 were"):
-        releases.check()
+        releases.check_counts()
     network = head_network(transform)
     start_from(network, weights, transform)
     inputs = CutInputs(features(), labels(), CLASSES, shape=(DIMENSION,), units=None)
     train_network(options, network, inputs, releases)
-    releases.check()
+    releases.check_counts()
 
 
 def test_a_training_without_its_probe_is_not_whole() -> None:
@@ -118,7 +118,7 @@ def test_a_training_without_its_probe_is_not_whole() -> None:
     transform = Transform(options.normalize)
     train_network(options, head_network(transform), inputs, releases)
     with pytest.raises(PrivacyError, match="probe gradients: 0 noisy releases"):
-        releases.check()
+        releases.check_counts()
 
 
 def test_a_probe_is_released_once() -> None:
@@ -150,14 +150,19 @@ def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
     """Full batches: mu^2 adds up, and the probe's part of it is its share."""
     options = probed()
     plan = calibrate(
-        options.mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=1e-3, accountant="pld", cache=tmp_path
+        options.list_mechanisms(ROWS),
+        n=ROWS,
+        epsilon=1.0,
+        delta=1e-3,
+        accountant="pld",
+        cache=tmp_path,
     )
     parts = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
     assert set(parts) == {"probe gradients", "gradients"}
     assert parts["probe gradients"] / sum(parts.values()) == pytest.approx(0.3, rel=1e-6)
     part = probe_plan(plan)
     assert [item.name for item in part.mechanisms] == ["gradients"]
-    multiplier = plan.mechanism("probe gradients").noise_multiplier
+    multiplier = plan.find_mechanism("probe gradients").noise_multiplier
     assert part.mechanisms[0].noise_multiplier == multiplier
     releases = Releases(plan, [SEED], CPU)
     fit_probe(options, data(), releases, SEED)
@@ -166,14 +171,14 @@ def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
 def test_probe_and_network_never_share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two releases with one noise would give their difference away."""
     drawn: list[np.ndarray] = []
-    draw = noise_module.GaussianNoise.draw
+    draw = noise_module.GaussianNoise.draw_steps
 
     def watched(self: Any, steps: int, deviation: float) -> torch.Tensor:
         block = draw(self, steps, deviation)
         drawn.extend((block[0] / deviation).numpy().copy())
         return block
 
-    monkeypatch.setattr(noise_module.GaussianNoise, "draw", watched)
+    monkeypatch.setattr(noise_module.GaussianNoise, "draw_steps", watched)
     options = probed()
     releases = releases_of(options, 1.0)
     weights, transform = fit_probe(options, data(), releases, SEED)
@@ -187,7 +192,7 @@ def test_probe_and_network_never_share_noise(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_units_are_the_probe_s_too() -> None:
-    units = Units.of([f"p{row // 3}" for row in range(ROWS)])
+    units = Units.number_units([f"p{row // 3}" for row in range(ROWS)])
     options = probed()
     releases = releases_of(options, 1.0, n=20)
     weights, _ = fit_probe(options, data(units), releases, SEED)
@@ -211,11 +216,11 @@ def test_a_head_of_another_shape_is_refused() -> None:
 def test_a_normalisation_with_a_price_is_the_probe_s() -> None:
     options = probed({"head": "feature_covariance"})
     assert options.normalize.priced
-    names = [item.name for item in options.mechanisms(ROWS)]
+    names = [item.name for item in options.list_mechanisms(ROWS)]
     assert names == ["probe centre", "probe covariance", "probe gradients", "gradients"]
     cost = {
         item.name: item.count * (item.sample_rate / item.noise_multiplier) ** 2
-        for item in options.mechanisms(ROWS)
+        for item in options.list_mechanisms(ROWS)
     }
     assert cost["gradients"] == pytest.approx(0.7 * sum(cost.values()))
     assert method_options(options.model_dump(mode="json")) == options

@@ -23,7 +23,7 @@ from dpprobe.heads.adam import Adam
 from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import poisson_batches
 from tests.support.tiny_networks import (
@@ -51,7 +51,7 @@ class RecordedSums:
         self.rest = rest
         self.size = sum(one.numel() for one in network.trained.values())
 
-    def add(
+    def add_rows(
         self,
         total: torch.Tensor,
         inputs: torch.Tensor,
@@ -68,7 +68,7 @@ def train(
     inputs = mlp_inputs() if inputs is None else inputs
     releases = releases_of(options, inputs.n, noise)
     trained = train_network(options, mlp_network(), inputs, releases, **rest)
-    releases.check()
+    releases.check_counts()
     return trained
 
 
@@ -87,7 +87,7 @@ def reference(
     )
     drawn = GaussianNoise([seed], sums.size, CPU)
     units = inputs.units
-    batches = poisson_batches(inputs.n, rate, mechanism.count, stream(seed, "sampling"))
+    batches = poisson_batches(inputs.n, rate, mechanism.count, open_stream(seed, "sampling"))
     head = [one for name, one in network.trained.items() if name.startswith("head")]
     rest = [one for name, one in network.trained.items() if not name.startswith("head")]
     groups = [
@@ -112,8 +112,8 @@ def reference(
         if options.class_weights:
             weights = weights * np.array(options.class_weights)[labels.numpy()]
         total = torch.zeros(sums.size, dtype=torch.float64)
-        sums.add(total, inputs.batch(rows, step=None), labels, torch.from_numpy(weights))
-        total += drawn.draw(1, noise * options.max_grad_norm)[0, 0]
+        sums.add_rows(total, inputs.read_batch(rows, step=None), labels, torch.from_numpy(weights))
+        total += drawn.draw_steps(1, noise * options.max_grad_norm)[0, 0]
         total /= rate * inputs.n
         for parameter, part in zip(
             network.trained.values(),
@@ -235,7 +235,7 @@ def test_noise_has_the_plan_s_variance_and_is_anew_in_each_step() -> None:
             super().__init__(network, **rest)
             self.network = network
 
-        def add(self, total: torch.Tensor, *rest: Any) -> None:
+        def add_rows(self, total: torch.Tensor, *rest: Any) -> None:
             del rest
             moved.append(flat(self.network.trained))
             del total
@@ -315,11 +315,11 @@ def test_an_empty_batch_takes_a_noisy_step_that_is_counted() -> None:
     network = mlp_network()
     start = flat(network.trained)
     trained = train_network(options, network, inputs, releases, make_sums=make)
-    releases.check()
+    releases.check_counts()
     assert trained.steps == 30
     assert 3 < len(made[0].calls) < 30  # some were empty: 1/e of them in the mean
     drawn = GaussianNoise([SEED], len(start), CPU)
-    total = sum(drawn.draw(1, 0.3)[0, 0].double().numpy().copy() for _ in range(30))
+    total = sum(drawn.draw_steps(1, 0.3)[0, 0].double().numpy().copy() for _ in range(30))
     np.testing.assert_allclose(start - flat(trained.state), total, rtol=1e-4, atol=1e-5)
 
 
@@ -328,11 +328,11 @@ def test_the_divisor_is_the_expected_batch_size_and_not_the_batch_s() -> None:
     inputs = mlp_inputs()
 
     class Ones(RecordedSums):
-        def add(self, total: torch.Tensor, inputs: torch.Tensor, *_: Any) -> None:
+        def add_rows(self, total: torch.Tensor, inputs: torch.Tensor, *_: Any) -> None:
             total += len(inputs)
 
     start = flat(mlp_network().trained)
-    (batch,) = poisson_batches(inputs.n, 4 / inputs.n, 1, stream(SEED, "sampling"))
+    (batch,) = poisson_batches(inputs.n, 4 / inputs.n, 1, open_stream(SEED, "sampling"))
     assert len(batch) != 4
     moved = start - flat(train(options, inputs, noise=0.0, make_sums=Ones).state)
     np.testing.assert_allclose(moved, len(batch) / 4, rtol=1e-5)
@@ -402,7 +402,7 @@ def test_releases_serve_one_training() -> None:
 def test_steps_that_were_released_before_are_not_released_again() -> None:
     options, inputs = network_options(), mlp_inputs()
     releases = releases_of(options, inputs.n, 1.0)
-    releases.count("gradients", 1)
+    releases.count_releases("gradients", 1)
     with pytest.raises(PrivacyError, match="7 noisy releases were taken, 6 were priced"):
         train_network(options, mlp_network(), inputs, releases)
 
@@ -429,7 +429,7 @@ def test_rows_that_take_no_part_are_null_rows() -> None:
     other = mlp_inputs()
     assert isinstance(other._source, torch.Tensor)
     other._source[torch.from_numpy(~kept)] = 1e6
-    ends = [train(options, one.keeping(kept)) for one in (inputs, other)]
+    ends = [train(options, one.keep_rows(kept)) for one in (inputs, other)]
     assert flat(ends[0].state).tolist() == flat(ends[1].state).tolist()
     assert inputs.kept is None
     assert flat(ends[0].state).tolist() != flat(train(options, inputs).state).tolist()
@@ -439,7 +439,7 @@ def test_rows_that_are_not_finite_add_nothing() -> None:
     options, inputs = network_options(), mlp_inputs()
     assert isinstance(inputs._source, torch.Tensor)
     bad = np.arange(inputs.rows) % 5 == 0
-    without = train(options, inputs.keeping(~bad))
+    without = train(options, inputs.keep_rows(~bad))
     inputs._source[torch.from_numpy(bad)] = math.nan
     np.testing.assert_allclose(
         flat(train(options, inputs).state), flat(without.state), rtol=1e-5, atol=1e-7
@@ -470,7 +470,7 @@ def test_records_are_of_what_would_be_returned_then() -> None:
     with torch.no_grad():
         for name, one in watched.state.items():
             network.trained[name].copy_(one)
-        scores = network.module(inputs.batch(np.arange(40), step=None))
+        scores = network.module(inputs.read_batch(np.arange(40), step=None))
     loss = nn.functional.cross_entropy(scores, inputs.labels)
     assert watched.history[-1]["train_loss"] == pytest.approx(float(loss), rel=1e-5)
 
@@ -501,7 +501,7 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
     trained = train(options, inputs, noise=0.7)
     for name, start in network.trained.items():
         gradient = (start.detach() - one[name]).double()
-        adam = Adam(beta1=0.9, beta2=0.999, eps=1e-6).direction(gradient)
+        adam = Adam(beta1=0.9, beta2=0.999, eps=1e-6).compute_direction(gradient)
         step = adam * start.detach().norm() / adam.norm()
         torch.testing.assert_close(
             start.detach() - trained.state[name], 0.01 * step.float(), rtol=1e-2, atol=1e-5
@@ -511,7 +511,7 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
 def test_units_of_one_row_are_rows() -> None:
     options = network_options(batch_size=8)
     alone, units = mlp_inputs(), mlp_inputs()
-    units.units = Units.of([f"{row:03d}" for row in range(units.rows)])
+    units.units = Units.number_units([f"{row:03d}" for row in range(units.rows)])
     assert flat(train(options, alone).state).tolist() == flat(train(options, units).state).tolist()
 
 

@@ -43,7 +43,7 @@ def backbone(model: str) -> Backbone:
             "preprocessing": {"size": SIZE},
         }
     )
-    return loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+    return loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 
 
 def options_of(values: dict[str, Any]) -> Options:
@@ -61,7 +61,7 @@ def network_of(model: str, options: Options) -> TunedNetwork:
 def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
     generator = torch.Generator().manual_seed(2)
     labels = torch.arange(ROWS) % CLASSES
-    units = Units.of([f"p{row // 2}" for row in range(ROWS)])
+    units = Units.number_units([f"p{row // 2}" for row in range(ROWS)])
     shape = (ROWS, *network.shape)
     if network.from_images:
         images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -81,7 +81,7 @@ def train(
     inputs = inputs_of(network, options)
     releases = releases_of(options, inputs.n, noise)
     trained = train_network(options, network, inputs, releases, **rest)
-    releases.check()
+    releases.check_counts()
     return trained, network
 
 
@@ -128,8 +128,8 @@ def test_each_step_takes_views_of_its_own() -> None:
     taken: list[tuple[int | None, tuple[int, ...]]] = []
 
     class Watched(ImageInputs):
-        def batch(self, index: Index, *, step: int | None) -> torch.Tensor:
-            batch = super().batch(index, step=step)
+        def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+            batch = super().read_batch(index, step=step)
             taken.append((step, tuple(batch.shape)))
             return batch
 

@@ -15,7 +15,7 @@ from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.loading import load
+from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
@@ -84,7 +84,7 @@ def trained(network: TunedNetwork) -> list[str]:
 def features_of(network: TunedNetwork, inputs: torch.Tensor) -> torch.Tensor:
     """The features [m, d] that enter the head."""
     assert isinstance(network.module, Network)
-    return network.module.features(inputs)
+    return network.module.compute_features(inputs)
 
 
 def disturb(network: TunedNetwork, scale: float = 0.02) -> None:
@@ -330,7 +330,7 @@ def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: nn.BatchNorm2d
 
 
 def test_the_backbone_is_left_as_it_was() -> None:
-    backbone = load(
+    backbone = load_backbone(
         backbone_options(
             {"family": "timm", "pretrained": False, "layers": "all", **TINY["mobilenet"]}
         ),
@@ -384,7 +384,9 @@ def test_layers_that_mix_rows_are_refused_by_name(tune: Any) -> None:
 
 
 def test_a_backbone_that_is_no_network_is_refused() -> None:
-    pixels = load(backbone_options({"family": "pixels", "size": 4}), runtime=Runtime(device="cpu"))
+    pixels = load_backbone(
+        backbone_options({"family": "pixels", "size": 4}), runtime=Runtime(device="cpu")
+    )
     with pytest.raises(ConfigError, match="the backbone is no network"):
         build(pixels, tune="all")
 

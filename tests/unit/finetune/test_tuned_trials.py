@@ -84,12 +84,12 @@ def made(options: Options, seed: int) -> TunedNetwork:  # noqa: ARG001
 def planned(method: tuned.Options, n: int = N, noise: float = 3.0) -> Plan:
     private = noise > 0
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in method.mechanisms(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in method.list_mechanisms(n)),
         n=n,
         epsilon=1.0 if private else math.inf,
         delta=1e-5,
         accountant="pld",
-        selection=method.selection(n),
+        selection=method.priced_selection(n),
         realised_epsilon=1.0 if private else math.inf,
     )
 
@@ -110,7 +110,7 @@ def run(
 
 
 def trials_of(method: tuned.Options, seed: int = SEED, n: int = N) -> list[tuned.Trial]:
-    return draw_trials(method, method.selection(n), 0, seed, SEEDED)
+    return draw_trials(method, method.priced_selection(n), 0, seed, SEEDED)
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Spy:
             raise KeyboardInterrupt
         self.calls.append({"options": options, "releases": releases, **rest})
         logging.getLogger("dpprobe").info("a trial")
-        releases.count("gradients", self.counts)
+        releases.count_releases("gradients", self.counts)
         if self.diverges(options):
             raise ConfigError("training diverged")
         assert inputs.rows
@@ -151,19 +151,19 @@ def test_without_noise_the_best_trial_is_kept() -> None:
     inputs = rows_of()
     for seed in (SEED, cell_seed("tuned trials", 1), cell_seed("tuned trials", 2)):
         (trained, chosen), releases = run(method, inputs, noise=0.0, seed=seed)
-        releases.check()
+        releases.check_counts()
         scores = {}
         trials = trials_of(method, seed)
         for trial in trials:
-            options = method.trial(trial.values)
+            options = method.make_trial(trial.values)
             assert isinstance(options, Options)
-            plan = tuned.trial_plan(releases.plan, options, method.selection(N))
+            plan = tuned.trial_plan(releases.plan, options, method.priced_selection(N))
             network = made(options, trial.seed)
             alone = train_network(
                 options, network, inputs, Releases(plan, [trial.seed], CPU), physical_batch=50
             )
             with torch.no_grad():
-                right = network.module(inputs.batch(np.arange(N), step=None)).argmax(1)
+                right = network.module(inputs.read_batch(np.arange(N), step=None)).argmax(1)
             scores[trial.number] = int((right == inputs.labels).sum()), alone.state
         best = max(scores, key=lambda number: (scores[number][0], -number))
         assert chosen == {"score": scores[best][0] / N, **trials[best].values}
@@ -178,13 +178,13 @@ def test_each_trial_clips_and_adds_noise_to_its_own_norm(spy: Spy) -> None:
     method = searched(search={"max_grad_norm": {"low": 0.1, "high": 2, "log": True}}, trials=20)
     for index in range(3):
         run(method, seed=cell_seed("norms", index))
-    multiplier = planned(method).mechanism("gradients").noise_multiplier
+    multiplier = planned(method).find_mechanism("gradients").noise_multiplier
     norms = [call["options"].max_grad_norm for call in spy.calls]
     assert len(set(norms)) > 5
     for call in spy.calls:
         given = call["releases"]
         assert given.sensitivity("gradients") == call["options"].max_grad_norm
-        assert given.deviation("gradients") / given.sensitivity("gradients") == pytest.approx(
+        assert given.noise_deviation("gradients") / given.sensitivity("gradients") == pytest.approx(
             multiplier
         )
         assert given.plan.selection is None
@@ -204,9 +204,9 @@ def test_a_trial_that_releases_otherwise_than_priced_is_refused(spy: Spy, counts
 def test_what_was_priced_for_one_trial_is_counted_once(spy: Spy) -> None:
     _, releases = run(searched(trials=15))
     assert len(spy.calls) > 1
-    releases.check()
+    releases.check_counts()
     with pytest.raises(PrivacyError, match="taken"):
-        releases.count("score", 1)
+        releases.count_releases("score", 1)
 
 
 def test_releases_of_other_seeds_are_refused(spy: Spy) -> None:
@@ -228,7 +228,7 @@ def test_the_number_of_trials_leaves_no_trace(
         (trained, chosen), _ = run(
             searched(), seed=seed, checkpoint=checkpoint, record=lambda *_: {"test_accuracy": 0.5}
         )
-        checkpoint.clear()
+        checkpoint.remove_checkpoint()
         assert not checkpoint.folder.exists()
         assert trained.seconds == 0
         assert trained.history == [{"step": STEPS, "epoch": STEPS, "test_accuracy": 0.5}]
@@ -254,7 +254,7 @@ def test_no_trial_gives_a_network_that_no_data_decides(
     for name, value in tuned_state(made(_first(method), SEED)).items():
         torch.testing.assert_close(trained.state[name], value)
     assert len(trained.history) == 1
-    releases.check()
+    releases.check_counts()
 
 
 def _first(method: tuned.Options) -> Options:
@@ -266,7 +266,7 @@ def test_a_trial_that_diverged_gets_no_label_right(spy: Spy) -> None:
     spy.diverges = lambda options: options.learning_rate > 1
     method = searched(trials=20)
     (trained, chosen), releases = run(method, noise=0.0)
-    releases.check()
+    releases.check_counts()
     assert chosen["learning_rate"] < 1
     assert all(value.isfinite().all() for value in trained.state.values())
     spy.diverges = lambda options: True  # noqa: ARG005
@@ -296,10 +296,10 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(
         (trained, picked), releases = run(method, seed=seed, checkpoint=again)
         assert [call["options"].learning_rate for call in spy.calls] == values[stop:]
         assert picked == chosen
-        releases.check()
+        releases.check_counts()
         for name, value in whole.state.items():
             assert torch.equal(trained.state[name], value)
-        again.clear()
+        again.remove_checkpoint()
         assert not folder.exists()
 
 
@@ -326,11 +326,11 @@ def test_a_probe_is_released_in_each_trial(spy: Spy) -> None:
         assert network.trained
         for item in releases.plan.mechanisms:
             if item.name.startswith("probe "):
-                releases.count(item.name, item.count)
+                releases.count_releases(item.name, item.count)
         started.append(releases)
 
     _, releases = run(method, start=start)
-    releases.check()
+    releases.check_counts()
     assert [call["releases"] for call in spy.calls] == started
     with pytest.raises(PrivacyError, match="probe gradients: 0 noisy releases were taken"):
         run(method)
@@ -345,7 +345,7 @@ def test_the_score_has_the_noise_that_is_priced(spy: Spy, monkeypatch: pytest.Mo
     for index in range(300):
         (_, chosen), _ = run(method, inputs, noise=2.0, seed=cell_seed("noise", index))
         errors.append(chosen["score"] * N - int((inputs.labels == 0).sum()))
-    deviation = planned(method, noise=2.0).mechanism("score").noise_multiplier
+    deviation = planned(method, noise=2.0).find_mechanism("score").noise_multiplier
     assert abs(np.mean(errors)) < 4 * deviation / math.sqrt(300)
     assert np.std(errors) == pytest.approx(deviation, rel=0.15)
 
@@ -376,11 +376,11 @@ def test_one_unit_changes_the_score_by_at_most_one(
     seed: int, damage: float | None, several: bool, grouped: bool
 ) -> None:
     generator = np.random.default_rng(seed)
-    units = Units.of([f"{row // 3}" for row in range(12)]) if grouped else None
+    units = Units.number_units([f"{row // 3}" for row in range(12)]) if grouped else None
     inputs = rows_of(12, units, several=several)
     method = _first(searched(base={**BASE, "loss": "sigmoid" if several else "softmax"}))
     network = _tiny(cell_seed("score", seed))
-    changed = inputs.batch(np.arange(12), step=None).clone()
+    changed = inputs.read_batch(np.arange(12), step=None).clone()
     mine = slice(0, 3) if grouped else slice(0, 1)
     changed[mine] = torch.from_numpy(generator.normal(size=(D,)) * 10).float()
     if damage is not None:
@@ -390,7 +390,7 @@ def test_one_unit_changes_the_score_by_at_most_one(
     assert min(scores) >= 0
     assert abs(scores[0] - scores[1]) <= 1
     # with null rows in the place of the unit, too
-    null = inputs.keeping(np.arange(12) >= mine.stop)
+    null = inputs.keep_rows(np.arange(12) >= mine.stop)
     without = float(count_hits(method, network, null, 5, CPU).values)
     assert 0 <= scores[1] - without <= 1
     if damage is not None and not math.isfinite(damage):
@@ -404,10 +404,12 @@ def test_one_unit_changes_the_score_by_at_most_one(
 def test_the_score_counts_right_labels_whatever_passes_at_once(rows: int) -> None:
     inputs, network = rows_of(12), _tiny(SEED)
     with torch.no_grad():
-        right = network.module(inputs.batch(np.arange(12), step=None)).argmax(1) == inputs.labels
+        right = (
+            network.module(inputs.read_batch(np.arange(12), step=None)).argmax(1) == inputs.labels
+        )
     method = _first(searched())
     assert float(count_hits(method, network, inputs, rows, CPU).values) == int(right.sum())
-    units = Units.of(["a"] * 8 + ["b"] * 4)
+    units = Units.number_units(["a"] * 8 + ["b"] * 4)
     weighted = float(count_hits(method, network, rows_of(12, units), rows, CPU).values)
     expected = right[:8].double().mean() + right[8:].double().mean()
     assert weighted == pytest.approx(float(expected), abs=1e-5)

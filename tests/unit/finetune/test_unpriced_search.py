@@ -25,7 +25,7 @@ from dpprobe.finetune.unpriced_search import (
     best_trial,
     run_trials,
     search_options,
-    suggest,
+    suggest_values,
 )
 from dpprobe.heads.registry import method_options
 
@@ -241,7 +241,7 @@ def test_values_that_python_calls_equal_are_told_apart() -> None:
     options = searched(search={"trials": 2, "space": {"learning_rate": [1, 1.0, 2]}})
     assert options.search is not None
     trials = [Trial(number=0, values={"learning_rate": 1.0}, score=0.5)]
-    assert suggest(options.search, trials, 0)["learning_rate"] in (1, 2)
+    assert suggest_values(options.search, trials, 0)["learning_rate"] in (1, 2)
     restored = Trial.model_validate_json(trials[0].model_dump_json())
     assert type(restored.values["learning_rate"]) is float
 
@@ -263,7 +263,7 @@ def test_what_a_search_chooses_is_called_not_for_release() -> None:
 
 def test_options_without_a_search_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="search: missing"):
-        run_trials(searched().trial({}), quality, log=tmp_path / "log.json", seed=1)
+        run_trials(searched().make_trial({}), quality, log=tmp_path / "log.json", seed=1)
 
 
 def test_a_search_keeps_what_scores_are() -> None:

@@ -50,11 +50,11 @@ FACTS = st.builds(
 @given(facts=FACTS)
 @settings(max_examples=300, deadline=None)
 def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) -> None:
-    assert auto_rule.choose(facts) == auto_rule.choose(facts)
-    options = auto.Options().resolved(facts)
+    assert auto_rule.choose_head(facts) == auto_rule.choose_head(facts)
+    options = auto.Options().resolve_choice(facts)
     assert options.rule == auto_rule.RULE
-    assert not options.undecided
-    assert options.trained.private
+    assert not options.is_undecided
+    assert options.trained_options.private
     assert options.multi_label or not facts.multi_label
     assert options.link_on(facts.multi_label) in ("softmax", "sigmoid", "none")
     assert options.takes_units
@@ -62,8 +62,8 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
     assert options.counted_classes is None
     assert options.private_choices is None
     assert options.audit_fault is None
-    assert options.selection(facts.n) is None
-    mechanisms = options.mechanisms(facts.n)
+    assert options.priced_selection(facts.n) is None
+    mechanisms = options.list_mechanisms(facts.n)
     assert mechanisms
     for item in mechanisms:
         assert math.isfinite(item.noise_multiplier)
@@ -73,9 +73,9 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
     read = method_options(options.model_dump(mode="json"))
     assert read == options
     released = options.for_release()
-    assert released.exact
+    assert released.is_exact
     assert released.engine_limits is None
-    assert released.mechanisms(facts.n) == mechanisms
+    assert released.list_mechanisms(facts.n) == mechanisms
 
 
 # Rule 1, with all options that decide a fit: whoever changes a default that it takes raises RULE.
@@ -108,29 +108,29 @@ def test_rule_1_is_the_table_of_its_card(
     changes: dict[str, Any], normalize: dict[str, Any]
 ) -> None:
     facts = replace(SMALL, **changes)
-    chosen = method_options(auto_rule.choose(facts))
+    chosen = method_options(auto_rule.choose_head(facts))
     values = chosen.model_dump(mode="python")
     assert auto_rule.RULE == 1
     assert chosen.head == "momentum"
     assert RULE_1.items() <= values.items()
     assert {name: getattr(chosen.normalize, name) for name in normalize} == normalize
-    assert [item.count for item in chosen.releases(facts.n)] == [40]
+    assert [item.count for item in chosen.list_releases(facts.n)] == [40]
 
 
 def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head() -> None:
     method = method_options(AUTO)
-    assert method.undecided
+    assert method.is_undecided
     assert method.private
-    assert method.exact
+    assert method.is_exact
     assert method.multi_label
     assert method.takes_units
     for read in (
-        lambda: method.mechanisms(100),
-        lambda: method.releases(100),
-        lambda: method.selection(100),
+        lambda: method.list_mechanisms(100),
+        lambda: method.list_releases(100),
+        lambda: method.priced_selection(100),
         lambda: method.link,
         lambda: method.engine_limits,
-        lambda: method.trained,
+        lambda: method.trained_options,
     ):
         with pytest.raises(ConfigError, match="nothing is chosen before the features are there"):
             read()
@@ -146,52 +146,54 @@ def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: Dat
     method = method_options(BALANCED)
     if facts.multi_label:
         with pytest.raises(ConfigError, match="balanced is for rows of one label"):
-            method.resolved(facts)
+            method.resolve_choice(facts)
         return
-    options, plain = method.resolved(facts), method_options(AUTO).resolved(facts)
+    options, plain = method.resolve_choice(facts), method_options(AUTO).resolve_choice(facts)
     values, others = options.model_dump(mode="json"), plain.model_dump(mode="json")
     assert values.pop("balanced") is True
     assert {name: values["chosen"].pop(name) for name in SHARE} == SHARE
     assert values == others
-    counts, *rest = options.mechanisms(facts.n)
+    counts, *rest = options.list_mechanisms(facts.n)
     assert counts.name == "class_counts"
-    assert tuple(rest) == plain.mechanisms(facts.n)
+    assert tuple(rest) == plain.list_mechanisms(facts.n)
     assert method_options(options.model_dump(mode="json")) == options
     released = options.for_release()
-    assert released.exact
+    assert released.is_exact
     assert released.releases_priors
     assert released.model_dump()["balanced"] is True
     assert options.chosen_from(facts) == (plain.chosen_from(facts) or {}) | {"balanced": True}
 
 
 def test_balanced_is_asked_for_and_by_default_is_not() -> None:
-    assert method_options(BALANCED).asked() == method_options(AUTO).asked() | {"balanced": True}
+    assert method_options(BALANCED).asked_options() == method_options(AUTO).asked_options() | {
+        "balanced": True
+    }
     off = method_options(AUTO | {"balanced": False})
     assert off == method_options(AUTO)
-    assert off.asked() == {"head": "auto", "normalize": "none", "rule": 1, "chosen": None}
-    assert not method_options(AUTO).resolved(SMALL).releases_priors
-    assert method_options(BALANCED).resolved(SMALL).class_fault(3, multi_label=False) is None
-    assert load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"].undecided
+    assert off.asked_options() == {"head": "auto", "normalize": "none", "rule": 1, "chosen": None}
+    assert not method_options(AUTO).resolve_choice(SMALL).releases_priors
+    assert method_options(BALANCED).resolve_choice(SMALL).class_fault(3, multi_label=False) is None
+    assert load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"].is_undecided
 
 
 def test_other_heads_are_what_they_are() -> None:
     method = method_options({"head": "sgd"})
-    assert not method.undecided
-    assert method.resolved(SMALL) is method
-    assert method.trained is method
+    assert not method.is_undecided
+    assert method.resolve_choice(SMALL) is method
+    assert method.trained_options is method
     assert method.for_release() is method
     assert method.chosen_from(SMALL) is None
-    assert method.asked() == method.model_dump(mode="json")
+    assert method.asked_options() == method.model_dump(mode="json")
 
 
 def test_the_record_reads_as_what_was_chosen() -> None:
-    options = method_options(AUTO).resolved(LARGE)
+    options = method_options(AUTO).resolve_choice(LARGE)
     values = options.model_dump(mode="json")
     assert values["rule"] == auto_rule.RULE
-    chosen = method_options(auto_rule.choose(LARGE))
+    chosen = method_options(auto_rule.choose_head(LARGE))
     assert values["chosen"] == chosen.model_dump(mode="json")
     assert values["normalize"] == values["chosen"]["normalize"]
-    assert options.resolved(SMALL) is options, "what is chosen stays"
+    assert options.resolve_choice(SMALL) is options, "what is chosen stays"
     said = options.chosen_from(LARGE)
     assert said is not None
     assert said["rule"] == f"auto rule {auto_rule.RULE}"
@@ -206,13 +208,13 @@ def test_a_new_rule_is_another_request_and_another_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = method_options(AUTO)
-    old = before.resolved(SMALL)
-    asked, identity = before.asked(), old.identity()
+    old = before.resolve_choice(SMALL)
+    asked, identity = before.asked_options(), old.identity_options()
     monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
-    assert before.asked() != asked
-    assert before.resolved(SMALL).identity() != identity
+    assert before.asked_options() != asked
+    assert before.resolve_choice(SMALL).identity_options() != identity
     with pytest.raises(ConfigError, match="this dpprobe has rule"):
-        method_options(asked).resolved(SMALL)
+        method_options(asked).resolve_choice(SMALL)
 
 
 def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
@@ -227,7 +229,7 @@ def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
 
 def plan_of(method: Any, facts: DataFacts, cache: Path) -> Any:
     return calibrate(
-        method.mechanisms(facts.n), n=facts.n, epsilon=facts.epsilon, delta=facts.delta,
+        method.list_mechanisms(facts.n), n=facts.n, epsilon=facts.epsilon, delta=facts.delta,
         accountant="pld", cache=cache, unit=facts.unit,
     )  # fmt: skip
 
@@ -242,14 +244,16 @@ def test_a_fit_is_the_chosen_head_s_bit_for_bit(
 ) -> None:
     if asked is BALANCED and multi_label:
         return  # refused
-    units = Units.of([f"p{row // 2}" for row in range(120)]) if unit == "patient" else None
+    units = (
+        Units.number_units([f"p{row // 2}" for row in range(120)]) if unit == "patient" else None
+    )
     data = rows(multi_label, units)
     facts = replace(SMALL, n=data.n, epsilon=epsilon, multi_label=multi_label, unit=unit)
-    method = method_options(asked).resolved(facts)
+    method = method_options(asked).resolve_choice(facts)
     plan = plan_of(method, facts, tmp_path)
     check_plan(method, plan)
     fitted = fit_heads(method, data, plan, [3, 4])
-    chosen = auto_rule.choose(facts) | (SHARE if asked is BALANCED else {})
+    chosen = auto_rule.choose_head(facts) | (SHARE if asked is BALANCED else {})
     same = fit_heads(method_options(chosen), data, plan, [3, 4])
     np.testing.assert_array_equal(fitted.weights, same.weights)
     assert np.isfinite(fitted.weights).all()
@@ -259,11 +263,11 @@ def test_a_fit_is_the_chosen_head_s_bit_for_bit(
 def test_a_release_of_a_first_order_choice_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "choose", lambda _: {"head": "momentum", "steps": 3})
-    method = method_options(AUTO).resolved(SMALL)
-    assert not method.exact
+    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "momentum", "steps": 3})
+    method = method_options(AUTO).resolve_choice(SMALL)
+    assert not method.is_exact
     released = method.for_release()
-    assert released.trained.model_dump()["engine"] == "exact"
+    assert released.trained_options.model_dump()["engine"] == "exact"
     plan = plan_of(method, SMALL, tmp_path)
     check_plan(released, plan)
     heads = fit_heads(released, rows(), plan, [0], entropy=SystemEntropy())

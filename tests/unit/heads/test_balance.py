@@ -11,7 +11,7 @@ import torch
 
 from dpprobe.analyses.audit.white_box import audited_shape
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions, fit_balanced, weighted
+from dpprobe.heads.balance import BalanceOptions, fit_balanced, weigh_classes
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
@@ -104,29 +104,31 @@ class _Watching:
     def __init__(self) -> None:
         self.sums: list[torch.Tensor] = []
 
-    def released(self, _name: str, _seed: int, sums: torch.Tensor, _draw: Any) -> torch.Tensor:
+    def observe_release(
+        self, _name: str, _seed: int, sums: torch.Tensor, _draw: Any
+    ) -> torch.Tensor:
         self.sums.append(sums.clone())
         return torch.eye(len(sums)) if sums.shape[0] == sums.shape[-1] else torch.zeros_like(sums)
 
-    def sampler(self, _seed: int, sampler: Any) -> Any:
+    def replace_sampler(self, _seed: int, sampler: Any) -> Any:
         return sampler
 
 
 def test_weights_multiply_those_of_units_and_leave_normalisations_alone() -> None:
     features, labels = classes_of(60)
-    units = Units.of([f"{row // 3}" for row in range(60)])
+    units = Units.number_units([f"{row // 3}" for row in range(60)])
     data = TrainingSet(features, labels, 4, units=units)
     rows = Rows(data, Transform(NoNormalisation()))
     method = options("sgd", class_weights=WEIGHTS)
     assert isinstance(method, BalanceOptions)
-    other = weighted(method, rows)
+    other = weigh_classes(method, rows)
     expected = torch.tensor(WEIGHTS)[labels] * torch.from_numpy(units.weights)
     torch.testing.assert_close(other.weights, expected)
     assert other.n == rows.n == 20
     assert rows.weights is not None
     assert torch.equal(rows.weights, torch.from_numpy(units.weights))
-    rows.cached("a", lambda: 1)
-    assert other.cached("a", lambda: 2) == 2
+    rows.make_once("a", lambda: 1)
+    assert other.make_once("a", lambda: 2) == 2
     centred = [
         fit_heads(
             options("newton", normalize="centred", **more), data, _private(more), [3]
@@ -192,8 +194,8 @@ def test_a_search_weighs_its_trials_as_its_base_would() -> None:
     for weights in (WEIGHTS, (1.0, 1.0, 1.0, 1.0)):
         method = method_options(values | {"base": {**HEADS["sgd"], "class_weights": weights}})
         plan = Plan(
-            mechanisms=tuple(item.scaled(0.0) for item in method.mechanisms(120)), n=120,
-            epsilon=math.inf, delta=1e-5, accountant="pld", selection=method.selection(120),
+            mechanisms=tuple(item.scale_noise(0.0) for item in method.list_mechanisms(120)), n=120,
+            epsilon=math.inf, delta=1e-5, accountant="pld", selection=method.priced_selection(120),
         )  # fmt: skip
         heads.append(fit_heads(method, TrainingSet(features.clone(), labels, 4), plan, [1]).weights)
         assert method.counted_classes == 4

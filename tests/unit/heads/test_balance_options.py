@@ -57,14 +57,14 @@ class Watching:
         self.sums: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []
 
-    def released(self, name: str, _seed: int, sums: torch.Tensor, draw: Any) -> torch.Tensor:
+    def observe_release(self, name: str, _seed: int, sums: torch.Tensor, draw: Any) -> torch.Tensor:
         output: torch.Tensor = draw()
         if name == CLASS_COUNTS:
             self.sums.append(sums.clone())
             self.outputs.append(output)
         return output
 
-    def sampler(self, _seed: int, sampler: Any) -> Any:
+    def replace_sampler(self, _seed: int, sampler: Any) -> Any:
         return sampler
 
 
@@ -89,7 +89,7 @@ def test_a_row_adds_one_to_the_count_of_its_class_and_a_null_row_nothing(name: s
         without[row] = math.nan
         change = whole - counted(options(name), without)
         assert change.tolist() == [float(label == LABELS[row]) for label in range(CLASSES)]
-        assert float(change.norm()) <= options(name).mechanisms(ROWS)[0].sensitivity == 1
+        assert float(change.norm()) <= options(name).list_mechanisms(ROWS)[0].sensitivity == 1
 
 
 @pytest.mark.parametrize("name", ["momentum", "momentum, whitened", "newton"])
@@ -97,7 +97,7 @@ def test_a_row_adds_one_to_the_count_of_its_class_and_a_null_row_nothing(name: s
 def test_a_unit_adds_at_most_one_however_many_rows_it_has(name: str, size: int) -> None:
     """Units of rows of one class and of several, each removed in turn."""
     features, _ = classes_of(ROWS)
-    units = Units.of([f"{row // size:02d}" for row in range(ROWS)])
+    units = Units.number_units([f"{row // size:02d}" for row in range(ROWS)])
     whole = counted(options(name), features, units)
     assert float(whole.sum()) == pytest.approx(units.count, abs=1e-5)
     longest = 0.0
@@ -128,7 +128,7 @@ def test_the_noise_on_counts_is_the_plan_s(noise: float) -> None:
     priors = count_classes(rows_of(features, LABELS, CLASSES), releases)
     assert priors.shape == (600, CLASSES)
     noises = torch.stack(watching.outputs) - torch.stack(watching.sums)
-    deviation = plan.mechanism(CLASS_COUNTS).noise_multiplier
+    deviation = plan.find_mechanism(CLASS_COUNTS).noise_multiplier
     # 2,400 draws: the standard deviation's own is 1.4 %, the mean's 2 % of it
     assert float(noises.std()) == pytest.approx(deviation, rel=0.07)
     assert abs(float(noises.mean())) < 0.1 * deviation
@@ -141,7 +141,7 @@ def test_the_noise_on_counts_is_the_plan_s(noise: float) -> None:
 def test_counts_have_their_share_and_the_others_divide_the_rest_as_before(
     name: str, share: float
 ) -> None:
-    counts, *others = options(name, prior_share=share).mechanisms(1000)
+    counts, *others = options(name, prior_share=share).list_mechanisms(1000)
     assert (counts.name, counts.sensitivity, counts.count) == (CLASS_COUNTS, 1.0, 1)
     assert counts.sample_rate == 1
 
@@ -149,7 +149,7 @@ def test_counts_have_their_share_and_the_others_divide_the_rest_as_before(
         return math.fsum(i.count * (i.sample_rate / i.noise_multiplier) ** 2 for i in items)
 
     assert cost([counts]) / cost([counts, *others]) == pytest.approx(share)
-    assert others == list(method_options(HEADS[name]).mechanisms(1000))
+    assert others == list(method_options(HEADS[name]).list_mechanisms(1000))
 
 
 @pytest.mark.parametrize("name", ["sgd, sampled", "momentum, whitened", "newton"])
@@ -157,11 +157,16 @@ def test_the_counts_are_priced(name: str, tmp_path: Path) -> None:
     """The plan with its counts costs what is promised; the rest of it alone costs less."""
     method = options(name, prior_share=0.2)
     plan = calibrate(
-        method.mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=1e-4, accountant="pld", cache=tmp_path
+        method.list_mechanisms(ROWS),
+        n=ROWS,
+        epsilon=1.0,
+        delta=1e-4,
+        accountant="pld",
+        cache=tmp_path,
     )
-    assert 0.99 <= accountants.epsilon(plan.mechanisms, 1e-4, "pld") <= 1.0
+    assert 0.99 <= accountants.compute_epsilon(plan.mechanisms, 1e-4, "pld") <= 1.0
     others = [item for item in plan.mechanisms if item.name != CLASS_COUNTS]
-    assert accountants.epsilon(others, 1e-4, "pld") < 0.97
+    assert accountants.compute_epsilon(others, 1e-4, "pld") < 0.97
     features, _ = classes_of(ROWS)
     data = TrainingSet(features, LABELS, CLASSES)
     assert fit_heads(method, data, plan, [1, 2]).weights.shape[0] == 2
@@ -190,8 +195,8 @@ def test_the_head_is_the_plain_one_but_for_its_biases(name: str) -> None:
     moved = balanced.weights[..., -1] - before.weights[..., -1]
     np.testing.assert_allclose(moved, expected, atol=1e-5)
     assert not np.array_equal(balanced.priors[0], balanced.priors[1]), "each seed has its noise"
-    assert np.array_equal(balanced.arrays()["class_priors"], balanced.priors)
-    assert "class_priors" not in before.arrays()
+    assert np.array_equal(balanced.released_arrays()["class_priors"], balanced.priors)
+    assert "class_priors" not in before.released_arrays()
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -223,10 +228,15 @@ def test_a_release_counts_exactly(tmp_path: Path) -> None:
     features, _ = classes_of(ROWS)
     method = options("momentum, exact")
     plan = calibrate(
-        method.mechanisms(ROWS), n=ROWS, epsilon=2.0, delta=1e-4, accountant="pld", cache=tmp_path
+        method.list_mechanisms(ROWS),
+        n=ROWS,
+        epsilon=2.0,
+        delta=1e-4,
+        accountant="pld",
+        cache=tmp_path,
     )
     data = TrainingSet(features, LABELS, CLASSES)
-    assert method.exact
+    assert method.is_exact
     heads = fit_heads(method, data, plan, [0], entropy=SystemEntropy())
     assert heads.priors is not None
     assert np.isfinite(heads.weights).all()
@@ -240,7 +250,12 @@ def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path:
     assert without is not None
     assert without[0, 3] == pytest.approx(1 / 61), "as if it had one row"
     plan = calibrate(
-        method.mechanisms(ROWS), n=ROWS, epsilon=0.01, delta=1e-6, accountant="pld", cache=tmp_path
+        method.list_mechanisms(ROWS),
+        n=ROWS,
+        epsilon=0.01,
+        delta=1e-6,
+        accountant="pld",
+        cache=tmp_path,
     )
     heads = fit_heads(method, data, plan, range(20))
     assert heads.priors is not None

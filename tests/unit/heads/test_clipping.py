@@ -23,7 +23,7 @@ from dpprobe.heads.clipping import (
     clipped_residuals,
 )
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.sampling import poisson_batches
 from tests.support.gradient_sums import (
     LOSSES,
@@ -124,7 +124,7 @@ def test_rounding_never_lifts_a_norm_above_the_bound(
     assert float(norms.max()) <= 0.1
     reached = norms > 0.1 * (1 - 1e-6)
     x = torch.cat([whole(rows), torch.ones(1, 1)], dim=1).double().numpy()[0]
-    targets = rows.targets(0, 1).double().numpy()[0]
+    targets = rows.make_targets(0, 1).double().numpy()[0]
     for index in range(8):
         residual = oracle_residual(weights[index].double().numpy() @ x, targets, sigmoid=False)
         if np.linalg.norm(residual) * np.linalg.norm(x) > 0.101:
@@ -214,7 +214,7 @@ def test_poisson_sums_equal_a_float64_oracle(
     rows = rows_of(training_set(multi_label=loss[1]), kind)
     weights, sigmoid = random_weights(rows), loss[0] == "sigmoid"
     sums = poisson_sums(rows, 0.9, weights, 0.2, sigmoid=sigmoid, native=native)
-    drawn = [list(poisson_batches(rows.n, 0.2, 6, stream(seed, "sampling"))) for seed in SEEDS]
+    drawn = [list(poisson_batches(rows.n, 0.2, 6, open_stream(seed, "sampling"))) for seed in SEEDS]
     for step in range(6):
         actual = next(sums)
         for index in range(3):

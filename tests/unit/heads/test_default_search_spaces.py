@@ -26,8 +26,8 @@ def test_a_head_is_searched_over_options_that_it_has_at_no_change_of_price(head:
     assert set(SPACES[head]) <= set(options_class(HEADS, head).model_fields)
     method = tuned({"head": head})
     assert set(method.search) <= set(SPACES[head])
-    names = [item.name for item in method.releases(N)]  # raises where a price would change
-    assert names == ["score", *(item.name for item in method.base.releases(N))]
+    names = [item.name for item in method.list_releases(N)]  # raises where a price would change
+    assert names == ["score", *(item.name for item in method.base.list_releases(N))]
     # the head as it is must be among what is searched
     for name, values in method.search.items():
         assert getattr(method.base, name) in values
@@ -38,7 +38,7 @@ def test_the_space_is_part_of_the_options() -> None:
     written = json.loads(json.dumps(method.model_dump(mode="json")))
     assert written["search"] == {"intercept": [0.0, 0.5, 1.0]}
     assert method_options(written) == method
-    assert method.identity()["search"] == written["search"]
+    assert method.identity_options()["search"] == written["search"]
 
 
 def test_factors_are_of_the_base_s_number() -> None:
@@ -48,7 +48,7 @@ def test_factors_are_of_the_base_s_number() -> None:
     assert space == {"learning_rate": pytest.approx([0.03, 0.1, 0.3, 1.0, 3.0, 10.0])}
     assert set(tuned({"head": "newton"}).search) == {"step", "max_grad_norm"}
     assert set(tuned({"head": "newton", "step": 1.0}).search) == {"max_grad_norm"}
-    assert Times((1 / 3, 1.0)).around(0.1) == (0.0333333, 0.1)
+    assert Times((1 / 3, 1.0)).values_around(0.1) == (0.0333333, 0.1)
 
 
 def test_an_option_that_goes_by_a_rule_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:

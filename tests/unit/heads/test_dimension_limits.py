@@ -58,7 +58,7 @@ def test_heads_that_sum_outer_products_are_the_listed_ones(
     options = method_options({"head": head})
     rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
     plan = calibrate(
-        options.mechanisms(30),
+        options.list_mechanisms(30),
         n=30,
         epsilon=1.0 if options.private else float("inf"),
         delta=1e-3,

@@ -78,8 +78,8 @@ def test_sums_are_an_oracle_s_but_for_the_grid(loss: tuple[str, bool], kind: str
     for clip in (0.05, 1.2, 50.0):
         sums = exact(rows, clip, sigmoid=sigmoid)
         for index, actual in (
-            (np.arange(rows.n), sums.full(weights)),
-            (batch, sums.over(batch, weights)),
+            (np.arange(rows.n), sums.sum_all(weights)),
+            (batch, sums.sum_over(batch, weights)),
         ):
             for head, total in zip(weights.numpy(), actual.values, strict=True):
                 wanted = oracle_sum(rows, head, index, clip, sigmoid=sigmoid)
@@ -111,15 +111,15 @@ def test_no_unit_contributes_more_than_the_clipping_norm(
         several = [[label & 1, label >> 1, 1, 0]] * images
         labels = torch.tensor(several, dtype=torch.uint8)
     features = torch.tensor(row) * torch.tensor([1.0, -1.0, 1e-30, 1e20, 3.0])[:images, None]
-    units = None if images == 1 else Units.of(["p"] * images)
+    units = None if images == 1 else Units.number_units(["p"] * images)
     rows = normalised(TrainingSet(features, labels, 4, units=units), kind)
     sums = exact(rows, clip, sigmoid=loss[0] == "sigmoid")
     heads = torch.tensor(weights, dtype=torch.float64).view(1, 4, 4)
-    norms = [square(sums.over(np.array([image]), heads)) for image in range(images)]
+    norms = [square(sums.sum_over(np.array([image]), heads)) for image in range(images)]
     if rows.weights is not None:
         for norm, weight in zip(norms, rows.weights.tolist(), strict=True):
             assert norm <= (Fraction(clip) * Fraction(weight)) ** 2
-    assert square(sums.full(heads)) <= Fraction(clip) ** 2
+    assert square(sums.sum_all(heads)) <= Fraction(clip) ** 2
     if not np.isfinite(weights).all():
         assert not any(norms)
 
@@ -132,9 +132,9 @@ def test_rows_that_are_left_out_add_nothing(bad: float, kind: str) -> None:
     features[4] = bad
     rows = normalised(TrainingSet(features, data.labels, 2), kind)
     sums, weights = exact(rows, 1.0), random_weights(rows).double()
-    assert not sums.over(np.array([4]), weights).units.any()
+    assert not sums.sum_over(np.array([4]), weights).units.any()
     others = np.delete(np.arange(9), 4)
-    assert torch.equal(sums.full(weights).units, sums.over(others, weights).units)
+    assert torch.equal(sums.sum_all(weights).units, sums.sum_over(others, weights).units)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,24 +142,24 @@ def test_any_order_any_blocks_any_threads_the_same_bits(kind: str) -> None:
     data = training_set(3000, 37, 5)
     rows = normalised(data, kind)
     weights = random_weights(rows).double()
-    wanted = exact(rows, 0.7).full(weights).units
+    wanted = exact(rows, 0.7).sum_all(weights).units
     order = np.random.default_rng(1).permutation(3000)
-    assert torch.equal(exact(rows, 0.7).over(order, weights).units, wanted)
+    assert torch.equal(exact(rows, 0.7).sum_over(order, weights).units, wanted)
     moved = normalised(TrainingSet(features_of(data)[order], data.labels[order], 5), kind)
-    assert torch.equal(exact(moved, 0.7).full(weights).units, wanted)
+    assert torch.equal(exact(moved, 0.7).sum_all(weights).units, wanted)
     torch.set_num_threads(3)
     with ThreadPoolExecutor(3) as pool:
-        threaded = ExactSums(rows, 0.7, sigmoid=False, pool=pool).full(weights).units
+        threaded = ExactSums(rows, 0.7, sigmoid=False, pool=pool).sum_all(weights).units
     assert torch.equal(threaded, wanted)
     torch.set_num_threads(1)
-    by_seed = torch.cat([exact(rows, 0.7).full(head[None]).units for head in weights])
+    by_seed = torch.cat([exact(rows, 0.7).sum_all(head[None]).units for head in weights])
     assert torch.equal(by_seed, wanted)
     if kind != "centred":  # whose stream rounds rows to float32
         streams = [
             TrainingSet(Source(features_of(data).numpy().copy(), most), data.labels, 5)
             for most in (1, 7, 1000)
         ]
-        sums = [exact(normalised(one, kind), 0.7).full(weights).units for one in streams]
+        sums = [exact(normalised(one, kind), 0.7).sum_all(weights).units for one in streams]
         assert all(torch.equal(each, sums[0]) for each in sums)
 
 
@@ -173,21 +173,25 @@ def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
     without[0] = math.nan
     weights = torch.randn(1, 3, 25, generator=generator, dtype=torch.float64)
     whole, null = (rows_of(TrainingSet(each, labels, 3), kind) for each in (features, without))
-    moved = exact(whole, 0.3).full(weights).units - exact(null, 0.3).full(weights).units
-    assert torch.equal(moved, exact(whole, 0.3).over(np.zeros(1, dtype=np.int64), weights).units)
-    sums = exact(whole, 0.3).full(weights)
+    moved = exact(whole, 0.3).sum_all(weights).units - exact(null, 0.3).sum_all(weights).units
+    assert torch.equal(
+        moved, exact(whole, 0.3).sum_over(np.zeros(1, dtype=np.int64), weights).units
+    )
+    sums = exact(whole, 0.3).sum_all(weights)
     assert square(GridSum(moved, sums.step)) <= Fraction(0.3) ** 2
     assert square(GridSum(moved, sums.step)) > Fraction(0.29) ** 2
 
 
 def test_a_null_patient_changes_the_sum_by_at_most_the_sensitivity() -> None:
     data = training_set(200)
-    units = Units.of([f"{row % 17}" for row in range(200)])
+    units = Units.number_units([f"{row % 17}" for row in range(200)])
     features = features_of(data) * 30
     weights = random_weights(rows_of(data), 1).double()
 
     def total(changed: torch.Tensor) -> GridSum:
-        return exact(rows_of(TrainingSet(changed, data.labels, 4, units=units)), 1.2).full(weights)
+        return exact(rows_of(TrainingSet(changed, data.labels, 4, units=units)), 1.2).sum_all(
+            weights
+        )
 
     everything, moves = total(features.clone()), []
     for unit in range(17):
@@ -201,10 +205,10 @@ def test_a_null_patient_changes_the_sum_by_at_most_the_sensitivity() -> None:
 def test_equal_images_of_a_patient_are_one_image() -> None:
     data = training_set(2)
     features, labels = features_of(data)[[0] * 30 + [1]].clone(), data.labels[[0] * 30 + [1]]
-    many = TrainingSet(features, labels, 4, units=Units.of(["a"] * 30 + ["b"]))
+    many = TrainingSet(features, labels, 4, units=Units.number_units(["a"] * 30 + ["b"]))
     weights = random_weights(rows_of(data)).double()
-    wanted = exact(rows_of(data), 1.0).full(weights).values
-    assert relative(exact(rows_of(many), 1.0).full(weights).values, wanted) < 1e-3
+    wanted = exact(rows_of(data), 1.0).sum_all(weights).values
+    assert relative(exact(rows_of(many), 1.0).sum_all(weights).values, wanted) < 1e-3
 
 
 def test_a_row_is_normalised_alike_in_any_block() -> None:
@@ -256,15 +260,17 @@ def test_poisson_batches_are_the_keystream_s() -> None:
     actual = fit_heads(options, data, plan_for(options, 120, noise=1e-6), SEEDS)
     start = torch.zeros(1, 4, 8, dtype=torch.float64)
     for seed, weights in zip(SEEDS, actual.weights, strict=True):
-        sampler = ExactPoissonSampler(120, 20 / 120, Keystream.seeded(seed, "Poisson sampling"))
-        batch, _ = sampler.block(1)
-        wanted = exact(rows_of(data), 0.5).over(batch, start).values[0] / 20
+        sampler = ExactPoissonSampler(120, 20 / 120, Keystream.from_seed(seed, "Poisson sampling"))
+        batch, _ = sampler.draw_block(1)
+        wanted = exact(rows_of(data), 0.5).sum_over(batch, start).values[0] / 20
         assert relative(-weights, wanted) < 1e-4
 
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("batch_size", [12, "full"])
-@pytest.mark.parametrize("units", [None, Units.of([f"{row % 50}" for row in range(2000)])])
+@pytest.mark.parametrize(
+    "units", [None, Units.number_units([f"{row % 50}" for row in range(2000)])]
+)
 def test_threads_and_other_seeds_change_no_bit(
     head: Any, batch_size: Any, units: Units | None
 ) -> None:
@@ -310,13 +316,13 @@ def test_noise_has_the_planned_variance(batch_size: Any) -> None:
 
 def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[str] = []
-    gaussian = Releases.gaussian
+    gaussian = Releases.release_gaussian
 
     def counted(self: Releases, name: str, sums: GridSum) -> torch.Tensor:
         released.append(name)
         return gaussian(self, name, sums)
 
-    monkeypatch.setattr(Releases, "gaussian", counted)
+    monkeypatch.setattr(Releases, "release_gaussian", counted)
     data = training_set()
     options = Momentum(batch_size=12, steps=50, engine="exact")
     plan = plan_for(options, 120)

@@ -71,14 +71,16 @@ def test_one_step_from_zero_is_least_squares() -> None:
 
 
 def test_budget_is_shared_as_asked() -> None:
-    covariance, gradients = Options(normalize="none", covariance_share=0.3, steps=4).mechanisms(9)
+    covariance, gradients = Options(
+        normalize="none", covariance_share=0.3, steps=4
+    ).list_mechanisms(9)
     assert (covariance.name, gradients.name) == (COVARIANCE, GRADIENTS)
     assert (covariance.count, gradients.count) == (1, 4)
     assert covariance.sensitivity == pytest.approx(1.04)
     assert gradients.sensitivity == 0.7
     costs = [item.count / item.noise_multiplier**2 for item in (covariance, gradients)]
     assert costs[0] / sum(costs) == pytest.approx(0.3)
-    (alone,) = Options(normalize="none", public_covariance="m.json").mechanisms(9)
+    (alone,) = Options(normalize="none", public_covariance="m.json").list_mechanisms(9)
     assert alone.name == GRADIENTS
 
 
@@ -89,7 +91,7 @@ def test_published_settings_are_the_published_update() -> None:
         max_grad_norm=0.005, covariance_share=1 / 11, intercept=0, init_bias=-10,
         penalised=False, average="last",
     )  # fmt: skip
-    covariance, gradients = options.mechanisms(100)
+    covariance, gradients = options.list_mechanisms(100)
     assert covariance.noise_multiplier == pytest.approx(gradients.noise_multiplier)
     features, labels = classes_of(100, 6, 3)
     features = features / 20
@@ -204,7 +206,8 @@ def test_defaults_beat_chance_wherever_classes_can_be_seen(head: str, tmp_path: 
     data = TrainingSet(features, labels, 5)
     for epsilon, floor in floors.items():
         plan = calibrate(
-            options.mechanisms(20_000), n=20_000, epsilon=epsilon, delta=1e-5, accountant="pld",
+            options.list_mechanisms(20_000), n=20_000, epsilon=epsilon, delta=1e-5,
+            accountant="pld",
             cache=tmp_path,
         )  # fmt: skip
         fitted = fit_heads(options, data, plan, (1, 2))
@@ -214,4 +217,4 @@ def test_defaults_beat_chance_wherever_classes_can_be_seen(head: str, tmp_path: 
 
 def test_plan_has_to_be_this_methods() -> None:
     plan = plan_of(Options(normalize="none"), 10, 1.0)
-    assert plan.mechanism(GRADIENTS).count == 6
+    assert plan.find_mechanism(GRADIENTS).count == 6

@@ -59,15 +59,15 @@ def options(
 
 def plan(method: MethodOptions, n: int, *, noise: float) -> Plan:
     """A plan of the method's shape; its epsilon is not looked at here."""
-    mechanisms = method.mechanisms(n)
+    mechanisms = method.list_mechanisms(n)
     private = bool(mechanisms) and noise > 0
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in mechanisms),
+        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms),
         n=n,
         epsilon=1.0 if private else math.inf,
         delta=1e-5,
         accountant="pld",
-        selection=method.selection(n),
+        selection=method.priced_selection(n),
         realised_epsilon=1.0 if private else math.inf,
     )
 

@@ -16,7 +16,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
 from dpprobe.heads.schedules import rate_of
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import poisson_batches
 from tests.support.linear_heads import (
@@ -112,7 +112,7 @@ def descent(
     options: GradientOptions, data: TrainingSet, seed: int, clip: float = math.inf
 ) -> np.ndarray:
     """Heavy-ball steps of sums in float64, on rows with the constant: weights and biases."""
-    (mechanism,) = options.mechanisms(data.rows)
+    (mechanism,) = options.list_mechanisms(data.rows)
     rows = appended(data, options.constant)
     labels = np.eye(data.num_classes)[data.labels.numpy()]
     weights = np.zeros((data.num_classes, rows.shape[1]))
@@ -120,7 +120,7 @@ def descent(
     assert options.learning_rate is not None
     assert isinstance(options, momentum.Options)
     for batch in poisson_batches(
-        data.rows, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
+        data.rows, mechanism.sample_rate, mechanism.count, open_stream(seed, "sampling")
     ):
         logits = rows[batch] @ weights.T
         shares = np.exp(logits - logits.max(1, keepdims=True))
@@ -170,14 +170,14 @@ def test_an_exact_sum_has_the_constant_and_stays_below_the_norm(constant: float)
     head = weights[0].numpy().copy()
     head[:, -1] /= constant
     for row in range(rows.n):
-        total = sums.over(np.array([row]), weights)
+        total = sums.sum_over(np.array([row]), weights)
         assert torch.equal(total.units, total.units.round())
         assert float(total.values.square().sum().sqrt()) <= clip
         wanted = clipped_gradient(appended(data, constant)[row], head, data.labels[row], clip)
         np.testing.assert_allclose(total.values[0].numpy(), wanted, atol=clip * 2**-13)
     if constant == 1.0:
         whole = oracle_sum(rows, weights[0].numpy(), np.arange(rows.n), clip)
-        assert relative(sums.full(weights).values[0].numpy(), whole) < 1e-3
+        assert relative(sums.sum_all(weights).values[0].numpy(), whole) < 1e-3
 
 
 def clipped_gradient(row: np.ndarray, head: np.ndarray, label: Any, clip: float) -> np.ndarray:
@@ -222,12 +222,12 @@ def test_the_noise_s_variance_is_taken_off_the_mean_square() -> None:
     constants = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-12}
     optimiser = adam.Adam(**constants, noise=0.5, floor=0.1)
     first, second = torch.tensor([3.0, 0.1]), torch.tensor([1.0, -0.4])
-    one = optimiser.direction(first.clone())
+    one = optimiser.compute_direction(first.clone())
     torch.testing.assert_close(one, first / torch.tensor([9 - 0.25, 0.025]).sqrt())
     square = (0.99 * first**2 + second**2) / 1.99
     mean = (0.9 * first + second) / 1.9
     wanted = mean / (square - 0.25).clamp(min=0.025).sqrt()
-    torch.testing.assert_close(optimiser.direction(second.clone()), wanted)
+    torch.testing.assert_close(optimiser.compute_direction(second.clone()), wanted)
 
 
 @pytest.mark.parametrize("cls", [adam.Options, lamb.Options])
@@ -236,7 +236,7 @@ def test_the_variance_is_the_plan_s(cls: Any, batch_size: Any) -> None:
     options = cls(noise_correction=0.4, max_grad_norm=2.0, batch_size=batch_size)
     plan = plan_for(options, 100, noise=3.0)
     releases = Releases(plan, SEEDS, torch.device("cpu"))
-    multiplier = plan.mechanism(GRADIENTS).noise_multiplier
+    multiplier = plan.find_mechanism(GRADIENTS).noise_multiplier
     expected = 100 if batch_size == "full" else 25
     assert options.constants(releases)["noise"] == pytest.approx(multiplier * 2 / expected)
     assert options.constants(releases)["floor"] == 0.4

@@ -21,7 +21,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.gradient_noise import GaussianNoise
-from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.sampling import poisson_batches
 from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
@@ -60,7 +60,7 @@ def plain_training(
     options: GradientOptions, data: TrainingSet, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """PyTorch's own gradients and optimisers on the same batches: last weights, their mean."""
-    (mechanism,) = options.mechanisms(data.rows)
+    (mechanism,) = options.list_mechanisms(data.rows)
     rows = rows_of(data)
     start = initial_weights(options, rows, [seed])[0]
     linear = torch.nn.Linear(data.dimension, data.num_classes).double()
@@ -68,10 +68,10 @@ def plain_training(
         linear.weight.copy_(start[:, :-1])
         linear.bias.copy_(start[:, -1])
     optimiser = pytorch_optimiser(options, linear)
-    targets = rows.targets(0, rows.n).double()
+    targets = rows.make_targets(0, rows.n).double()
     every = []
     for batch in poisson_batches(
-        data.rows, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
+        data.rows, mechanism.sample_rate, mechanism.count, open_stream(seed, "sampling")
     ):
         optimiser.zero_grad()
         chosen = torch.from_numpy(batch)
@@ -132,7 +132,7 @@ def test_a_schedule_and_an_average_reach_every_step() -> None:
         if options.batch_size == "full":
             assert actual == pytest.approx(ema * 1e-3 / 2**0.5, rel=1e-4)
         else:
-            batches = poisson_batches(6, 5 / 6, 30, stream(1, "sampling"))
+            batches = poisson_batches(6, 5 / 6, 30, open_stream(1, "sampling"))
             position = np.cumsum(rates * np.array([len(batch) for batch in batches]) / 5)
             ema = 0.0
             for value in position:
@@ -143,7 +143,7 @@ def test_a_schedule_and_an_average_reach_every_step() -> None:
 def test_a_sum_is_divided_by_the_expected_batch_size() -> None:
     data = training_set()
     options = Options(batch_size=10, steps=1, learning_rate=0.5, init="zero")
-    (batch,) = poisson_batches(data.rows, 10 / data.rows, 1, stream(SEEDS[0], "sampling"))
+    (batch,) = poisson_batches(data.rows, 10 / data.rows, 1, open_stream(SEEDS[0], "sampling"))
     assert len(batch) != 10
     start = np.zeros((data.num_classes, data.dimension + 1))
     total = oracle_sum(rows_of(data), start, batch, math.inf)
@@ -221,7 +221,7 @@ def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, devic
     # In the trainer's own blocks: on a GPU the numbers depend on them.
     stops = record_steps(30)
     parts = [stop - before for before, stop in zip([0, *stops[:-1]], stops, strict=True)]
-    total = sum(noise.draw(part, 1.0).cpu().double().sum(1) for part in parts)
+    total = sum(noise.draw_steps(part, 1.0).cpu().double().sum(1) for part in parts)
     released = torch.as_tensor(total).numpy().reshape(3, 4, 10)
     wanted = start - 0.3 / expected * 1.7 * 2.0 * released
     assert relative(actual, wanted) < 1e-6
@@ -242,7 +242,7 @@ def test_adam_s_first_step_sees_the_noisy_mean() -> None:
     """From zero it is the sign of every number of it."""
     options = Adam(batch_size="full", steps=1, learning_rate=0.25)
     actual = fit_heads(options, dead_rows(9, 19, 3), plan_for(options, 9, noise=2.0), SEEDS).weights
-    drawn = GaussianNoise(SEEDS, 60, torch.device("cpu")).draw(1, 1.0).numpy()
+    drawn = GaussianNoise(SEEDS, 60, torch.device("cpu")).draw_steps(1, 1.0).numpy()
     np.testing.assert_allclose(actual.reshape(3, 60), -0.25 * np.sign(drawn[:, 0]), rtol=1e-4)
 
 
@@ -252,13 +252,13 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
     batch_size: Any, seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    original = GaussianNoise.draw
+    original = GaussianNoise.draw_steps
 
     def draw(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
         asked.append(steps)
         return original(self, steps, deviation)
 
-    monkeypatch.setattr(GaussianNoise, "draw", draw)
+    monkeypatch.setattr(GaussianNoise, "draw_steps", draw)
     monkeypatch.setattr(gradient_steps, "_NOISE_BYTES", 4 * 40 * 7)
     options = Adam(batch_size=batch_size, steps=200)
     fit_heads(options, dead_rows(50, 9, 4), plan_for(options, 50), list(range(1, seeds + 1)))
@@ -268,11 +268,11 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
 
 def test_blocks_are_bounded_in_rows() -> None:
     """Tiny heads and large batches: the noise is small, the rows drawn at a time are not."""
-    (mechanism,) = Options(batch_size=4096, steps=50_000).mechanisms(1_300_000)
+    (mechanism,) = Options(batch_size=4096, steps=50_000).list_mechanisms(1_300_000)
     assert gradient_steps.block_steps(34, mechanism, 1_300_000) * 4096 <= gradient_steps._BLOCK_ROWS
-    (mechanism,) = Options(batch_size=100_000, steps=5).mechanisms(1_300_000)
+    (mechanism,) = Options(batch_size=100_000, steps=5).list_mechanisms(1_300_000)
     assert gradient_steps.block_steps(34, mechanism, 1_300_000) == 1
-    (mechanism,) = Options(batch_size="full", steps=5).mechanisms(1_300_000)
+    (mechanism,) = Options(batch_size="full", steps=5).list_mechanisms(1_300_000)
     assert (
         gradient_steps.block_steps(34, mechanism, 1_300_000) * 4 * 34
         > gradient_steps._NOISE_BYTES / 2
@@ -412,7 +412,7 @@ def test_every_step_draws_noise_and_a_batch(head: Any, monkeypatch: pytest.Monke
     """Counted where they happen: the trainer's own count is not enough."""
     noises: list[GaussianNoise] = []
     batches: list[int] = []
-    start, prepare = GaussianNoise.__init__, NativePoissonSum.prepare
+    start, prepare = GaussianNoise.__init__, NativePoissonSum.draw_batches
 
     def watched_start(self: GaussianNoise, *arguments: Any) -> None:
         noises.append(self)
@@ -423,14 +423,16 @@ def test_every_step_draws_noise_and_a_batch(head: Any, monkeypatch: pytest.Monke
         prepare(self, steps)
 
     monkeypatch.setattr(GaussianNoise, "__init__", watched_start)
-    monkeypatch.setattr(NativePoissonSum, "prepare", counted_prepare)
+    monkeypatch.setattr(NativePoissonSum, "draw_batches", counted_prepare)
     data = training_set()
     options = head(batch_size=12, steps=333)
     fit_heads(options, data, plan_for(options, data.rows), [1])
     (noise,) = noises
     fresh = GaussianNoise([1], noise.size, torch.device("cpu"))
-    fresh.draw(333, 1.0)
-    assert all(torch.equal(fresh.state()[name], part) for name, part in noise.state().items())
+    fresh.draw_steps(333, 1.0)
+    assert all(
+        torch.equal(fresh.copy_state()[name], part) for name, part in noise.copy_state().items()
+    )
     assert sum(batches) == 333
 
 

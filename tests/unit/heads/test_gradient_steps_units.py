@@ -20,7 +20,7 @@ from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.unit_weights import Units
-from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.gradient_sums import LOSSES, full_sum, poisson_sums, random_weights
 from tests.support.linear_heads import features_of, no_privacy, plan_for, relative, rows_of
@@ -42,7 +42,7 @@ def names_of(count: int) -> list[str]:
 def with_units(rows: int = 120, *, multi_label: bool = False) -> TrainingSet:
     data = single_rows(rows, multi_label=multi_label)
     return TrainingSet(
-        features_of(data), data.labels, data.num_classes, units=Units.of(names_of(rows))
+        features_of(data), data.labels, data.num_classes, units=Units.number_units(names_of(rows))
     )
 
 
@@ -59,7 +59,7 @@ def test_equal_images_of_a_unit_are_one_image(loss: tuple[str, bool], native: bo
     copies = torch.tensor([0] * 30 + [1, 2, 3, 4])
     many = TrainingSet(
         features_of(data)[copies].clone(), data.labels[copies], 4,
-        units=Units.of([f"{row}" for row in copies.tolist()]),
+        units=Units.number_units([f"{row}" for row in copies.tolist()]),
     )  # fmt: skip
     weights = random_weights(rows_of(data))
     for clip in (0.5, math.inf):
@@ -90,7 +90,7 @@ def test_a_unit_adds_at_most_the_clipping_norm(
     sigmoid: bool,
 ) -> None:  # fmt: skip
     """For NaN, infinite, zero, huge and vanishing rows, by the rows' parts one by one."""
-    units = Units.of(["p"] * len(rows))
+    units = Units.number_units(["p"] * len(rows))
     labels = torch.arange(len(rows)) % 4
     heads = torch.tensor(weights).view(1, 4, 4)
     parts = []
@@ -125,7 +125,7 @@ def test_a_null_unit_moves_the_sum_by_at_most_the_clipping_norm(native: bool) ->
 def test_batches_are_of_whole_units_at_the_rate() -> None:
     rows, steps, rate = rows_of(with_units()), 4000, 0.1
     assert rows.units is not None
-    sampler = PoissonSampler(rows.n, rate, stream(1, "sampling"))
+    sampler = PoissonSampler(rows.n, rate, open_stream(1, "sampling"))
     drawn, sizes = drawn_rows(rows, sampler, steps)
     assert sizes.sum() == len(drawn)
     joined = np.zeros((steps, len(rows)), dtype=np.int64)
@@ -150,9 +150,9 @@ def test_poisson_sums_are_the_weighted_sums_of_their_units(native: bool, kind: s
     assert rows.weights is not None
     weights = random_weights(rows, 1)
     sums = poisson_sums(rows, 0.9, weights, 0.3, sigmoid=False, native=native)
-    sampler = PoissonSampler(rows.n, 0.3, stream(SEEDS_OF_SUMS, "sampling"))
+    sampler = PoissonSampler(rows.n, 0.3, open_stream(SEEDS_OF_SUMS, "sampling"))
     drawn, sizes = drawn_rows(rows, sampler, 6)
-    features = rows.gather(torch.arange(len(rows)))
+    features = rows.copy_rows(torch.arange(len(rows)))
     for batch in np.split(drawn, np.cumsum(sizes)[:-1]):
         wanted = torch.zeros_like(weights)
         for row in batch:
@@ -197,7 +197,7 @@ def test_without_clipping_a_step_goes_along_the_weighted_mean() -> None:
     rows = rows_of(data)
     assert rows.weights is not None
     x = torch.cat([features_of(data), torch.ones(len(rows), 1)], 1).double()
-    residuals = (0.25 - rows.targets(0, len(rows)).double()) * rows.weights[:, None]
+    residuals = (0.25 - rows.make_targets(0, len(rows)).double()) * rows.weights[:, None]
     assert relative(actual, -0.5 * residuals.T @ x / data.n) < 1e-6
 
 
@@ -220,7 +220,10 @@ def test_the_loss_on_record_is_weighted() -> None:
 def test_units_of_one_row_are_rows() -> None:
     data = single_rows()
     same = TrainingSet(
-        features_of(data), data.labels, 4, units=Units.of([f"{row:03}" for row in range(120)])
+        features_of(data),
+        data.labels,
+        4,
+        units=Units.number_units([f"{row:03}" for row in range(120)]),
     )
     options = Options(batch_size=12, steps=30)
     plan = plan_for(options, 120)

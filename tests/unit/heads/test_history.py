@@ -42,7 +42,7 @@ def test_history_follows_training(loss: str, average: Any) -> None:
     assert (last["seed_index"], last["step"], last["test_accuracy"]) == (2, 50, 0.3)
     assert last["epoch"] == pytest.approx(5.0)
     logits = torch.from_numpy(score_rows(actual, features_of(data))[2])
-    targets = rows_of(data).targets(0, data.rows)
+    targets = rows_of(data).make_targets(0, data.rows)
     if chosen == "softmax":
         wanted = torch.nn.functional.cross_entropy(logits, targets)
     else:

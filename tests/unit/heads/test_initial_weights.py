@@ -54,7 +54,7 @@ def space() -> dict[str, np.ndarray]:
 def _accuracy(space: dict[str, np.ndarray], folder: Path, epsilon: float, **changes: Any) -> float:
     method = method_options(START | changes)
     plan = calibrate(
-        method.mechanisms(ROWS), n=ROWS, epsilon=epsilon, delta=1e-5, accountant="pld",
+        method.list_mechanisms(ROWS), n=ROWS, epsilon=epsilon, delta=1e-5, accountant="pld",
         cache=folder / "cache",
     )  # fmt: skip
     train = TrainingSet(

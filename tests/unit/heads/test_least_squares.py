@@ -46,13 +46,13 @@ def test_without_noise_it_is_numpys() -> None:
 
 
 def test_gram_share_divides_the_budget() -> None:
-    gram, targets = Options(normalize="none", gram_share=0.25).mechanisms(100)
+    gram, targets = Options(normalize="none", gram_share=0.25).list_mechanisms(100)
     assert (gram.name, targets.name) == (GRAM, TARGETS)
     assert gram.sensitivity == pytest.approx(1.04)
     assert targets.sensitivity == pytest.approx(math.sqrt(1.04))
     gram_cost, other = (1 / item.noise_multiplier**2 for item in (gram, targets))
     assert gram_cost / (gram_cost + other) == pytest.approx(0.25)
-    names = [item.name for item in Options().mechanisms(100)]
+    names = [item.name for item in Options().list_mechanisms(100)]
     assert names == ["centre", GRAM, TARGETS]
 
 
@@ -69,7 +69,7 @@ def test_a_row_changes_the_cross_moment_by_at_most_its_sensitivity(
     row: list[float], chosen: list[int], max_labels: int, several: bool
 ) -> None:
     options = Options(normalize="none", max_labels=max_labels)
-    sensitivity = options.releases(3)[1].sensitivity
+    sensitivity = options.list_releases(3)[1].sensitivity
     features = torch.tensor([[1.0, 0.2, 0.1], [0.4, -3.0, 0.0], row])
     labels = (
         torch.tensor([[1, 1, 0, 0], [0, 0, 0, 1], chosen], dtype=torch.uint8)
@@ -95,7 +95,7 @@ def test_noise_of_the_priced_size_reaches_the_weights() -> None:
     noise = 50.0
     seeds = tuple(range(60))
     private = fit(options, features, labels, 4, noise=noise, seeds=seeds)
-    deviation = plan_of(options, 30, noise).mechanism(TARGETS).noise_multiplier
+    deviation = plan_of(options, 30, noise).find_mechanism(TARGETS).noise_multiplier
     spread = private.weights[..., :-1].std(axis=0).mean()
     assert spread * 1e7 == pytest.approx(deviation * math.sqrt(3 / 4), rel=0.03)
 

@@ -18,7 +18,13 @@ from dpprobe.heads.newton import HESSIANS, Options
 from dpprobe.heads.preconditioned_descent import Descent
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.scoring import score_rows
-from dpprobe.heads.second_order import Design, Spectrum, gradient, second_moment, spectrum
+from dpprobe.heads.second_order import (
+    Design,
+    Spectrum,
+    estimate_spectrum,
+    second_moment,
+    sum_gradients,
+)
 from dpprobe.options import options_class
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import Stream, classes_of, fit, plan_of, rows_of, with_unusable
@@ -71,14 +77,14 @@ def test_a_row_changes_the_hessians_by_at_most_their_sensitivity(
     stacks = []
     for features, labels in neighbours(row, label):
         descent = descent_of(options, features, labels)
-        blocks = descent.design.blocks()
-        factors = descent.design.factors(head)
-        c = torch.cat([descent.curvatures(block, factors) for _, block in blocks])
+        blocks = descent.design.read_blocks()
+        factors = descent.design.make_factors(head)
+        c = torch.cat([descent.compute_curvatures(block, factors) for _, block in blocks])
         columns = c.mean(1, keepdim=True) if shape == "shared" else c / math.sqrt(4)
         parts = [moment(descent.design, columns[:, k]) for k in range(columns.shape[1])]
         stacks.append(torch.stack(parts))
     change = float(torch.linalg.norm(stacks[1] - stacks[0]))
-    assert change <= options.releases(3)[0].sensitivity
+    assert change <= options.list_releases(3)[0].sensitivity
     if not np.isfinite(row).all():
         assert change == 0
 
@@ -116,10 +122,12 @@ def test_a_row_changes_a_gradient_by_at_most_its_sensitivity(
         descent = descent_of(options, features, labels)
         head = descent.start if steps == 1 else torch.tensor(weights).view(4, 4)
         sums.append(
-            gradient(descent.design, descent.loss, head).over(options.gradient_scale(4)).values
+            sum_gradients(descent.design, descent.loss, head)
+            .divide_by(options.gradient_scale(4))
+            .values
         )
     change = float(torch.linalg.norm(sums[1] - sums[0]))
-    assert change <= options.releases(3)[1].sensitivity
+    assert change <= options.list_releases(3)[1].sensitivity
     if not np.isfinite(row).all():
         assert change == 0
 
@@ -151,13 +159,13 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     logits = features @ head[:, :-1].T + head[:, -1]
     p = torch.softmax(logits, 1) if loss == "softmax" else torch.sigmoid(logits)
     plain = (p - torch.nn.functional.one_hot(labels, 4)).T @ features
-    actual = gradient(descent.design, descent.loss, head)
+    actual = sum_gradients(descent.design, descent.loss, head)
     # residuals are rounded towards zero to 2^-16
     torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-3, atol=2e-3)
 
 
 def test_mechanisms_cost_what_they_should() -> None:
-    hessians, gradients = Options(normalize="none", steps=4, hessian_share=0.4).mechanisms(9)
+    hessians, gradients = Options(normalize="none", steps=4, hessian_share=0.4).list_mechanisms(9)
     assert (hessians.name, gradients.name) == (HESSIANS, GRADIENTS)
     assert (hessians.count, gradients.count) == (4, 4)
     costs = [4 / item.noise_multiplier**2 for item in (hessians, gradients)]
@@ -209,11 +217,11 @@ def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -
 
     def spy(matrix: torch.Tensor, deviation: float) -> Spectrum:
         seen.append((matrix.clone(), deviation))
-        return spectrum(matrix, deviation)
+        return estimate_spectrum(matrix, deviation)
 
-    monkeypatch.setattr(second_order, "spectrum", spy)
+    monkeypatch.setattr(second_order, "estimate_spectrum", spy)
     fit(options, torch.zeros(12, 60), torch.arange(12) % 4, 4, noise=5.0, seeds=(1, 2))
-    wanted = plan_of(options, 12, 5.0).mechanism(HESSIANS).noise_multiplier * math.sqrt(4)
+    wanted = plan_of(options, 12, 5.0).find_mechanism(HESSIANS).noise_multiplier * math.sqrt(4)
     assert [deviation for _, deviation in seen] == pytest.approx([wanted] * 2 * 2 * 4)
     noise = torch.stack([matrix[:60, :60] for matrix, _ in seen])
     assert float(noise.diagonal(dim1=1, dim2=2).std()) == pytest.approx(wanted, rel=0.1)

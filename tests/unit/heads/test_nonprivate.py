@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.logistic_regression import Objective
-from dpprobe.heads.nonprivate import Options, solve
+from dpprobe.heads.nonprivate import Options, find_minimum
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
@@ -68,11 +68,12 @@ def test_the_gradient_is_the_objectives() -> None:
     weights[::3] = 0
     generator = np.random.default_rng(0)
     point = generator.normal(size=(4, 13))
-    _, gradient = objective._evaluate(point, weights)
+    _, gradient = objective._evaluate_loss(point, weights)
     for _ in range(5):
         direction = generator.normal(size=point.shape)
         up, down = (
-            objective._evaluate(point + sign * 1e-2 * direction, weights)[0] for sign in (1, -1)
+            objective._evaluate_loss(point + sign * 1e-2 * direction, weights)[0]
+            for sign in (1, -1)
         )
         assert (up - down) / 2e-2 == pytest.approx(float((gradient * direction).sum()), rel=2e-3)
 
@@ -83,14 +84,16 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     weights = torch.ones(120)
     weights[::3] = 0
     objective = objective_of(data)
-    solution = solve(objective, weights, 1e-2, objective.zeros(), options)
+    solution = find_minimum(objective, weights, 1e-2, objective.zero_parameters(), options)
     labels = data.labels.clone()
     labels[::3] = (labels[::3] + 1) % 4
     assert data.features is not None
     other = objective_of(TrainingSet(data.features, labels, 4))
-    same = solve(other, weights, 1e-2, other.zeros(), options)
+    same = find_minimum(other, weights, 1e-2, other.zero_parameters(), options)
     np.testing.assert_allclose(same, solution, atol=1e-7)
-    assert objective.correct(solution, weights == 0) > other.correct(solution, weights == 0)
+    assert objective.count_correct(solution, weights == 0) > other.count_correct(
+        solution, weights == 0
+    )
 
 
 def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
@@ -178,7 +181,7 @@ def patients(rows: int, seed: int = 0) -> list[str]:
 
 def with_units(data: TrainingSet, names: list[str]) -> TrainingSet:
     assert data.features is not None
-    units = Units.of(names)
+    units = Units.number_units(names)
     return TrainingSet(data.features.clone(), data.labels, data.num_classes, units=units)
 
 
@@ -207,7 +210,10 @@ def test_a_patient_s_image_in_copies_changes_nothing() -> None:
     rows = np.repeat(np.arange(120), copies)
     index = torch.from_numpy(rows)
     many = TrainingSet(
-        once.features[index], once.labels[index], 4, units=Units.of([f"{row:03}" for row in rows])
+        once.features[index],
+        once.labels[index],
+        4,
+        units=Units.number_units([f"{row:03}" for row in rows]),
     )
     assert many.n == 120
     record: Any = lambda *_: None  # noqa: E731
@@ -226,7 +232,7 @@ def test_patients_of_one_image_change_no_bit() -> None:
 def test_the_images_of_a_patient_are_in_one_fold() -> None:
     names = patients(300)
     objective = objective_of(with_units(training_set(), names))
-    folds = objective.folds(3).numpy()
+    folds = objective.assign_folds(3).numpy()
     of_patient: dict[str, set[int]] = {}
     for name, fold in zip(names, folds, strict=True):
         of_patient.setdefault(name, set()).add(int(fold))

@@ -25,7 +25,7 @@ from dpprobe.heads.normalisation import (
     GroupNorm,
     Normalisation,
 )
-from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -42,7 +42,7 @@ BOUNDS = {CHANNEL_MEANS: SPEC.max_mean_norm, CHANNEL_DEVIATIONS: SPEC.max_deviat
 def plan(mechanisms: tuple[Mechanism, ...], n: int, *, noise: float) -> Plan:
     epsilon = 1.0 if noise else math.inf
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in mechanisms),
+        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms),
         n=n,
         epsilon=epsilon,
         delta=1e-5,
@@ -55,12 +55,12 @@ class Watched(Releases):
     """Keeps the sums that would be released; gives the same released means to every dataset."""
 
     def __init__(self, n: int, means: torch.Tensor) -> None:
-        super().__init__(plan(SPEC.releases(n), n, noise=1.0), [1], CPU)
+        super().__init__(plan(SPEC.list_releases(n), n, noise=1.0), [1], CPU)
         self.sums: dict[str, torch.Tensor] = {}
         self._means = means * n
 
-    def gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
-        self.count(name, 1)
+    def release_gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
+        self.count_releases(name, 1)
         self.sums[name] = sums.values[0]
         return self._means[None].clone() if name == CHANNEL_MEANS else sums.values
 
@@ -77,14 +77,16 @@ def features(n: int, *, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
 
 def sums(rows: torch.Tensor, means: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
     watched = Watched(len(rows), torch.zeros(C, dtype=torch.float64) if means is None else means)
-    normalise(data(rows), SPEC, watched)
-    watched.check()
+    normalise_rows(data(rows), SPEC, watched)
+    watched.check_counts()
     return watched.sums
 
 
 def released(rows: torch.Tensor, *, noise: float, spec: Channels = SPEC) -> Rows:
     n = len(rows)
-    return normalise(data(rows), spec, Releases(plan(spec.releases(n), n, noise=noise), [1], CPU))
+    return normalise_rows(
+        data(rows), spec, Releases(plan(spec.list_releases(n), n, noise=noise), [1], CPU)
+    )
 
 
 # group norm
@@ -100,7 +102,7 @@ def test_group_norm_is_torch_s_on_channels_and_positions(groups: int) -> None:
 
 def test_group_norm_costs_nothing_and_needs_a_divisor() -> None:
     assert not GroupNorm(groups=2).priced
-    assert GroupNorm(groups=2).releases(10) == ()
+    assert GroupNorm(groups=2).list_releases(10) == ()
     with pytest.raises(DataError, match="5 groups do not divide the dimension 12"):
         Transform(GroupNorm(groups=5))(torch.ones(1, 12))
     with pytest.raises(ValidationError):
@@ -112,7 +114,7 @@ def test_group_norm_costs_nothing_and_needs_a_divisor() -> None:
 
 def test_without_privacy_channels_are_standardised() -> None:
     rows = features(400)
-    actual = torch.cat([block.features for block in released(rows, noise=0.0).blocks()])
+    actual = torch.cat([block.features for block in released(rows, noise=0.0).read_blocks()])
     channels = rows.double().unflatten(1, (C, P))
     means = channels.mean((0, 2))
     deviations = (channels - means[:, None]).square().mean(2).sqrt().mean(0)
@@ -166,15 +168,15 @@ def test_a_stream_gives_the_channels_of_memory() -> None:
     class Source:
         rows, dimension = 50, C * P
 
-        def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:  # noqa: ARG002
+        def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:  # noqa: ARG002
             for start in range(0, 50, 7):
                 yield start, features(50).numpy()[start : start + 7].copy()
 
     actual = []
     for source in (features(50), Source()):
         streamed = TrainingSet(source, torch.arange(50) % 2, 2)
-        priced = plan(SPEC.releases(50), 50, noise=2.0)
-        actual.append(normalise(streamed, SPEC, Releases(priced, [1], CPU)))
+        priced = plan(SPEC.list_releases(50), 50, noise=2.0)
+        actual.append(normalise_rows(streamed, SPEC, Releases(priced, [1], CPU)))
     for name in BOUNDS:
         torch.testing.assert_close(*[rows.transform.arrays[name] for rows in actual])
     torch.testing.assert_close(actual[0].norms, actual[1].norms)
@@ -219,8 +221,8 @@ def test_a_row_that_is_not_finite_moves_nothing(bad: float) -> None:
         assert torch.equal(with_it[name], without[name])
     actual = released(dirty, noise=1.0)
     assert actual.norms[5] == math.inf
-    assert not torch.cat([block.features for block in actual.blocks()])[5].any()
-    assert not actual.gather(torch.tensor([5, 0]))[0].any()
+    assert not torch.cat([block.features for block in actual.read_blocks()])[5].any()
+    assert not actual.copy_rows(torch.tensor([5, 0]))[0].any()
 
 
 def test_a_zero_row_is_a_row() -> None:
@@ -238,17 +240,17 @@ def test_a_zero_row_is_a_row() -> None:
 def test_both_noises_are_as_priced(noise: float) -> None:
     channels, n = 4000, 2
     spec = Channels(channels=channels, max_mean_norm=2.0, max_deviation_norm=5.0)
-    taken = Releases(plan(spec.releases(n), n, noise=noise), [3], CPU)
+    taken = Releases(plan(spec.list_releases(n), n, noise=noise), [3], CPU)
     seen: dict[str, torch.Tensor] = {}
-    original = taken.gaussian
+    original = taken.release_gaussian
 
     def gaussian(name: str, sums: GridSum) -> torch.Tensor:
         seen[name] = original(name, sums) - sums.values
         return sums.values + seen[name]
 
-    taken.gaussian = gaussian  # type: ignore[method-assign]
-    normalise(data(torch.zeros(n, channels)), spec, taken)
-    taken.check()
+    taken.release_gaussian = gaussian  # type: ignore[method-assign]
+    normalise_rows(data(torch.zeros(n, channels)), spec, taken)
+    taken.check_counts()
     for name, bound in ((CHANNEL_MEANS, 2.0), (CHANNEL_DEVIATIONS, 5.0)):
         assert float(seen[name].std()) == pytest.approx(noise * bound, rel=0.05)
     both = torch.stack([seen[CHANNEL_MEANS][0], seen[CHANNEL_DEVIATIONS][0]])
@@ -260,7 +262,7 @@ def test_the_share_is_that_of_the_published_noise() -> None:
     share = 2 / 8**2 / (2 / 8**2 + 360 * (8192 / 50_000) ** 2 / 5.67**2)
     spec = Channels(channels=243, max_mean_norm=1.7321, max_deviation_norm=0.8661, share=share)
     options = sgd.Options(batch_size=8192, steps=360, max_grad_norm=0.1, normalize=spec)
-    by_name = {item.name: item for item in options.mechanisms(50_000)}
+    by_name = {item.name: item for item in options.list_mechanisms(50_000)}
     gradients = by_name["gradients"].noise_multiplier
     for name in (CHANNEL_MEANS, CHANNEL_DEVIATIONS):
         assert by_name[name].noise_multiplier / gradients == pytest.approx(8 / 5.67)
@@ -272,9 +274,9 @@ def test_the_share_is_that_of_the_published_noise() -> None:
 def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: float) -> None:
     rows = features(60)
     options = sgd.Options(batch_size="full", steps=3, normalize=SPEC)
-    priced = plan(options.mechanisms(60), 60, noise=noise)
+    priced = plan(options.list_mechanisms(60), 60, noise=noise)
     fitted = fit_heads(options, data(rows), priced, [1, 2])
-    arrays = fitted.arrays()
+    arrays = fitted.released_arrays()
     assert set(arrays) == set(BOUNDS)
     assert arrays[CHANNEL_MEANS].shape == (2, C)
     assert np.array_equal(arrays[CHANNEL_MEANS][0], arrays[CHANNEL_MEANS][1]) == (noise == 0)
@@ -296,15 +298,15 @@ def test_rows_are_normalised_with_full_products_whatever_a_caller_has_set(
 
     def watched(*args: Any) -> Rows:
         seen.append(torch.get_float32_matmul_precision())
-        return normalise(*args)
+        return normalise_rows(*args)
 
-    monkeypatch.setattr("dpprobe.heads.fit.normalise", watched)
+    monkeypatch.setattr("dpprobe.heads.fit.normalise_rows", watched)
     rows = torch.randn(40, C * P, generator=torch.Generator().manual_seed(0))
     method = sgd.Options(batch_size="full", steps=2, normalize=spec)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        fit_heads(method, data(rows), plan(method.mechanisms(40), 40, noise=1.0), [1])
+        fit_heads(method, data(rows), plan(method.list_mechanisms(40), 40, noise=1.0), [1])
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)

@@ -31,7 +31,7 @@ def test_steps_are_pytorch_s(optimiser: Optimiser, reference: Any) -> None:
     weights, wanted = start(), torch.nn.Parameter(start())
     theirs = [reference([wanted])]
     again = torch.nn.Parameter(start())
-    theirs.append(optimiser.reference([again]))
+    theirs.append(optimiser.make_reference([again]))
     for step, gradient in enumerate(gradients()):
         rate = 0.1 / (step + 1)
         optimiser.step(weights, gradient.clone(), rate)
@@ -75,11 +75,11 @@ def test_an_optimiser_goes_on_from_a_state(make: Callable[[], Optimiser], taken:
     weights, first = start(), make()
     for gradient in gradients()[:taken]:
         first.step(weights, gradient.clone(), 0.1)
-    state, other, again = first.state(), weights.clone(), make()
+    state, other, again = first.copy_state(), weights.clone(), make()
     again.step(start(), gradients()[-1], 0.3)  # forgets what it did before
     for gradient in gradients()[taken:]:
         first.step(weights, gradient.clone(), 0.1)
-    again.restore(state)
+    again.restore_state(state)
     for gradient in gradients()[taken:]:
         again.step(other, gradient.clone(), 0.1)
     assert torch.equal(weights, other)

@@ -36,10 +36,10 @@ def test_without_noise_it_is_the_nearest_class_sum() -> None:
 
 
 def test_sensitivity_covers_a_row_and_its_count() -> None:
-    (release,) = Options(normalize="none", max_row_norm=2.0).releases(10)
+    (release,) = Options(normalize="none", max_row_norm=2.0).list_releases(10)
     assert release.name == CLASS_SUMS
     assert release.sensitivity == pytest.approx(2 * math.sqrt(1.25))
-    (several,) = Options(normalize="none", max_row_norm=2.0, max_labels=4).releases(10)
+    (several,) = Options(normalize="none", max_row_norm=2.0, max_labels=4).list_releases(10)
     assert several.sensitivity == pytest.approx(2 * release.sensitivity)
 
 
@@ -64,7 +64,7 @@ def test_noise_of_the_priced_size_reaches_the_weights() -> None:
     np.testing.assert_allclose(lengths, 1, atol=1e-5)
     mean = fitted.weights.mean(axis=(0, 1))
     assert np.abs(mean).max() < 4 / math.sqrt(30 * 200)
-    assert plan_of(options, 40, 3.0).mechanism(CLASS_SUMS).noise_multiplier == 3.0
+    assert plan_of(options, 40, 3.0).find_mechanism(CLASS_SUMS).noise_multiplier == 3.0
 
 
 def test_unusable_rows_and_streams_change_nothing() -> None:

@@ -84,7 +84,11 @@ def random_rows(
     if several:
         labels = (torch.rand(rows, CLASSES, generator=generator) < 0.5).to(torch.uint8)
     of = torch.randint(units, (rows,), generator=generator) if units else None
-    return features, labels, None if of is None else Units.of([f"{unit}" for unit in of.tolist()])
+    return (
+        features,
+        labels,
+        None if of is None else Units.number_units([f"{unit}" for unit in of.tolist()]),
+    )
 
 
 def change(
@@ -129,7 +133,7 @@ def test_a_unit_lowers_all_scores_by_no_more_than_the_sensitivity(
     assert (units_of >= 0).all()
     assert units_of.max() <= 2**52
     assert (moved >= 0).all()
-    (mechanism,) = scored.releases(40)
+    (mechanism,) = scored.list_releases(40)
     assert float(moved.amax(1).sum()) <= mechanism.sensitivity
     assert float((moved.amax(1) - moved.amin(1)).sum()) <= mechanism.sensitivity
 
@@ -226,7 +230,7 @@ def test_scores_are_the_same_bits_in_any_order_and_from_a_stream() -> None:
     codes = np.empty(3000, dtype=np.int64)
     assert units is not None
     codes[units.members] = np.repeat(np.arange(units.count), np.diff(units.starts))
-    mixed = Units.of([f"{code:05d}" for code in codes[order].tolist()])
+    mixed = Units.number_units([f"{code:05d}" for code in codes[order].tolist()])
     other = TrainingSet(features[order], labels[order], CLASSES, units=mixed)
     assert torch.equal(class_scores(options(), rows_of(other), public).units, expected)
     stream = TrainingSet(Stream(features), labels, CLASSES, units=units)
@@ -273,7 +277,7 @@ def test_a_head_is_the_mean_of_its_draws(tmp_path: Path) -> None:
 def plan_of(method: Options, n: int, noise: float) -> Plan:
     private = noise > 0
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in method.mechanisms(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in method.list_mechanisms(n)),
         n=n,
         epsilon=1.0 if private else math.inf,
         delta=1e-5,
@@ -318,7 +322,7 @@ def test_a_noisy_centre_and_draws_share_a_budget(tmp_path: Path) -> None:
     labels = torch.from_numpy(np.asarray(read.labels).astype(np.int64))
     method = Options(public_features=str(public_store(12)), normalize={"kind": "centred"})
     plan = calibrate(
-        method.mechanisms(600), n=600, epsilon=8, delta=1e-4, accountant="pld",
+        method.list_mechanisms(600), n=600, epsilon=8, delta=1e-4, accountant="pld",
         cache=tmp_path / "cache",
     )  # fmt: skip
     assert [item.name for item in plan.mechanisms] == ["centre", CHOICES]
@@ -374,19 +378,19 @@ def test_a_plan_of_another_kind_is_refused() -> None:
         check_plan(method, other)
     scores = GridSum(torch.zeros(1, 3, dtype=torch.float64))
     with pytest.raises(PrivacyError, match="priced as draws"):
-        Releases(plan, [1], torch.device("cpu")).gaussian(CHOICES, scores)
+        Releases(plan, [1], torch.device("cpu")).release_gaussian(CHOICES, scores)
     with pytest.raises(PrivacyError, match="not as draws"):
-        Releases(other, [1], torch.device("cpu")).exponential(CHOICES, scores)
+        Releases(other, [1], torch.device("cpu")).release_exponential(CHOICES, scores)
     releases = Releases(plan, [1], torch.device("cpu"))
     with pytest.raises(PrivacyError, match="whole numbers"):
-        releases.exponential(CHOICES, GridSum(scores.units + 0.5))
+        releases.release_exponential(CHOICES, GridSum(scores.units + 0.5))
     releases = Releases(plan, [1], torch.device("cpu"))
     with pytest.raises(PrivacyError, match="not finite"):
-        releases.exponential(CHOICES, GridSum(scores.units + math.nan))
+        releases.release_exponential(CHOICES, GridSum(scores.units + math.nan))
     releases = Releases(plan, [1], torch.device("cpu"))
-    assert releases.exponential(CHOICES, scores).shape == (1, 1, 2)
+    assert releases.release_exponential(CHOICES, scores).shape == (1, 1, 2)
     with pytest.raises(PrivacyError, match="4 noisy releases were taken, 2 were priced"):
-        releases.exponential(CHOICES, scores)
+        releases.release_exponential(CHOICES, scores)
 
 
 def test_an_audit_is_refused_for_its_true_reason() -> None:
@@ -399,7 +403,7 @@ def test_an_audit_is_refused_for_its_true_reason() -> None:
     plan = plan_of(options(), 40, 1.0)
     releases = Releases(plan, [1], torch.device("cpu"), observer=Watching())  # type: ignore[arg-type]
     with pytest.raises(PrivacyError, match="an audit sees sums"):
-        releases.exponential(CHOICES, GridSum(torch.zeros(1, 9, dtype=torch.float64)))
+        releases.release_exponential(CHOICES, GridSum(torch.zeros(1, 9, dtype=torch.float64)))
 
 
 def test_a_statement_tells_draws_from_sums() -> None:
@@ -420,8 +424,8 @@ def test_a_search_of_the_sensitivity_says_what_trials_do() -> None:
     base = {"head": "public_prototypes", "public_features": "x", "top": 1}
     for name, values in (("max_labels", [1, 2]), ("candidates", [50, 60])):
         method = method_options({"head": "tuned", "base": base, "search": {name: values}})
-        _, choices = method.mechanisms(40)
-        assert choices.exponential
+        _, choices = method.list_mechanisms(40)
+        assert choices.is_exponential
         assert "clip" not in choices.released
         said = "temperature in proportion" in choices.released
         assert said == (name == "max_labels")

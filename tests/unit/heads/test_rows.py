@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
-from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -38,7 +38,7 @@ def features(rows: int = 4, dimension: int = 6) -> torch.Tensor:
 
 def releases(value: Normalisation, n: int, *, noise: float = 0.5, seed: int = 1) -> Releases:
     plan = Plan(
-        mechanisms=tuple(item.scaled(noise) for item in value.releases(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in value.list_releases(n)),
         n=n,
         epsilon=1.0 if noise and value.priced else math.inf,
         delta=1e-5,
@@ -50,11 +50,11 @@ def releases(value: Normalisation, n: int, *, noise: float = 0.5, seed: int = 1)
 
 def rows_of(data: TrainingSet, value: Any, *, noise: float = 0.5) -> Rows:
     chosen = spec(value)
-    return normalise(data, chosen, releases(chosen, data.rows, noise=noise))
+    return normalise_rows(data, chosen, releases(chosen, data.rows, noise=noise))
 
 
 def whole(rows: Rows) -> torch.Tensor:
-    return torch.cat([block.features for block in rows.blocks()])
+    return torch.cat([block.features for block in rows.read_blocks()])
 
 
 @pytest.mark.parametrize("value", FREE)
@@ -135,7 +135,7 @@ def test_a_huge_row_counts_as_not_finite_before_it_is_scaled() -> None:
 def test_free_normalisations_are_done_once_and_none_copies_nothing() -> None:
     data = TrainingSet(features(), LABELS, 3)
     assert rows_of(data, "l2") is rows_of(data, "l2")
-    block = next(rows_of(data, "none").blocks())
+    block = next(rows_of(data, "none").read_blocks())
     assert data.features is not None
     assert block.features.data_ptr() == data.features.data_ptr()
 
@@ -159,18 +159,18 @@ def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
     torch.testing.assert_close(whole(stream), whole(memory))
     torch.testing.assert_close(stream.norms, memory.norms)
     index = torch.tensor([3, 17, 3])
-    torch.testing.assert_close(memory.gather(index), whole(memory)[index])
+    torch.testing.assert_close(memory.copy_rows(index), whole(memory)[index])
     with pytest.raises(DataError, match='write batch_size: "full"'):
-        stream.gather(index)
+        stream.copy_rows(index)
 
 
 def test_targets_hold_a_one_at_each_label() -> None:
     single = rows_of(TrainingSet(features(), LABELS, 3), "none")
-    assert single.targets(1, 3).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert single.make_targets(1, 3).tolist() == [[0, 1, 0], [0, 0, 1]]
     many = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.uint8)
     rows = rows_of(TrainingSet(features(), many, 3), "none")
     assert rows.multi_label
-    assert rows.targets(0, 4).tolist() == many.tolist()
+    assert rows.make_targets(0, 4).tolist() == many.tolist()
 
 
 def test_centred_rows_are_unit_rows_around_their_mean() -> None:
@@ -187,18 +187,18 @@ def test_the_centre_has_the_noise_that_was_priced() -> None:
     values = torch.zeros(10, 4000)
     values[:, 0] = 1
     data, value = TrainingSet(values, torch.zeros(10, dtype=torch.int64), 2), Centred()
-    centre = normalise(data, value, releases(value, 10, noise=0.01)).transform.arrays[CENTRE]
+    centre = normalise_rows(data, value, releases(value, 10, noise=0.01)).transform.arrays[CENTRE]
     assert float(centre[1:].std() * 10) == pytest.approx(0.01, rel=0.05)
     assert float(centre[0]) == pytest.approx(1, abs=0.02)
     other = releases(value, 10, noise=0.01, seed=2)
-    assert not torch.equal(centre, normalise(data, value, other).transform.arrays[CENTRE])
+    assert not torch.equal(centre, normalise_rows(data, value, other).transform.arrays[CENTRE])
 
 
 def test_a_centre_of_noise_alone_is_shrunk_away() -> None:
     """To far below the noise, whose length would be that of unit rows here."""
     data = TrainingSet(torch.zeros(10, 4000), torch.zeros(10, dtype=torch.int64), 2)
     value = Centred()
-    centre = normalise(data, value, releases(value, 10, noise=3.0)).transform.arrays[CENTRE]
+    centre = normalise_rows(data, value, releases(value, 10, noise=3.0)).transform.arrays[CENTRE]
     assert float(centre.norm()) < 0.1 * 3.0 * 4000**0.5 / 10
 
 
@@ -210,7 +210,9 @@ def test_one_row_moves_the_sum_of_unit_rows_by_at_most_one(scale: float) -> None
         labels = torch.zeros(rows, dtype=torch.int64)
         data = TrainingSet(values[:rows].clone(), labels, 2)
         value = Centred()
-        centre = normalise(data, value, releases(value, rows, noise=0.0)).transform.arrays[CENTRE]
+        centre = normalise_rows(data, value, releases(value, rows, noise=0.0)).transform.arrays[
+            CENTRE
+        ]
         sums.append(centre.double() * rows)
     assert float((sums[0] - sums[1]).norm()) == pytest.approx(1.0, abs=1e-5)
 
@@ -219,9 +221,9 @@ def test_a_release_too_many_is_refused() -> None:
     value = Centred()
     taken = releases(value, 4)
     data = TrainingSet(features(), LABELS, 3)
-    normalise(data, value, taken)
+    normalise_rows(data, value, taken)
     with pytest.raises(PrivacyError, match="2 noisy releases were taken, 1 were priced"):
-        normalise(data, value, taken)
+        normalise_rows(data, value, taken)
 
 
 def test_bare_words_are_short_for_mappings() -> None:
@@ -245,6 +247,6 @@ def test_scores_are_those_of_normalised_rows() -> None:
     for seed, transform in enumerate(transforms):
         wanted = transform(rows) @ weights[seed, :, :-1].T + weights[seed, :, -1]
         np.testing.assert_allclose(actual[seed], wanted, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(heads.arrays()[CENTRE][:, 0], [0.1, 0.2])
+    np.testing.assert_allclose(heads.released_arrays()[CENTRE][:, 0], [0.1, 0.2])
     with pytest.raises(DataError, match="trained on dimension 6"):
         score_rows(heads, rows[:, :5])

@@ -21,16 +21,16 @@ from dpprobe.heads.second_order import (
     Loss,
     Piece,
     Spectrum,
+    average_descent,
     clipped_labels,
     cross_moment,
-    descend,
+    estimate_spectrum,
     floor_ridge,
-    gradient,
     ridge_of,
     rule_ridge,
     second_moment,
-    spectrum,
     step_rate,
+    sum_gradients,
 )
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import grid
@@ -68,7 +68,7 @@ def design_of(
 def tilted(design: Design) -> torch.Tensor:
     """Float64 [n, d + 1]: the clipped rows with their constants."""
     pieces = []
-    for p in design.pieces():
+    for p in design.read_pieces():
         features = p.features.double() * p.scale[:, None]
         if p.shift is not None and p.centre is not None:
             features -= p.shift[:, None].double() * p.centre
@@ -89,7 +89,7 @@ def test_a_row_changes_the_second_moment_by_at_most_its_sensitivity(
     features = torch.tensor(rows, dtype=torch.float32)
     labels = torch.zeros(len(rows), dtype=torch.int64)
     options = Options(normalize="none", max_row_norm=clip, intercept=intercept)
-    released = options.releases(len(rows))[0].sensitivity
+    released = options.list_releases(len(rows))[0].sensitivity
     where %= len(rows)
     null = features.clone()
     null[where] = math.nan
@@ -122,7 +122,7 @@ def test_a_row_changes_a_gradient_by_at_most_the_clipping_norm(
         features = torch.tensor([[0.5, 0.1, -0.2], *others, last], dtype=torch.float32)
         labels = torch.arange(len(features)) % 3
         design = design_of(features, labels)
-        sums.append(gradient(design, Loss(sigmoid=sigmoid, clip=clip), head).values)
+        sums.append(sum_gradients(design, Loss(sigmoid=sigmoid, clip=clip), head).values)
     change = float(torch.linalg.norm(sums[0] - sums[1]))
     assert change <= clip
     if not np.isfinite(row).all():
@@ -135,7 +135,7 @@ def test_the_gradient_of_a_short_row_is_clipped_as_well(length: float) -> None:
     features = torch.zeros(1, 3)
     features[0, 1] = length
     design = Design(options, rows_of(features, torch.tensor([0]), 100), private=True)
-    actual = gradient(design, Loss(sigmoid=True, clip=1e-9), torch.zeros(100, 4))
+    actual = sum_gradients(design, Loss(sigmoid=True, clip=1e-9), torch.zeros(100, 4))
     assert float(actual.values.norm()) <= 1e-9
 
 
@@ -144,8 +144,8 @@ def test_unusable_rows_leave_every_sum_as_it_was() -> None:
     plain, mixed = design_of(features, labels), design_of(*with_unusable(features, labels))
     for statistic in (
         second_moment,
-        lambda d: cross_moment(d, lambda p: d.rows.targets(p.start, p.stop), 3, 1.0),
-        lambda d: gradient(d, Loss(sigmoid=False, clip=0.7), torch.ones(3, 6)),
+        lambda d: cross_moment(d, lambda p: d.rows.make_targets(p.start, p.stop), 3, 1.0),
+        lambda d: sum_gradients(d, Loss(sigmoid=False, clip=0.7), torch.ones(3, 6)),
     ):
         torch.testing.assert_close(
             statistic(mixed).values, statistic(plain).values, rtol=1e-5, atol=1e-5
@@ -188,20 +188,20 @@ def test_centred_rows_without_copies_are_the_centred_rows() -> None:
     features, labels = with_unusable(*classes_of(80, 9, 3))
     centre = torch.nn.functional.normalize(classes_of(80, 9, 3)[0]).mean(0)
     design = centred(features, labels, centre, intercept=0.3, max_row_norm=0.8)
-    assert next(design.pieces()).shift is not None
+    assert next(design.read_pieces()).shift is not None
     usable = design.rows.norms.isfinite()
     rows = design.rows.transform(features[usable]).double() * 0.8
     rows = torch.cat([rows, torch.full((len(rows), 1), 0.24, dtype=torch.float64)], 1)
     targets = torch.nn.functional.one_hot(labels[usable], 3).double()
     torch.testing.assert_close(second_moment(design).values, rows.T @ rows, rtol=1e-4, atol=1e-4)
-    actual = cross_moment(design, lambda p: design.rows.targets(p.start, p.stop), 3, 1.0)
+    actual = cross_moment(design, lambda p: design.rows.make_targets(p.start, p.stop), 3, 1.0)
     torch.testing.assert_close(actual.values, targets.T @ rows, rtol=1e-4, atol=1e-4)
     head = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
     weights = torch.cat([head[:, :-1], head[:, -1:] / 0.24], 1).double()
     residuals = torch.softmax(rows @ weights.T, 1) - targets
     norms = residuals.norm(dim=1) * rows.norm(dim=1)
     clipped = residuals * (0.5 / norms).clamp(max=1)[:, None]
-    actual = gradient(design, Loss(sigmoid=False, clip=0.5), head)
+    actual = sum_gradients(design, Loss(sigmoid=False, clip=0.5), head)
     torch.testing.assert_close(actual.values, clipped.T @ rows, rtol=1e-4, atol=1e-4)
 
 
@@ -261,7 +261,7 @@ def test_many_classes_and_a_short_clip_leave_the_gradient_its_direction(
     design = design_of(features, labels, 1000, intercept=0.2)
     head = torch.randn(1000, 25, generator=torch.Generator().manual_seed(0))
     head[:, -1] = bias
-    actual = gradient(design, Loss(sigmoid=sigmoid, clip=clip), head).values
+    actual = sum_gradients(design, Loss(sigmoid=sigmoid, clip=clip), head).values
     rows = tilted(design)
     logits = rows[:, :-1] @ head[:, :-1].double().T + head[:, -1].double()
     chances = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, 1)
@@ -287,15 +287,15 @@ def sums_of(features: torch.Tensor, labels: torch.Tensor, centre: torch.Tensor) 
     loss = Loss(sigmoid=False, clip=0.5)
 
     def curvature(_: Piece, block: torch.Tensor) -> torch.Tensor:
-        p = loss.probabilities(design.logits(block, design.factors(3 * head)))
+        p = loss.compute_probabilities(design.compute_logits(block, design.make_factors(3 * head)))
         return 1 - p.square().sum(1)
 
     return [
         second_moment(design),
         second_moment(design, curvature),
-        cross_moment(design, lambda p: design.rows.targets(p.start, p.stop), 3, 1.0),
-        gradient(design, loss, 3 * head),
-        gradient(design, Loss(sigmoid=True, clip=0.01), head),
+        cross_moment(design, lambda p: design.rows.make_targets(p.start, p.stop), 3, 1.0),
+        sum_gradients(design, loss, 3 * head),
+        sum_gradients(design, Loss(sigmoid=True, clip=0.01), head),
     ]
 
 
@@ -339,7 +339,9 @@ def test_gradient_is_autograds_when_nothing_is_clipped() -> None:
         else:
             loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         (expected,) = torch.autograd.grad(loss, variable)
-        actual = gradient(design, Loss(sigmoid=sigmoid, clip=math.inf), design.weights(parameters))
+        actual = sum_gradients(
+            design, Loss(sigmoid=sigmoid, clip=math.inf), design.make_weights(parameters)
+        )
         torch.testing.assert_close(actual.values, expected, rtol=1e-6, atol=1e-6)
 
 
@@ -351,7 +353,7 @@ def release(matrix: torch.Tensor, noise: float, seeds: tuple[int, ...]) -> torch
     releases = Releases(plan, seeds, torch.device("cpu"))
     step = 2.0**-20
     units = (matrix.double() / step).round_().expand(len(seeds), *matrix.shape)
-    return releases.symmetric("g", GridSum(units, step))
+    return releases.release_symmetric("g", GridSum(units, step))
 
 
 def test_symmetric_noise_is_isometric() -> None:
@@ -376,10 +378,10 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
     )[0]
     truth = (basis * (3000 / torch.arange(1, d + 1) ** 1.2)) @ basis.T
     released = release(truth, 10.0, (5,))[0]
-    actual = spectrum(released, 10.0)
+    actual = estimate_spectrum(released, 10.0)
     actual = Spectrum(actual.values, actual.vectors.double())
     assert (actual.values >= 0).all()
-    clamped = spectrum(released, 0.0)
+    clamped = estimate_spectrum(released, 0.0)
     errors = [
         float(torch.linalg.norm((estimate.vectors * estimate.values) @ estimate.vectors.T - truth))
         for estimate in (actual, clamped)
@@ -391,7 +393,7 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
 
 
 def test_spectrum_of_noise_alone_is_next_to_nothing() -> None:
-    actual = spectrum(release(torch.zeros(300, 300), 1.0, (4,))[0], 1.0)
+    actual = estimate_spectrum(release(torch.zeros(300, 300), 1.0, (4,))[0], 1.0)
     radius = math.sqrt(2 * 300)
     assert float(actual.values.max()) < 0.3 * radius
 
@@ -400,9 +402,9 @@ def test_solve_and_noise_gain_are_numpys() -> None:
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(9, 6, dtype=torch.float64, generator=generator)
     matrix, right = root.T @ root, torch.randn(2, 6, dtype=torch.float64, generator=generator)
-    actual = spectrum(matrix, 0.0)
+    actual = estimate_spectrum(matrix, 0.0)
     inverse = torch.linalg.inv(matrix + 0.3 * torch.eye(6, dtype=torch.float64))
-    torch.testing.assert_close(actual.solve(right, 0.3), right @ inverse)
+    torch.testing.assert_close(actual.solve_ridge(right, 0.3), right @ inverse)
     assert actual.noise_gain(0.3) == pytest.approx(float(torch.trace(matrix @ inverse @ inverse)))
 
 
@@ -414,11 +416,11 @@ def test_lambda_is_the_noises_or_the_floor() -> None:
     assert floor == pytest.approx(0.03 * 3 * 1.04)
     for noise, expected in ((0.01, floor), (1.0, 3 * (0.07 * 1.04 + 0.02 * 3))):
         for matrix in (torch.eye(9), 5 * torch.eye(9)):
-            released = spectrum(matrix.double(), 0.0)
+            released = estimate_spectrum(matrix.double(), 0.0)
             ridge = ridge_of(private, None, math.sqrt(1.04), noise, noise, released)
             assert ridge == pytest.approx(expected)
             assert ridge_of(private, 0.5, 1.0, noise, noise, released) == 0.5
-    exact = spectrum(second_moment(plain).values, 0.0)
+    exact = estimate_spectrum(second_moment(plain).values, 0.0)
     mean_square = float(features.double().square().sum(1).mean()) + 0.04
     ridge = ridge_of(plain, None, math.sqrt(1.04), 1.0, 1.0, exact)
     assert ridge == pytest.approx(floor_ridge(9, mean_square))
@@ -449,13 +451,13 @@ def test_without_noise_as_many_features_as_rows_do_no_harm(head: str) -> None:
 def test_step_rate_holds_the_noise_of_logits() -> None:
     """Of random rows whose second moment is released without error."""
     rows = torch.randn(500, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    actual: Spectrum = spectrum(rows.T @ rows, 0.0)
+    actual: Spectrum = estimate_spectrum(rows.T @ rows, 0.0)
     rate = step_rate(10.0, 300.0, actual.noise_gain(5.0), 500)
     assert rate < 10
     noise = 300 * torch.randn(
         4000, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
     )
-    logits = rate * actual.solve(noise, 5.0) @ rows.T
+    logits = rate * actual.solve_ridge(noise, 5.0) @ rows.T
     assert float(logits.std()) == pytest.approx(0.6, rel=0.05)
     assert step_rate(10.0, 0.0, 1.0, 500) == 10.0
 
@@ -465,7 +467,7 @@ def test_step_rate_holds_the_noise_of_logits() -> None:
 )
 def test_descend_averages_as_it_says(average: str, expected: float) -> None:
     snapshots: list[torch.Tensor] = []
-    result = descend(
+    result = average_descent(
         torch.zeros(1, 1, dtype=torch.float64), 3, lambda _s, w: (-torch.ones_like(w), 1.0),
         average, snapshots,
     )  # fmt: skip
@@ -484,10 +486,10 @@ def test_products_of_any_device_add_the_gradients_of_the_kernel(
     design = design_of(features, labels, 4, private=private, intercept=0.3)
     head = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     loss = Loss(sigmoid=sigmoid, clip=0.4 if private else math.inf)
-    expected = gradient(design, loss, head)
-    steps, factors = second_order.Steps.of(design, loss, 4), design.factors(head)
+    expected = sum_gradients(design, loss, head)
+    steps, factors = second_order.Steps.make_steps(design, loss, 4), design.make_factors(head)
     total = torch.zeros(4, 10, dtype=torch.float64)
-    for piece in design.pieces():
+    for piece in design.read_pieces():
         second_order.add_by_products(design, piece, loss, factors, steps, total)
     actual = GridSum(total, steps.entry * steps.factor)
     torch.testing.assert_close(

@@ -20,8 +20,8 @@ from dpprobe.heads.second_order import (
     Loss,
     Piece,
     cross_moment,
-    gradient,
     second_moment,
+    sum_gradients,
 )
 from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.grid import GridSum
@@ -50,7 +50,7 @@ def repeated(
     """Each row as often as it is counted, in a mixed order, the same rows a unit."""
     names = torch.repeat_interleave(torch.arange(len(features)), counts)
     names = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(5))]
-    units = Units.of([f"patient {name:04d}" for name in names.tolist()])
+    units = Units.number_units([f"patient {name:04d}" for name in names.tolist()])
     return features[names], labels[names], units
 
 
@@ -58,7 +58,7 @@ def trained(options: MethodOptions, rows: Rows, noise: float) -> torch.Tensor:
     releases = Releases(plan_of(options, rows.n, noise), (3, 4), rows.device)
     module = importlib.import_module(HEADS[options.head])
     fitted = module.fit(options, rows, releases)
-    releases.check()
+    releases.check_counts()
     return torch.from_numpy(fitted.weights)
 
 
@@ -82,7 +82,7 @@ def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: fl
 def test_sums_are_those_of_weighted_rows(private: bool) -> None:
     """Rows of a unit that differ, of several labels each."""
     features, labels = classes_of(200, 9, CLASSES, several=True)
-    units = Units.of([f"{index % 37}" for index in range(200)])
+    units = Units.number_units([f"{index % 37}" for index in range(200)])
     rows = rows_of(features, labels, CLASSES, units=units)
     design = Design(Options(normalize="none", max_row_norm=20.0), rows, private=private)
     assert rows.n == 37
@@ -103,18 +103,18 @@ def sums_of(design: Design, head: torch.Tensor, clip: float) -> list[GridSum]:
     loss = Loss(sigmoid=True, clip=clip)
 
     def curvature(_: Piece, block: torch.Tensor) -> torch.Tensor:
-        p = loss.probabilities(design.logits(block, design.factors(head)))
+        p = loss.compute_probabilities(design.compute_logits(block, design.make_factors(head)))
         return (4 * p * (1 - p)).mean(1)
 
     def targets(piece: Piece) -> torch.Tensor:
-        return design.rows.targets(piece.start, piece.stop)
+        return design.rows.make_targets(piece.start, piece.stop)
 
     longest = math.sqrt(design.rows.num_classes)
     return [
         second_moment(design),
         second_moment(design, curvature),
         cross_moment(design, targets, design.rows.num_classes, longest),
-        gradient(design, loss, head),
+        sum_gradients(design, loss, head),
     ]
 
 
@@ -136,7 +136,7 @@ def test_nulling_a_unit_changes_a_sum_by_at_most_its_sensitivity(
         unit = [unit[0]] * len(unit)
     features = torch.tensor([[0.5, 0.1, -0.2], *unit, [1.0, 2.0, 3.0]], dtype=torch.float32)
     members = slice(1, 1 + len(unit))
-    units = Units.of(["other", *["patient"] * len(unit), "other"])
+    units = Units.number_units(["other", *["patient"] * len(unit), "other"])
     null = features.clone()
     null[members] = math.nan
     labels = torch.ones((len(features), 4), dtype=torch.uint8)
@@ -163,10 +163,10 @@ def test_a_unit_of_equal_rows_uses_its_sensitivity(size: int) -> None:
     options = Options(normalize="none")
     features = torch.tensor([[3.0, -4.0]]).expand(size, 2)
     labels = torch.zeros(size, dtype=torch.int64)
-    rows = rows_of(features, labels, 2, units=Units.of(["patient"] * size))
+    rows = rows_of(features, labels, 2, units=Units.number_units(["patient"] * size))
     design = Design(options, rows, private=True)
     assert 0.999 < float(second_moment(design).values.norm()) / options.longest**2 <= 1
-    moved = gradient(design, Loss(sigmoid=False, clip=0.5), torch.zeros(2, 3))
+    moved = sum_gradients(design, Loss(sigmoid=False, clip=0.5), torch.zeros(2, 3))
     assert 0.999 < float(moved.values.norm()) / 0.5 <= 1
 
 
@@ -179,7 +179,7 @@ def test_sums_over_units_are_the_same_bits_in_any_order_and_block(
     head = torch.randn(CLASSES, 18, generator=torch.Generator().manual_seed(0))
 
     def sums(order: torch.Tensor) -> list[GridSum]:
-        units = Units.of([names[index] for index in order.tolist()])
+        units = Units.number_units([names[index] for index in order.tolist()])
         rows = rows_of(features[order], labels[order], CLASSES, units=units)
         return sums_of(Design(options, rows, private=True), head, clip=0.5)
 
@@ -197,7 +197,7 @@ def test_a_public_covariance_counts_as_the_units(monkeypatch: pytest.MonkeyPatch
     features, labels = classes_of(200, 9, CLASSES)
     public = classes_of(150, 9, CLASSES, seed=1)[0] / 20
     monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _path: Stream(public))
-    units = Units.of([f"{index % 37}" for index in range(200)])
+    units = Units.number_units([f"{index % 37}" for index in range(200)])
     options = Options(normalize="none", intercept=0.0)
     design = Design(options, rows_of(features, labels, CLASSES, units=units), private=True)
     actual = public_moment("somewhere/manifest.json", options, design)

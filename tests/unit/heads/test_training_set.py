@@ -34,7 +34,7 @@ def test_a_row_that_is_not_finite_is_zero_and_infinitely_long(
         dirty[2] = 0
     dirty[2, 3] = bad
     data = TrainingSet(dirty, LABELS, 3)
-    actual = torch.cat([block for _, block in data.blocks()])
+    actual = torch.cat([block for _, block in data.read_blocks()])
     assert data.lengths[2] == math.inf
     assert not actual[2].any()
     assert torch.equal(actual[[0, 1, 3]], features()[[0, 1, 3]])

@@ -18,14 +18,14 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Fitted
 from dpprobe.heads.normalisation import L2, LayerNorm, NoNormalisation, Normalisation
-from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.tuned import Options, draw_trials, score
+from dpprobe.heads.tuned import Options, draw_trials, score_heads
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.randomness import cell_seed
@@ -57,12 +57,12 @@ def training_set(rows: int = N, seed: int = 0) -> TrainingSet:
 def planned(method: MethodOptions, n: int = N, noise: float = 3.0) -> Plan:
     private = noise > 0
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in method.mechanisms(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in method.list_mechanisms(n)),
         n=n,
         epsilon=1.0 if private else math.inf,
         delta=1e-5,
         accountant="pld",
-        selection=method.selection(n),
+        selection=method.priced_selection(n),
         realised_epsilon=1.0 if private else math.inf,
     )
 
@@ -77,7 +77,7 @@ def planned(method: MethodOptions, n: int = N, noise: float = 3.0) -> Plan:
 )
 def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        tuned(search=search).mechanisms(N)
+        tuned(search=search).list_mechanisms(N)
 
 
 @pytest.mark.parametrize(
@@ -99,23 +99,25 @@ def test_options_are_the_same_after_writing(
     again = method_options(written)
     assert again == method
     assert again.normalize == method.base.normalize
-    assert method.selection(N) == Selection(mean=10, shape=shape, repeated=("score", "gradients"))
+    assert method.priced_selection(N) == Selection(
+        mean=10, shape=shape, repeated=("score", "gradients")
+    )
 
 
 def test_the_budget_is_split_between_normalisation_score_and_base() -> None:
     base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
     method = tuned(base=base, score_share=0.2)
-    costs = {item.name: item.count / item.noise_multiplier**2 for item in method.mechanisms(N)}
+    costs = {item.name: item.count / item.noise_multiplier**2 for item in method.list_mechanisms(N)}
     total = sum(costs.values())
     assert costs["centre"] / total == pytest.approx(0.1)
     assert costs["score"] / total == pytest.approx(0.9 * 0.2)
     # What is released once, before all trials, is not among what is repeated.
-    assert method.selection(N).repeated == ("score", "gradients")
+    assert method.priced_selection(N).repeated == ("score", "gradients")
 
 
 def test_a_searched_clipping_norm_is_said_where_the_sensitivity_is() -> None:
-    fixed = tuned().mechanisms(N)[1]
-    searched = tuned(search={"max_grad_norm": [0.5, 1.0]}).mechanisms(N)[1]
+    fixed = tuned().list_mechanisms(N)[1]
+    searched = tuned(search={"max_grad_norm": [0.5, 1.0]}).list_mechanisms(N)[1]
     assert "a trial clips to its own norm" in searched.released
     assert fixed.released == searched.released.partition(";")[0]
 
@@ -131,14 +133,14 @@ class Spy:
         assert record is None
         (mechanism,) = (item for item in releases.plan.mechanisms if item.name == "gradients")
         count = mechanism.count if self._releases is None else self._releases
-        releases.count("gradients", count)
+        releases.count_releases("gradients", count)
         shape = (len(releases.seeds), rows.num_classes, rows.dimension + 1)
         self.calls.append(
             SimpleNamespace(
                 options=options,
                 seeds=releases.seeds,
                 sensitivity=releases.sensitivity("gradients"),
-                deviation=releases.deviation("gradients"),
+                deviation=releases.noise_deviation("gradients"),
             )
         )
         return Fitted(weights=np.zeros(shape, np.float32), steps=count)
@@ -155,7 +157,7 @@ def test_each_trial_clips_and_adds_noise_to_its_own_norm(monkeypatch: pytest.Mon
     method = tuned(search={"max_grad_norm": {"low": 0.1, "high": 2.0, "log": True}}, trials=20)
     plan = planned(method)
     fit_heads(method, training_set(), plan, SEEDS)
-    multiplier = plan.mechanism("gradients").noise_multiplier
+    multiplier = plan.find_mechanism("gradients").noise_multiplier
     norms = [call.options.max_grad_norm for call in spy.calls]
     assert len(set(norms)) > 5
     assert all(0.1 <= norm <= 2.0 for norm in norms)
@@ -195,10 +197,10 @@ def test_without_noise_the_best_trial_is_kept() -> None:
     plan = planned(method, noise=0.0)
     fitted = fit_heads(method, data, plan, SEEDS)
     for index, (seed, chosen) in enumerate(zip(SEEDS, fitted.chosen, strict=True)):
-        trials = draw_trials(method, method.selection(N), 0, seed, SEEDED)
+        trials = draw_trials(method, method.priced_selection(N), 0, seed, SEEDED)
         scores = {}
         for trial in trials:
-            base = method.trial(trial.values)
+            base = method.make_trial(trial.values)
             fitted_trial = fit_heads(base, data, planned(base, noise=0.0), [trial.seed])
             correct = (
                 score_rows(fitted_trial, features_of(data))[0].argmax(1) == data.labels.numpy()
@@ -223,7 +225,7 @@ def test_null_rows_score_nothing(several: bool, spec: Normalisation) -> None:
     weights = torch.zeros(1, K, D + 1)
     weights[0, :, D] = torch.tensor([1000.0, -1000.0, -1000.0])
     method = method_options(BASE | {"loss": "sigmoid" if several else "softmax"})
-    assert float(score(method, rows, weights).values) == 2
+    assert float(score_heads(method, rows, weights).values) == 2
 
 
 def test_only_the_best_trial_leaves() -> None:
@@ -279,7 +281,7 @@ def test_the_score_has_the_noise_that_is_priced(monkeypatch: pytest.MonkeyPatch)
     fitted = fit_heads(method, data, plan, seeds)
     exact = int((data.labels == 0).sum())  # heads of zeros choose the first class
     errors = np.array([choice["score"] * N - exact for choice in fitted.chosen])
-    deviation = plan.mechanism("score").noise_multiplier
+    deviation = plan.find_mechanism("score").noise_multiplier
     assert abs(errors.mean()) < 4 * deviation / 20
     assert errors.std() == pytest.approx(deviation, rel=0.15)
 
@@ -310,7 +312,7 @@ def test_one_row_changes_the_score_by_at_most_one(
         data = TrainingSet(torch.from_numpy(features[keep]), torch.from_numpy(labels[keep]), K)
         spec = method_options({"head": "sgd"}).normalize
         releases: Any = None
-        counts = score(method, normalise(data, spec, releases), weights)
+        counts = score_heads(method, normalise_rows(data, spec, releases), weights)
         values: np.ndarray = counts.values[:, 0].numpy()
         return values
 
@@ -326,13 +328,13 @@ def test_the_score_of_several_labels_prefers_better_probabilities() -> None:
     labels = torch.tensor([[1, 0, 0], [0, 0, 0], [0, 1, 0]], dtype=torch.uint8)
     data = TrainingSet(torch.eye(3), labels, 3)
     releases: Any = None
-    rows = normalise(data, method_options({"head": "sgd"}).normalize, releases)
+    rows = normalise_rows(data, method_options({"head": "sgd"}).normalize, releases)
     nothing = torch.zeros(3, 4)
     nothing[:, -1] = -1.0
     right = nothing.clone()
     right[:, :3] = 2.0 * labels.T.to(torch.float32)
     method: Any = SimpleNamespace(link="sigmoid")
-    low, high = score(method, rows, torch.stack([nothing, right])).values[:, 0].tolist()
+    low, high = score_heads(method, rows, torch.stack([nothing, right])).values[:, 0].tolist()
     # No label is above a half in the one head, so that both get 7 of 9 right or more.
     assert low < high - 0.1
     expected = 3 - (7 * (1 / (1 + math.e)) ** 2 + 2 * (1 / (1 + math.exp(-1))) ** 2) / 3
@@ -347,15 +349,15 @@ def test_draws_cover_the_space() -> None:
         },
         trials=1000,
     )
-    selection = replace(method.selection(N), shape=math.inf)
+    selection = replace(method.priced_selection(N), shape=math.inf)
     trials = draw_trials(method, selection, 0, SEEDS[0], SEEDED)
     logs = np.log10([trial.values["learning_rate"] for trial in trials])
     assert logs.mean() == pytest.approx(-1, abs=0.1)
     assert logs.std() == pytest.approx(2 / math.sqrt(12), rel=0.1)
     norms = [trial.values["max_grad_norm"] for trial in trials]
     assert min(norms.count(norm) for norm in (0.5, 1.0, 2.0)) > 250
-    assert Range(low=1, high=3).at(0.5) == 2.0
-    assert Range(low=0.1, high=0.3).at(1.0) == 0.3
+    assert Range(low=1, high=3).value_at(0.5) == 2.0
+    assert Range(low=0.1, high=0.3).value_at(1.0) == 0.3
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dpprobe.errors import DataError
 from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import Centred, Channels, Normalisation
-from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
@@ -31,7 +31,7 @@ NORMALISATIONS = {"centred": Centred(), "channels": CHANNELS}
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=200))
 def test_a_unit_s_weights_sum_to_at_most_one(codes: list[int]) -> None:
-    units = Units.of([str(code) for code in codes])
+    units = Units.number_units([str(code) for code in codes])
     assert units.count == len(set(codes))
     assert sorted(units.members.tolist()) == list(range(len(codes)))
     for code in range(units.count):
@@ -45,12 +45,12 @@ def test_a_unit_s_weights_sum_to_at_most_one(codes: list[int]) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 7, 41, 49, 107, 1000, 99_991])
 def test_the_weight_of_one_row_of_many_is_not_rounded_up(size: int) -> None:
-    (weight,) = set(Units.of(["a"] * size).weights.tolist())
+    (weight,) = set(Units.number_units(["a"] * size).weights.tolist())
     assert weight * size <= 1 < float(np.nextafter(np.float32(weight), np.float32(1))) * size
 
 
 def test_batches_of_units_are_batches_of_their_rows() -> None:
-    units = Units.of(["b", "a", "b", "c", "a", "b"])
+    units = Units.number_units(["b", "a", "b", "c", "a", "b"])
     chosen = np.array([1, 0, 2, 1])
     rows, sizes = units.rows_of(chosen, np.array([2, 0, 1, 1]))
     assert sizes.tolist() == [5, 0, 1, 3]
@@ -62,7 +62,10 @@ def test_batches_of_units_are_batches_of_their_rows() -> None:
 def test_units_are_of_the_set_s_rows() -> None:
     with pytest.raises(DataError, match="units: of 2 rows; 3 are needed"):
         TrainingSet(
-            torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), 2, units=Units.of(list("ab"))
+            torch.ones(3, 2),
+            torch.zeros(3, dtype=torch.int64),
+            2,
+            units=Units.number_units(list("ab")),
         )
 
 
@@ -71,7 +74,7 @@ class Watched(Releases):
 
     def __init__(self, spec: Normalisation, n: int) -> None:
         plan = Plan(
-            mechanisms=spec.releases(n),
+            mechanisms=spec.list_releases(n),
             n=n,
             epsilon=1.0,
             delta=1e-5,
@@ -81,8 +84,8 @@ class Watched(Releases):
         super().__init__(plan, [1], CPU)
         self.sums: dict[str, torch.Tensor] = {}
 
-    def gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
-        self.count(name, 1)
+    def release_gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
+        self.count_releases(name, 1)
         self.sums[name] = sums.values[0]
         return torch.full_like(sums.values, 0.1)  # the same of every dataset
 
@@ -94,15 +97,15 @@ def rows_of(seed: int, count: int, scale: float = 1.0) -> torch.Tensor:
 
 def sums(rows: torch.Tensor, names: list[str], spec: Normalisation) -> dict[str, torch.Tensor]:
     labels = torch.arange(len(rows)) % 2
-    data = TrainingSet(rows.clone(), labels, 2, units=Units.of(names))
+    data = TrainingSet(rows.clone(), labels, 2, units=Units.number_units(names))
     watched = Watched(spec, data.n)
-    normalise(data, spec, watched)
-    watched.check()
+    normalise_rows(data, spec, watched)
+    watched.check_counts()
     return watched.sums
 
 
 def bounds(spec: Normalisation) -> dict[str, float]:
-    return {item.name: item.sensitivity for item in spec.releases(10)}
+    return {item.name: item.sensitivity for item in spec.list_releases(10)}
 
 
 @pytest.mark.parametrize("kind", NORMALISATIONS)
@@ -155,9 +158,9 @@ def test_the_score_of_a_search_counts_patients(several: bool) -> None:
     def scored(change: Callable[[torch.Tensor], None]) -> torch.Tensor:
         changed = labels.clone()
         change(changed)
-        data = TrainingSet(rows.clone(), changed, 3, units=Units.of(names))
+        data = TrainingSet(rows.clone(), changed, 3, units=Units.number_units(names))
         rows_of_data = Rows(data, Transform(options.normalize))
-        return tuned.score(options, rows_of_data, weights).values[:, 0]
+        return tuned.score_heads(options, rows_of_data, weights).values[:, 0]
 
     def another(changed: torch.Tensor) -> None:
         changed[9:] = 1 - changed[9:] if several else (changed[9:] + 1) % 3

@@ -17,7 +17,7 @@ from dpprobe.heads import feature_covariance, momentum
 from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import CENTRE, SECOND_MOMENT, Whitened
-from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -34,7 +34,7 @@ SPEC = Whitened()
 def plan(options: Any, n: int, *, noise: float) -> Plan:
     epsilon = 1.0 if noise else math.inf
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in options.mechanisms(n)),
+        mechanisms=tuple(item.scale_noise(noise) for item in options.list_mechanisms(n)),
         n=n,
         epsilon=epsilon,
         delta=1e-5,
@@ -60,31 +60,31 @@ class Watched(Releases):
         super().__init__(plan(options, n, noise=1.0), [1], CPU)
         self.sums: dict[str, torch.Tensor] = {}
 
-    def gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
+    def release_gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
         self.sums[name] = sums.values
         if name == CENTRE:
-            self.count(name, 1)
+            self.count_releases(name, 1)
             return torch.full((1, D), 0.2 * N, dtype=torch.float64)
-        return super().gaussian(name, sums)
+        return super().release_gaussian(name, sums)
 
-    def symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
+    def release_symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
         self.sums[name] = sums.values
-        return super().symmetric(name, sums, counted=counted)
+        return super().release_symmetric(name, sums, counted=counted)
 
 
 def second_moment(rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     releases = Watched(momentum.Options(normalize=SPEC), len(rows))
-    normalise(TrainingSet(rows.clone(), labels, K), SPEC, releases)
+    normalise_rows(TrainingSet(rows.clone(), labels, K), SPEC, releases)
     return releases.sums[SECOND_MOMENT][0]
 
 
 def test_the_budget_is_split_as_the_shares_say() -> None:
     options = momentum.Options(normalize=SPEC)
-    cost = {item.name: item.count / item.noise_multiplier**2 for item in options.mechanisms(N)}
+    cost = {item.name: item.count / item.noise_multiplier**2 for item in options.list_mechanisms(N)}
     total = sum(cost.values())
     shares = {name: value / total for name, value in cost.items()}
     assert shares == pytest.approx({CENTRE: 0.042, SECOND_MOMENT: 0.098, "gradients": 0.86})
-    assert {item.sensitivity for item in SPEC.releases(N)} == {1.0}
+    assert {item.sensitivity for item in SPEC.list_releases(N)} == {1.0}
 
 
 @pytest.mark.parametrize("value", [1.0, 1e-12, 1e12, 0.0, math.nan, math.inf, 1e19])
@@ -103,12 +103,12 @@ def test_one_row_moves_the_second_moment_by_at_most_one(value: float) -> None:
 
 def test_a_unit_of_several_rows_moves_it_by_at_most_one() -> None:
     rows, labels = features()
-    units = Units.of([str(row // 4) for row in range(N)])
+    units = Units.number_units([str(row // 4) for row in range(N)])
     options = momentum.Options(normalize=SPEC)
 
     def summed(data: torch.Tensor) -> torch.Tensor:
         releases = Watched(options, units.count)
-        normalise(TrainingSet(data.clone(), labels, K, units=units), SPEC, releases)
+        normalise_rows(TrainingSet(data.clone(), labels, K, units=units), SPEC, releases)
         return releases.sums[SECOND_MOMENT][0]
 
     without = rows.clone()
@@ -123,9 +123,9 @@ def test_the_noise_is_what_was_priced() -> None:
     draws = []
     for seed in range(200):
         releases = Releases(plan(options, N, noise=1.0), [seed], CPU)
-        draws.append(releases.symmetric(SECOND_MOMENT, nothing)[0])
+        draws.append(releases.release_symmetric(SECOND_MOMENT, nothing)[0])
     noise = torch.stack(draws)
-    deviation = releases.deviation(SECOND_MOMENT)
+    deviation = releases.noise_deviation(SECOND_MOMENT)
     diagonal = noise.diagonal(dim1=1, dim2=2)
     above = noise[:, *torch.triu_indices(D, D, 1)]
     assert float(diagonal.std()) == pytest.approx(deviation, rel=0.05)
@@ -134,7 +134,7 @@ def test_the_noise_is_what_was_priced() -> None:
 
 def whitened(noise: float, data: TrainingSet, spec: Whitened = SPEC) -> Rows:
     options = momentum.Options(normalize=spec)
-    return normalise(data, spec, Releases(plan(options, data.n, noise=noise), [1], CPU))
+    return normalise_rows(data, spec, Releases(plan(options, data.n, noise=noise), [1], CPU))
 
 
 def test_rows_are_unit_rows_and_bad_ones_contribute_nothing() -> None:
@@ -144,7 +144,7 @@ def test_rows_are_unit_rows_and_bad_ones_contribute_nothing() -> None:
     assert out.lengths[3] == out.lengths[4] == math.inf
     usable = out.lengths.isfinite()
     assert float(out.lengths[usable].max()) <= 1 + 1e-6
-    blocks = torch.cat([block.features for block in out.blocks()])
+    blocks = torch.cat([block.features for block in out.read_blocks()])
     assert not blocks[[3, 4]].any()
     assert blocks.isfinite().all()
 
@@ -152,7 +152,7 @@ def test_rows_are_unit_rows_and_bad_ones_contribute_nothing() -> None:
 def test_without_noise_and_with_a_half_rows_are_white() -> None:
     rows, labels = features(20_000)
     out = whitened(0.0, TrainingSet(rows, labels, K), Whitened(exponent=0.5))
-    z = torch.cat([block.features for block in out.blocks()]).double()
+    z = torch.cat([block.features for block in out.read_blocks()]).double()
     values = torch.linalg.eigvalsh(z.T @ z / len(z) * D)
     assert float(values[-1] / values[0]) < 2.5
     plain = torch.linalg.eigvalsh(torch.cov(rows.double().T))
@@ -170,11 +170,13 @@ def test_noise_alone_leaves_rows_as_they_are() -> None:
 
 def test_a_row_is_mapped_by_itself_wherever_it_stands() -> None:
     rows, labels = features(3000)
-    first = torch.cat([b.features for b in whitened(1.0, TrainingSet(rows, labels, K)).blocks()])
+    first = torch.cat(
+        [b.features for b in whitened(1.0, TrainingSet(rows, labels, K)).read_blocks()]
+    )
     order = torch.randperm(3000, generator=torch.Generator().manual_seed(1))
     # the sums are exact, so that another order releases the same numbers
     data = TrainingSet(rows[order].clone(), labels[order], K)
-    second = torch.cat([block.features for block in whitened(1.0, data).blocks()])
+    second = torch.cat([block.features for block in whitened(1.0, data).read_blocks()])
     assert torch.equal(first[order], second)
 
 
@@ -185,7 +187,7 @@ class Stored:
         self._rows = rows
         self.rows, self.dimension = rows.shape
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         for start in range(0, self.rows, min(rows, 97)):
             yield start, self._rows[start : start + min(rows, 97)].copy()
 
@@ -209,7 +211,7 @@ def test_heads_are_for_rows_as_they_are() -> None:
     generator = torch.Generator().manual_seed(5)
     heads = torch.randn(K, D + 1, generator=generator)
     heads[:, -1] = 0
-    z = torch.cat([block.features for block in out.blocks()])
+    z = torch.cat([block.features for block in out.read_blocks()])
     on_z = z @ heads[:, :-1].T
     on_x = out.scoring(rows.clone()) @ out.scored_weights(heads)[:, :-1].T
     lengths = (on_x / on_z).median(dim=1, keepdim=True).values

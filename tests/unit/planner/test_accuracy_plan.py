@@ -33,9 +33,9 @@ def test_a_plan_has_more_images_and_more_budget() -> None:
 
 def test_accuracy_lies_between_chance_and_ceiling_as_the_share_says() -> None:
     kept = replace(predict(SETTING), low=-0.1, expected=0.5, high=1.2)
-    values = kept.accuracy(chance=0.25, ceiling=0.85)
+    values = kept.predict_accuracy(chance=0.25, ceiling=0.85)
     assert values == pytest.approx((0.19, 0.55, 0.97))
-    assert replace(kept, high=3.0).accuracy(chance=0.25, ceiling=0.85)[2] == 1.0
+    assert replace(kept, high=3.0).predict_accuracy(chance=0.25, ceiling=0.85)[2] == 1.0
 
 
 def test_the_loss_falls_under_5_points_before_it_falls_under_2() -> None:
@@ -43,7 +43,9 @@ def test_the_loss_falls_under_5_points_before_it_falls_under_2() -> None:
     five, two = plan.n_within[5], plan.n_within[2]
     assert five is not None
     assert two is None or five < two
-    loss = 100 * (0.82 - predict(SETTING.with_n(five)).accuracy(chance=0.25, ceiling=0.82)[1])
+    loss = 100 * (
+        0.82 - predict(SETTING.with_n(five)).predict_accuracy(chance=0.25, ceiling=0.82)[1]
+    )
     assert loss == pytest.approx(5.0, abs=0.05)
 
 

@@ -40,18 +40,18 @@ def test_the_law_rises() -> None:
 def test_shares_between_knots_are_between_theirs() -> None:
     law = read_curves().law
     middle = (law.signals[3] + law.signals[4]) / 2
-    low, expected, high = law.shares(middle)
+    low, expected, high = law.shares_at(middle)
     assert expected == pytest.approx((law.expected[3] + law.expected[4]) / 2)
     assert low <= expected <= high
-    assert law.shares(-100.0) == (law.low[0], law.expected[0], law.high[0])
-    assert law.shares(100.0) == (law.low[-1], law.expected[-1], law.high[-1])
+    assert law.shares_at(-100.0) == (law.low[0], law.expected[0], law.high[0])
+    assert law.shares_at(100.0) == (law.low[-1], law.expected[-1], law.high[-1])
 
 
 def test_a_signal_has_the_share_that_it_was_asked_for() -> None:
     law = read_curves().law
     signal = law.signal_of(law.expected, 0.5)
     assert signal is not None
-    assert law.shares(signal)[1] == pytest.approx(0.5)
+    assert law.shares_at(signal)[1] == pytest.approx(0.5)
     assert law.signal_of(law.expected, 2.0) is None
     assert law.signal_of(law.expected, -2.0) == law.signals[0]
 
@@ -94,9 +94,9 @@ def _within(stored: Curves, source: str) -> float:
 
 
 def test_ceilings_are_of_the_nearest_number_of_classes() -> None:
-    low, middle, high = read_curves().ceilings(2)
+    low, middle, high = read_curves().choose_ceilings(2)
     assert 0.5 < low <= middle <= high <= 1
-    assert not math.isnan(read_curves().ceilings(3)[0])
+    assert not math.isnan(read_curves().choose_ceilings(3)[0])
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"format": "another"}'])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpprobe.planner.accuracy_plan import make_plan
-from dpprobe.planner.plan_text import plan_in_words, rounded, span, too_few_warning
+from dpprobe.planner.plan_text import format_span, plan_in_words, round_count, too_few_warning
 from dpprobe.planner.predicted_accuracy import Setting
 
 SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
@@ -53,5 +53,5 @@ def test_more_classes_than_were_measured_are_a_guess() -> None:
 
 
 def test_numbers_are_short() -> None:
-    assert [rounded(n) for n in (7, 99, 101, 2345, 120_001)] == [7, 99, 110, 2400, 130_000]
-    assert span((0.551, 0.62, 0.7)) == "62 (55 to 70) %"
+    assert [round_count(n) for n in (7, 99, 101, 2345, 120_001)] == [7, 99, 110, 2400, 130_000]
+    assert format_span((0.551, 0.62, 0.7)) == "62 (55 to 70) %"

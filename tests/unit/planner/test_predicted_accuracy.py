@@ -86,10 +86,10 @@ def test_sixty_images_of_ten_classes_are_too_few_and_fifty_thousand_are_not() ->
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        replace(SETTING, **changes).check()
+        replace(SETTING, **changes).check_ranges()
 
 
 def test_all_faults_come_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        replace(SETTING, n=1, epsilon=0.0).check()
+        replace(SETTING, n=1, epsilon=0.0).check_ranges()
     assert len(str(caught.value).splitlines()) == 2

@@ -50,12 +50,12 @@ GOLDEN = [
 def test_golden_sampled(
     rate: float, steps: int, epsilon: float, pld: float, prv: float, rdp: float
 ) -> None:
-    loose = accountants.epsilon([gaussians(rdp, rate, steps)], DELTA, "rdp")
+    loose = accountants.compute_epsilon([gaussians(rdp, rate, steps)], DELTA, "rdp")
     assert loose == pytest.approx(epsilon, rel=4e-3)
-    ours = accountants.epsilon([gaussians(pld, rate, steps)], DELTA, "pld")
+    ours = accountants.compute_epsilon([gaussians(pld, rate, steps)], DELTA, "pld")
     assert ours == pytest.approx(epsilon, rel=2e-3)
     # The other code base's answer at its own multiplier, priced by ours: never above its own.
-    other = accountants.epsilon([gaussians(prv, rate, steps)], DELTA, "pld")
+    other = accountants.compute_epsilon([gaussians(prv, rate, steps)], DELTA, "pld")
     assert 0.97 * epsilon < other <= epsilon * (1 + 1e-3)
 
 
@@ -72,8 +72,10 @@ def test_golden_sampled(
     ],
 )
 def test_golden_full_batch(epsilon: float, noise: float, rdp: float) -> None:
-    assert accountants.epsilon([gaussians(rdp)], DELTA, "rdp") == pytest.approx(epsilon, rel=2e-3)
-    assert accountants.epsilon([gaussians(noise)], DELTA, "gaussian") == pytest.approx(
+    assert accountants.compute_epsilon([gaussians(rdp)], DELTA, "rdp") == pytest.approx(
+        epsilon, rel=2e-3
+    )
+    assert accountants.compute_epsilon([gaussians(noise)], DELTA, "gaussian") == pytest.approx(
         epsilon, rel=2e-3
     )
 
@@ -95,7 +97,7 @@ def full_batch_noise(epsilon: float, delta: float = DELTA) -> float:
     """The multiplier at which one unsampled release costs this epsilon."""
 
     def price(noise: float) -> float:
-        return accountants.epsilon([gaussians(noise)], delta, "gaussian")
+        return accountants.compute_epsilon([gaussians(noise)], delta, "gaussian")
 
     return find_factor(price, epsilon, what="test", tolerance=1e-3)[0]
 
@@ -108,9 +110,9 @@ def test_unsampled_prices_agree_with_a_second_library_and_with_quadrature(
     """On a grid: the exact price, the definition integrated, dp-accounting's PLD, Opacus's PRV."""
     noise = math.sqrt(3) * full_batch_noise(epsilon, delta)
     composition = [gaussians(noise, count=3)]
-    exact = accountants.epsilon(composition, delta, "gaussian")
+    exact = accountants.compute_epsilon(composition, delta, "gaussian")
     assert gaussian_delta(math.sqrt(3) / noise, exact) == pytest.approx(delta, rel=1e-6)
-    answers, _ = accountants.checks(composition, delta, "pld")
+    answers, _ = accountants.check_epsilons(composition, delta, "pld")
     pld, rdp, prv = answers.values()
     assert pld is not None and rdp is not None  # noqa: PT018
     assert exact * (1 - 1e-9) <= pld <= exact * (1 + 1e-4)
@@ -134,9 +136,9 @@ def test_sampled_and_mixed_prices_agree_with_a_second_library(
 ) -> None:
     """On a grid: dp-accounting's PLD, Opacus's PRV within its error, and RDP above both."""
     composition = mixed(noise) if composed == "mixed" else [gaussians(noise, RATE, STEPS)]
-    pld = accountants.epsilon(composition, delta, "pld")
+    pld = accountants.compute_epsilon(composition, delta, "pld")
     assert pld == pytest.approx(epsilon, rel=0.01)
-    answers, notes = accountants.checks(composition, delta, "pld")
+    answers, notes = accountants.check_epsilons(composition, delta, "pld")
     rdp, prv = answers.values()
     assert rdp is not None
     assert pld < rdp < 1.7 * pld
@@ -152,11 +154,11 @@ def test_sampled_and_mixed_prices_agree_with_a_second_library(
 def test_one_sampled_release_beside_an_unsampled_one_is_what_the_definition_says(
     noise: float,
 ) -> None:
-    pld = accountants.epsilon(mixed(noise, 0.1, 1), DELTA, "pld")
+    pld = accountants.compute_epsilon(mixed(noise, 0.1, 1), DELTA, "pld")
     exact = mixed_delta(1 / (8 * noise), noise, 0.1, pld)
     assert exact <= DELTA * (1 + 1e-4)
     assert mixed_delta(1 / (8 * noise), noise, 0.1, pld * 0.998) > DELTA
-    alone = accountants.epsilon([gaussians(noise, 0.1)], DELTA, "pld")
+    alone = accountants.compute_epsilon([gaussians(noise, 0.1)], DELTA, "pld")
     assert sampled_delta(noise, 0.1, alone) == pytest.approx(DELTA, rel=2e-3)
 
 
@@ -170,7 +172,9 @@ def test_the_gdp_accountant_underestimates() -> None:
             unsafe.history = [(noise, rate, steps)]
             assert unsafe.get_epsilon(DELTA) == pytest.approx(promised, rel=1e-3)
         steps_of_it = [gaussians(noise, rate, steps)]
-        assert accountants.epsilon(steps_of_it, DELTA, "pld") == pytest.approx(real, rel=5e-3)
+        assert accountants.compute_epsilon(steps_of_it, DELTA, "pld") == pytest.approx(
+            real, rel=5e-3
+        )
         # So does the one that a search starts from: it is never what is promised.
         assert accountants.central_limit_epsilon(steps_of_it, DELTA) < 0.97 * real
 
@@ -178,7 +182,7 @@ def test_the_gdp_accountant_underestimates() -> None:
 def test_the_classical_formula_fails_far_above_epsilon_one() -> None:
     def real(epsilon: float) -> float:
         noise = math.sqrt(2 * math.log(1.25 / DELTA)) / epsilon
-        return accountants.epsilon([gaussians(noise)], DELTA, "gaussian")
+        return accountants.compute_epsilon([gaussians(noise)], DELTA, "gaussian")
 
     assert real(1.0) < 0.76  # valid, and wasteful
     assert real(10.0) > 10.3
@@ -187,7 +191,7 @@ def test_the_classical_formula_fails_far_above_epsilon_one() -> None:
 
 def test_other_accountants_waste_or_refuse_small_budgets() -> None:
     noise = full_batch_noise(0.05)
-    exact = accountants.epsilon([gaussians(noise)], DELTA, "gaussian")
+    exact = accountants.compute_epsilon([gaussians(noise)], DELTA, "gaussian")
     default = PRVAccountant()
     default.history = [(noise, 1.0, 1)]
     with warnings.catch_warnings():
@@ -198,12 +202,13 @@ def test_other_accountants_waste_or_refuse_small_budgets() -> None:
                 target_epsilon=0.1, target_delta=DELTA, sample_rate=1.0, steps=1, accountant="rdp"
             )
     (answer,) = (
-        value for name, value in accountants.checks([gaussians(noise)], DELTA, "pld")[0].items()
+        value for name, value in accountants.check_epsilons([gaussians(noise)], DELTA,
+        "pld")[0].items()
         if name.startswith("prv")
     )  # fmt: skip
     assert answer is not None
     assert answer < 1.05 * exact
-    assert exact < accountants.epsilon([gaussians(noise)], DELTA, "rdp") < 1.2 * exact
+    assert exact < accountants.compute_epsilon([gaussians(noise)], DELTA, "rdp") < 1.2 * exact
 
 
 @given(mu=st.floats(0.003, 12), epsilon=st.floats(0.0, 60.0))
@@ -231,26 +236,28 @@ def test_exact_epsilon_inverts_delta_from_above(mu: float, exponent: float) -> N
 
 
 def test_unsampled_steps_are_one_release_of_less_noise() -> None:
-    many = accountants.epsilon([gaussians(20.0, count=25)], DELTA, "pld")
-    assert many == pytest.approx(accountants.epsilon([gaussians(4.0)], DELTA, "pld"), rel=1e-12)
+    many = accountants.compute_epsilon([gaussians(20.0, count=25)], DELTA, "pld")
+    assert many == pytest.approx(
+        accountants.compute_epsilon([gaussians(4.0)], DELTA, "pld"), rel=1e-12
+    )
     parts = [gaussians(5.0, name="a"), gaussians(12.0, count=3, name="b")]
     whole = gaussians((1 / 25 + 3 / 144) ** -0.5)
-    assert accountants.epsilon(parts, DELTA, "pld") == pytest.approx(
-        accountants.epsilon([whole], DELTA, "pld"), rel=1e-12
+    assert accountants.compute_epsilon(parts, DELTA, "pld") == pytest.approx(
+        accountants.compute_epsilon([whole], DELTA, "pld"), rel=1e-12
     )
-    assert accountants.resolve(parts, "pld") == "gaussian"
+    assert accountants.resolve_accountant(parts, "pld") == "gaussian"
 
 
 @pytest.mark.parametrize("noise", [30.0, 3.7, 0.6, 0.25])
 def test_pld_and_prv_bound_the_exact_price_closely(noise: float) -> None:
-    exact = accountants.epsilon([gaussians(noise)], DELTA, "pld")
-    answers, notes = accountants.checks([gaussians(noise)], DELTA, "pld")
+    exact = accountants.compute_epsilon([gaussians(noise)], DELTA, "pld")
+    answers, notes = accountants.check_epsilons([gaussians(noise)], DELTA, "pld")
     assert len(answers) == 3
     assert not notes
     for name, answer in answers.items():
         assert answer is not None
         assert exact * (1 - 1e-6) <= answer <= exact * 1.15 + 2.1e-3, name
-    loose = accountants.epsilon([gaussians(noise)], DELTA, "rdp")
+    loose = accountants.compute_epsilon([gaussians(noise)], DELTA, "rdp")
     assert loose > exact
 
 
@@ -260,21 +267,21 @@ def test_pld_and_prv_bound_the_exact_price_closely(noise: float) -> None:
 @pytest.mark.parametrize("delta", [1e-5, SMALLEST_DELTA])
 def test_sampling_all_but_all_is_the_exact_price(noise: float, steps: int, delta: float) -> None:
     """As the rate goes to 1, the sampled accountants must not fall below exact mu-GDP."""
-    exact = accountants.epsilon([gaussians(noise, 1.0, steps)], delta, "gaussian")
+    exact = accountants.compute_epsilon([gaussians(noise, 1.0, steps)], delta, "gaussian")
     sampled = [gaussians(noise, 1 - 1e-12, steps)]
-    pld = accountants.epsilon(sampled, delta, "pld")
+    pld = accountants.compute_epsilon(sampled, delta, "pld")
     assert exact <= pld < exact * (1 + 2e-3)
-    assert pld < accountants.epsilon(sampled, delta, "rdp") < 1.15 * exact
+    assert pld < accountants.compute_epsilon(sampled, delta, "rdp") < 1.15 * exact
 
 
 def test_heads_together_cost_their_composition() -> None:
     one = [gaussians(3.73, 1.0, 5)]
-    exact = accountants.epsilon([gaussians(3.73, 1.0, 15)], DELTA, "gaussian")
-    assert accountants.together(one, DELTA, 3) == exact
+    exact = accountants.compute_epsilon([gaussians(3.73, 1.0, 15)], DELTA, "gaussian")
+    assert accountants.price_together(one, DELTA, 3) == exact
     mixed = [gaussians(8.0, name="a"), gaussians(1.0, 0.02, 500, name="b")]
     tripled = [gaussians(8.0, count=3, name="a"), gaussians(1.0, 0.02, 1500, name="b")]
-    tight = accountants.epsilon(tripled, DELTA, "pld")
-    assert tight < accountants.together(mixed, DELTA, 3) < 1.3 * tight
+    tight = accountants.compute_epsilon(tripled, DELTA, "pld")
+    assert tight < accountants.price_together(mixed, DELTA, 3) < 1.3 * tight
 
 
 def test_a_check_that_fails_is_noted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,18 +289,18 @@ def test_a_check_that_fails_is_noted_and_stops_nothing(monkeypatch: pytest.Monke
         raise ValueError("no such luck")
 
     monkeypatch.setattr(accountants, "_prv_epsilon", broken)
-    answers, notes = accountants.checks([gaussians(1.0, 0.1, 5)], DELTA, "pld")
+    answers, notes = accountants.check_epsilons([gaussians(1.0, 0.1, 5)], DELTA, "pld")
     (name,) = (name for name in answers if name.startswith("prv"))
     assert answers[name] is None
     assert "no such luck" in notes[name]
     monkeypatch.setattr(accountants, "_prv_epsilon", lambda *_: 3.037)
-    answers, notes = accountants.checks([gaussians(30.0)], DELTA, "pld")
+    answers, notes = accountants.check_epsilons([gaussians(30.0)], DELTA, "pld")
     assert answers[name] is None
     assert "exceeds the upper bound" in notes[name]
 
 
 def test_prv_is_left_out_where_its_error_would_be_the_answer() -> None:
-    answers, notes = accountants.checks([gaussians(1724.0)], DELTA, "pld")
+    answers, notes = accountants.check_epsilons([gaussians(1724.0)], DELTA, "pld")
     (name,) = notes
     assert answers[name] is None
     assert "too large for an epsilon of 0.0012" in notes[name]
@@ -301,21 +308,25 @@ def test_prv_is_left_out_where_its_error_would_be_the_answer() -> None:
 
 def test_mixed_composition_is_priced_as_a_whole() -> None:
     parts = [gaussians(8.0, name="covariance"), gaussians(1.5, 0.02, 500, name="gradients")]
-    pld = accountants.epsilon(parts, DELTA, "pld")
-    alone = [accountants.epsilon([part], DELTA, "pld") for part in parts]
-    assert max(alone) < pld < sum(accountants.epsilon([part], DELTA / 2, "pld") for part in parts)
+    pld = accountants.compute_epsilon(parts, DELTA, "pld")
+    alone = [accountants.compute_epsilon([part], DELTA, "pld") for part in parts]
+    assert (
+        max(alone)
+        < pld
+        < sum(accountants.compute_epsilon([part], DELTA / 2, "pld") for part in parts)
+    )
     # Releases on all rows are one Gaussian of the composite mu, however they are told apart.
     cut = [gaussians(8 * math.sqrt(2), name="a"), gaussians(16, count=2, name="b"), parts[1]]
-    assert accountants.epsilon(cut, DELTA, "pld") == pytest.approx(pld, rel=1e-12)
-    assert accountants.epsilon(cut, DELTA, "prv") == pytest.approx(
-        accountants.epsilon(parts, DELTA, "prv"), rel=1e-12
+    assert accountants.compute_epsilon(cut, DELTA, "pld") == pytest.approx(pld, rel=1e-12)
+    assert accountants.compute_epsilon(cut, DELTA, "prv") == pytest.approx(
+        accountants.compute_epsilon(parts, DELTA, "prv"), rel=1e-12
     )
 
 
 def test_a_finer_grid_only_tightens() -> None:
     composition = [gaussians(1.0, 0.02, 500)]
     coarse, fine = (
-        accountants.epsilon(composition, DELTA, "pld", interval=interval)
+        accountants.compute_epsilon(composition, DELTA, "pld", interval=interval)
         for interval in (1e-3, 1e-4)
     )
     assert 0.98 * coarse < fine <= coarse
@@ -331,35 +342,43 @@ def test_grid_follows_epsilon(epsilon: float, interval: float) -> None:
 
 def test_delta_is_the_inverse_of_epsilon() -> None:
     composition = [gaussians(3.0, count=2)]
-    epsilon = accountants.epsilon(composition, DELTA, "gaussian")
-    assert accountants.delta(composition, epsilon) == pytest.approx(DELTA, rel=1e-8)
+    epsilon = accountants.compute_epsilon(composition, DELTA, "gaussian")
+    assert accountants.compute_delta(composition, epsilon) == pytest.approx(DELTA, rel=1e-8)
     with pytest.raises(PrivacyError, match="samples its rows"):
-        accountants.delta([gaussians(1.0, 0.5)], 1.0)
+        accountants.compute_delta([gaussians(1.0, 0.5)], 1.0)
 
 
 def test_no_noise_costs_everything_and_nothing_costs_nothing() -> None:
     for accountant in ("pld", "rdp", "prv"):
-        assert accountants.epsilon([gaussians(0.0, 0.1, 5)], DELTA, accountant) == math.inf
-        assert accountants.epsilon([], DELTA, accountant) == 0
-    assert accountants.epsilon([gaussians(0.0)], DELTA, "pld") == math.inf
+        assert accountants.compute_epsilon([gaussians(0.0, 0.1, 5)], DELTA, accountant) == math.inf
+        assert accountants.compute_epsilon([], DELTA, accountant) == 0
+    assert accountants.compute_epsilon([gaussians(0.0)], DELTA, "pld") == math.inf
 
 
 def test_unsafe_or_unknown_accountants_are_refused() -> None:
     with pytest.raises(PrivacyError, match="accountant 'gdp'"):
-        accountants.epsilon([gaussians(1.0, 0.1, 5)], DELTA, "gdp")
+        accountants.compute_epsilon([gaussians(1.0, 0.1, 5)], DELTA, "gdp")
     with pytest.raises(PrivacyError, match="'g' samples its rows"):
-        accountants.epsilon([gaussians(1.0, 0.1, 5)], DELTA, "gaussian")
+        accountants.compute_epsilon([gaussians(1.0, 0.1, 5)], DELTA, "gaussian")
     with pytest.raises(PrivacyError, match="delta 0"):
-        accountants.epsilon([gaussians(1.0)], 0.0, "pld")
+        accountants.compute_epsilon([gaussians(1.0)], 0.0, "pld")
 
 
 def test_the_accountant_is_named_with_its_library() -> None:
-    assert accountants.describe([gaussians(1.0)], "pld") == "gaussian (exact mu-GDP)"
-    assert accountants.describe([gaussians(1.0, 0.5)], "pld").startswith("pld (dp-accounting 0.")
-    assert accountants.describe([gaussians(1.0)], "rdp").startswith("rdp (dp-accounting 0.")
+    assert accountants.describe_accountant([gaussians(1.0)], "pld") == "gaussian (exact mu-GDP)"
+    assert accountants.describe_accountant([gaussians(1.0, 0.5)], "pld").startswith(
+        "pld (dp-accounting 0."
+    )
+    assert accountants.describe_accountant([gaussians(1.0)], "rdp").startswith(
+        "rdp (dp-accounting 0."
+    )
     best = best_of(5, 1)
-    assert accountants.describe([gaussians(1.0)], "pld", best).endswith("profile of one run")
-    assert accountants.describe([gaussians(1.0)], "rdp", best).endswith("Renyi divergences")
+    assert accountants.describe_accountant([gaussians(1.0)], "pld", best).endswith(
+        "profile of one run"
+    )
+    assert accountants.describe_accountant([gaussians(1.0)], "rdp", best).endswith(
+        "Renyi divergences"
+    )
 
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5)])
@@ -372,10 +391,10 @@ def test_the_price_from_below_is_below(noise: float, rate: float) -> None:
 
 def test_the_price_from_below_of_other_compositions() -> None:
     parts = mixed(1.0)
-    upper = accountants.epsilon(parts, DELTA, "pld")
+    upper = accountants.compute_epsilon(parts, DELTA, "pld")
     assert 0.98 * upper < accountants.epsilon_below(parts, DELTA) < upper
     whole = [gaussians(2.0, count=3)]
-    exact = accountants.epsilon(whole, DELTA, "gaussian")
+    exact = accountants.compute_epsilon(whole, DELTA, "gaussian")
     assert exact * (1 - 1e-11) < accountants.epsilon_below(whole, DELTA) <= exact
     assert accountants.epsilon_below([gaussians(0.0, 0.1)], DELTA) == math.inf
     assert accountants.epsilon_below([], DELTA) == 0

@@ -21,7 +21,7 @@ def noise_of(epsilon: float) -> float:
     low, high = 1e-3, 1e3
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        if accountants.epsilon([gaussians(middle, 1.0, 1)], DELTA, "pld") > epsilon:
+        if accountants.compute_epsilon([gaussians(middle, 1.0, 1)], DELTA, "pld") > epsilon:
             low = middle
         else:
             high = middle
@@ -67,7 +67,7 @@ def test_a_sampled_release_is_priced_as_the_mixture_it_is(
 @pytest.mark.parametrize("size", [2, 4])
 def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> None:
     mechanisms = [gaussians(6.0, rate, 20)]
-    alone = accountants.epsilon(mechanisms, DELTA, "pld")
+    alone = accountants.compute_epsilon(mechanisms, DELTA, "pld")
     together = DELTA * math.expm1(size * alone) / math.expm1(alone)
     exact = accountants.group_epsilon(mechanisms, together, size)
     assert exact <= size * alone * 1.02
@@ -97,7 +97,7 @@ def test_the_best_of_several_runs_costs_a_group_more_too(rate: float) -> None:
     ]
     assert prices == sorted(prices)
     assert prices[0] == pytest.approx(
-        accountants.epsilon([run], DELTA, "pld", selection=selection), rel=1e-6
+        accountants.compute_epsilon([run], DELTA, "pld", selection=selection), rel=1e-6
     )
     assert prices[1] > accountants.group_epsilon([run], DELTA, 2)
 

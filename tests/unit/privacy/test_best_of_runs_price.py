@@ -62,7 +62,7 @@ def test_the_price_bounds_every_order_of_a_finite_set(
     selection = best_of(*kind)
     run, other = (np.array(side) / sum(side) for side in zip(*weights, strict=True))
     profile = finite_profile(run, other)
-    price = best_bound(selection, profile, delta).epsilon(delta)
+    price = best_bound(selection, profile, delta).bound_epsilon(delta)
     for order in permutations(range(len(run))):
         places = list(order)
         assert exact_delta(selection, run[places], other[places], price) <= delta * (1 + 1e-6)
@@ -74,7 +74,7 @@ def test_the_price_of_a_finite_set_is_not_far_above_the_worst_order() -> None:
     run, other = np.array([0.9, 0.09, 0.01]), np.array([0.95, 0.049, 0.001])
     kind, delta = best_of(10, 1.0), 1e-5
     profile = finite_profile(run, other)
-    price = best_bound(kind, profile, delta).epsilon(delta)
+    price = best_bound(kind, profile, delta).bound_epsilon(delta)
     assert exact_delta(kind, run, other, 0.7 * price) > delta
 
 
@@ -83,7 +83,7 @@ def test_the_price_of_a_finite_set_is_not_far_above_the_worst_order() -> None:
 def test_the_price_bounds_the_best_of_gaussian_runs(mean: float, shape: float, mu: float) -> None:
     """Runs N(0, 1) and N(mu, 1), best is largest or smallest: densities integrated."""
     kind = best_of(mean, shape)
-    price = accountants.epsilon([gaussians(1 / mu)], DELTA, "pld", selection=kind)
+    price = accountants.compute_epsilon([gaussians(1 / mu)], DELTA, "pld", selection=kind)
     cells = np.linspace(-12, 12 + mu, 400_001)
     one, two = np.diff(ndtr(cells)), np.diff(ndtr(cells - mu))
     for order in (slice(None), slice(None, None, -1)):
@@ -120,7 +120,7 @@ def test_renyi_prices_agree_with_the_theorems(
 ) -> None:
     """dp-accounting's answer at its orders, and both theorems worked out here at many."""
     kind = best_of(mean, shape)
-    rdp = accountants.epsilon([gaussians(1 / mu)], delta, "rdp", selection=kind)
+    rdp = accountants.compute_epsilon([gaussians(1 / mu)], delta, "rdp", selection=kind)
     orders = 1 + np.geomspace(1e-2, 2e3, 4000)
     if math.isinf(shape):  # its delta-hat is a conversion of RDP, ours exact
         reference = converted(orders, theorem_six(orders, mu, kind), delta)
@@ -129,58 +129,58 @@ def test_renyi_prices_agree_with_the_theorems(
         reference = converted(orders, theorem_two(orders, mu**2 / 2, kind), delta)
         assert rdp == pytest.approx(reference, rel=0.04)
     # And the price that is used is tighter.
-    pld = accountants.epsilon([gaussians(1 / mu)], delta, "pld", selection=kind)
+    pld = accountants.compute_epsilon([gaussians(1 / mu)], delta, "pld", selection=kind)
     assert pld < reference * (1 + 1e-4 if math.isinf(shape) else 0.92)
-    single = accountants.epsilon([gaussians(1 / mu)], delta / mean, "pld")
+    single = accountants.compute_epsilon([gaussians(1 / mu)], delta / mean, "pld")
     assert pld > single
 
 
 def test_sampled_runs_are_priced_by_their_own_profile() -> None:
     kind = best_of(5, 1.0)
     almost = [gaussians(8.0, 1 - 1e-9, 20)]
-    exact = accountants.epsilon([gaussians(8.0, 1.0, 20)], DELTA, "pld", selection=kind)
-    assert accountants.epsilon(almost, DELTA, "pld", selection=kind) == pytest.approx(
+    exact = accountants.compute_epsilon([gaussians(8.0, 1.0, 20)], DELTA, "pld", selection=kind)
+    assert accountants.compute_epsilon(almost, DELTA, "pld", selection=kind) == pytest.approx(
         exact, rel=2e-3
     )
     sampled = [gaussians(1.0, 0.02, 200)]
-    pld = accountants.epsilon(sampled, DELTA, "pld", selection=kind)
-    rdp = accountants.epsilon(sampled, DELTA, "rdp", selection=kind)
-    assert accountants.epsilon(sampled, DELTA, "pld") < pld < 0.95 * rdp
+    pld = accountants.compute_epsilon(sampled, DELTA, "pld", selection=kind)
+    rdp = accountants.compute_epsilon(sampled, DELTA, "rdp", selection=kind)
+    assert accountants.compute_epsilon(sampled, DELTA, "pld") < pld < 0.95 * rdp
 
 
 def test_what_is_released_once_composes_with_the_selection() -> None:
     kind = best_of(5, 1.0)
     inside = [gaussians(4.0)]
-    alone = accountants.epsilon(inside, DELTA, "pld", selection=kind)
+    alone = accountants.compute_epsilon(inside, DELTA, "pld", selection=kind)
 
     def beside(noise: float) -> float:
         once = [gaussians(noise, name="centre"), *inside]
-        return accountants.epsilon(once, DELTA, "pld", selection=kind)
+        return accountants.compute_epsilon(once, DELTA, "pld", selection=kind)
 
     assert beside(1e4) == pytest.approx(alone, rel=1e-4)
     assert beside(1e4) >= alone * (1 - 1e-4)
     # Inside every run it costs more than once outside, and outside more than nothing.
     every = best_of(5, 1.0, "g", "centre")
-    within = accountants.epsilon(
+    within = accountants.compute_epsilon(
         [gaussians(8.0, name="centre"), *inside], DELTA, "pld", selection=every
     )
     assert alone < beside(8.0) < within
     # The other way to compose: Renyi divergences add.
     once = [gaussians(8.0, name="centre"), *inside]
-    assert beside(8.0) < accountants.epsilon(once, DELTA, "rdp", selection=kind)
+    assert beside(8.0) < accountants.compute_epsilon(once, DELTA, "rdp", selection=kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mu", [0.02, 0.4])
 def test_the_bound_gives_delta_at_its_epsilon(kind: tuple[float, float], mu: float) -> None:
     bound = best_bound(best_of(*kind), gaussian_profile(mu), DELTA)
-    price = bound.epsilon(DELTA)
+    price = bound.bound_epsilon(DELTA)
     deltas = [accountants.gaussian_log_delta(mu, abs(price - c)) for c in bound.offsets]
     exact = np.exp(deltas)
     before = bound.offsets > price
     exact[before] = 1 - np.exp(-(bound.offsets - price)[before]) * (1 - exact[before])
     assert bound.weights @ exact + bound.tail == pytest.approx(DELTA, rel=2e-3)
-    assert bound.delta(price) <= DELTA
+    assert bound.bound_delta(price) <= DELTA
     assert (bound.tail > 0) == (kind == (100, math.inf))
 
 
@@ -195,7 +195,7 @@ def weight(kind: Selection, z: np.ndarray) -> np.ndarray:
 def test_the_hinges_are_above_the_largest_line(kind: tuple[float, float], mu: float) -> None:
     """The bound's one claim about the runs: no z has w(z) - m w(T(z)) above the sum of hinges."""
     selection = best_of(*kind)
-    bound = best_of_runs_price._bound(selection, table_of(mu), 1.0, 0.0)
+    bound = best_of_runs_price._bound_profile(selection, table_of(mu), 1.0, 0.0)
     z = np.concatenate([np.geomspace(1e-12, 1e-3, 400), np.linspace(1e-3, 1, 2001)])
     heights, others = weight(selection, z), weight(selection, ndtr(ndtri(z) + mu))
     for offset in np.linspace(-1, 1.2 * bound.offsets[-1], 60):
@@ -221,7 +221,9 @@ def test_the_hinges_are_above_the_largest_line_where_all_lines_reach_one(
         epsilon=lambda delta: math.log((true - delta) / (1 - true)),
     )
     selection = best_of(*kind)
-    bound = best_of_runs_price._bound(selection, Table.of(profile, DELTA), 1.0, 0.0)
+    bound = best_of_runs_price._bound_profile(
+        selection, Table.tabulate_profile(profile, DELTA), 1.0, 0.0
+    )
     z = math.exp(-answer) * np.linspace(0.9, 1.1, 4001)
     worst = np.minimum(math.exp(answer) * z, 1 - math.exp(-answer) * (1 - z))
     heights, others = weight(selection, z), weight(selection, worst)
@@ -248,7 +250,7 @@ def test_the_price_is_not_above_that_of_one_point(
         ratios = (gamma + (1 - gamma) * worst) / (gamma + (1 - gamma) * z)
         offset = (kind[1] + 1) * math.log(float(ratios.max()))
     before = offset + accountants.gaussian_epsilon(mu, delta / mean)
-    price = best_bound(selection, gaussian_profile(mu), delta).epsilon(delta)
+    price = best_bound(selection, gaussian_profile(mu), delta).bound_epsilon(delta)
     assert price <= before * (1 + 2e-3)
     if mu < 1:
         assert price < 0.985 * before
@@ -264,7 +266,7 @@ def test_some_order_of_gaussian_runs_costs_nearly_the_price(
     With near 1 the price cannot be lowered; an order above the price would refute it.
     """
     selection = best_of(*kind)
-    price = accountants.epsilon([gaussians(1 / mu)], DELTA, "pld", selection=selection)
+    price = accountants.compute_epsilon([gaussians(1 / mu)], DELTA, "pld", selection=selection)
     edges = np.linspace(-8, 8 + mu, 2001)
     one, two = np.diff(ndtr(edges)), np.diff(ndtr(edges - mu))
     attained = 0.0
@@ -297,11 +299,11 @@ def test_the_best_run_has_the_probabilities_that_are_priced() -> None:
 
 
 def gaussian_profile(mu: float) -> Profile:
-    return accountants._profile([gaussians(1 / mu)], "gaussian", None)
+    return accountants._make_profile([gaussians(1 / mu)], "gaussian", None)
 
 
 def table_of(mu: float) -> Table:
-    return Table.of(gaussian_profile(mu), DELTA)
+    return Table.tabulate_profile(gaussian_profile(mu), DELTA)
 
 
 @pytest.mark.parametrize("mu", [0.01, 0.3, 3.0])
@@ -310,16 +312,16 @@ def test_a_table_is_above_the_profile_and_near_it(mu: float) -> None:
     table = table_of(mu)
     epsilons = np.linspace(-1.2, 1.2, 2501) * table.epsilons[-1]
     exact = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons) * ndtr(-mu / 2 - epsilons / mu)
-    assert (table.at(epsilons) >= exact - 1e-13).all()
+    assert (table.delta_at(epsilons) >= exact - 1e-13).all()
     inside = np.abs(epsilons) < 0.9 * table.epsilons[-1]
-    assert table.at(epsilons)[inside] == pytest.approx(exact[inside], rel=3e-3, abs=1e-12)
+    assert table.delta_at(epsilons)[inside] == pytest.approx(exact[inside], rel=3e-3, abs=1e-12)
 
 
 def test_a_bound_of_a_delta_that_is_not_reached_costs_nothing() -> None:
     table = table_of(0.01)
     bound = Bound(table, np.array([2.0]), np.array([0.0]), 0.0)
-    assert bound.epsilon(0.5) == 0.0
-    assert bound.epsilon(DELTA) == pytest.approx(
+    assert bound.bound_epsilon(0.5) == 0.0
+    assert bound.bound_epsilon(DELTA) == pytest.approx(
         accountants.gaussian_epsilon(0.01, DELTA / 2), rel=1e-3
     )
 
@@ -333,14 +335,14 @@ def test_the_composition_is_the_integral_over_the_first_release(mu: float, first
     """
     kind = best_of(5, 1.0)
     once = [gaussians(1 / first, name="centre"), gaussians(1 / mu)]
-    price = accountants.epsilon(once, DELTA, "pld", selection=kind)
+    price = accountants.compute_epsilon(once, DELTA, "pld", selection=kind)
     places = np.linspace(-8, 8, 4001)
     density = np.exp(-(places**2) / 2) / math.sqrt(2 * math.pi) * (places[1] - places[0])
     left = price - first**2 / 2 - first * places
-    profile = accountants._profile([gaussians(1 / mu)], "gaussian", None)
+    profile = accountants._make_profile([gaussians(1 / mu)], "gaussian", None)
     bound = best_bound(kind, profile, DELTA)
     at = np.linspace(0.0, np.abs(left).max(), 20_001)
-    positive = np.array([bound.delta(each) for each in at])
+    positive = np.array([bound.bound_delta(each) for each in at])
     positive = np.minimum.accumulate(np.minimum(positive, 1.0))
     x = np.concatenate([np.exp(-at[::-1]), np.exp(at)])
     y = np.concatenate([1 - np.exp(-at[::-1]) * (1 - positive[::-1]), positive])
@@ -357,13 +359,13 @@ def test_the_composition_is_the_integral_over_the_first_release(mu: float, first
 def test_all_heads_of_a_selection_together() -> None:
     kind = best_of(5, 1.0)
     one = [gaussians(9.0, name="centre"), gaussians(4.0)]
-    alone = accountants.epsilon(one, DELTA, "pld", selection=kind)
-    three = accountants.together(one, DELTA, 3, kind)
+    alone = accountants.compute_epsilon(one, DELTA, "pld", selection=kind)
+    three = accountants.price_together(one, DELTA, 3, kind)
     assert 1.5 * alone < three < 3 * alone
     assert three <= accountants._rdp_epsilon(one, DELTA, kind, times=3)
     sampled = [gaussians(1.0, 0.02, 200)]
-    alone = accountants.epsilon(sampled, DELTA, "rdp", selection=kind)
-    assert alone < accountants.together(sampled, DELTA, 3, kind) < 3 * alone
+    alone = accountants.compute_epsilon(sampled, DELTA, "rdp", selection=kind)
+    assert alone < accountants.price_together(sampled, DELTA, 3, kind) < 3 * alone
 
 
 @pytest.mark.parametrize("mean", [10, 100])
@@ -373,15 +375,15 @@ def test_all_heads_of_a_poisson_selection_together(mean: float) -> None:
     orders = 1 + np.geomspace(1e-2, 2e3, 4000)
     rdp = theorem_six(orders, mu, kind) + orders * once**2 / 2
     alone, three = (converted(orders, times * rdp, DELTA) for times in (1, 3))
-    assert accountants.epsilon(one, DELTA, "pld", selection=kind) <= alone * (1 + 1e-3)
-    together = accountants.together(one, DELTA, 3, kind)
+    assert accountants.compute_epsilon(one, DELTA, "pld", selection=kind) <= alone * (1 + 1e-3)
+    together = accountants.price_together(one, DELTA, 3, kind)
     assert together == pytest.approx(three, rel=1e-3) or 1.5 * alone < together < three
 
 
 def test_checks_of_a_selection() -> None:
-    answers, notes = accountants.checks([gaussians(4.0)], DELTA, "pld", best_of(5, 1.0))
+    answers, notes = accountants.check_epsilons([gaussians(4.0)], DELTA, "pld", best_of(5, 1.0))
     pld, rdp, prv = answers.values()
-    exact = accountants.epsilon([gaussians(4.0)], DELTA, "pld", selection=best_of(5, 1.0))
+    exact = accountants.compute_epsilon([gaussians(4.0)], DELTA, "pld", selection=best_of(5, 1.0))
     assert pld == pytest.approx(exact, rel=1e-3)
     assert rdp is not None
     assert rdp > exact
@@ -390,7 +392,7 @@ def test_checks_of_a_selection() -> None:
         "Opacus cannot price repeated runs of which the best is released"
     ]
     with pytest.raises(PrivacyError, match="cannot price"):
-        accountants.epsilon([gaussians(4.0)], DELTA, "prv", selection=best_of(5, 1.0))
+        accountants.compute_epsilon([gaussians(4.0)], DELTA, "prv", selection=best_of(5, 1.0))
 
 
 def test_a_convex_minorant() -> None:

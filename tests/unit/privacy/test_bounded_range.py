@@ -18,9 +18,9 @@ from opacus.accountants.analysis.prv import (
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, bounded_range
-from dpprobe.privacy.calibration import calibrate, price, second_opinions
+from dpprobe.privacy.calibration import calibrate, price_plan, second_opinions
 from dpprobe.privacy.plan import EXPONENTIAL, Mechanism, Plan, split_budget
-from dpprobe.privacy.trade_off import allowed
+from dpprobe.privacy.trade_off import bound_attacks
 
 ETAS = (0.05, 0.5, 1.0, 4.0, 20.0)
 
@@ -51,7 +51,7 @@ def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
 def test_no_exponential_mechanism_costs_more_and_one_costs_as_much(eta: float) -> None:
     """All changes of 0, 1/2 and 1 of four candidates' scores, and the worst of two candidates."""
     epsilons = np.linspace(-eta, eta, 21)
-    bounds = bounded_range.deltas(eta, epsilons)
+    bounds = bounded_range.range_deltas(eta, epsilons)
     generator = np.random.default_rng(0)
     for change in itertools.product((0.0, 0.5, 1.0), repeat=4):
         scores = generator.normal(size=4) * 2
@@ -75,17 +75,19 @@ def test_a_factor_of_two_where_scores_move_both_ways() -> None:
     change, eta = np.array([1.0, -1.0, 0.0]), 1.0
     p, q = law(change, eta), law(np.zeros(3), eta)
     assert np.ptp(np.log(p / q)) == pytest.approx(2 * eta)
-    assert hockey_stick(p, q, 0.2) > bounded_range.deltas(eta, np.array([0.2]))[0]
+    assert hockey_stick(p, q, 0.2) > bounded_range.range_deltas(eta, np.array([0.2]))[0]
 
 
 @pytest.mark.parametrize("eta", ETAS)
 @pytest.mark.parametrize("delta", [1e-10, 1e-5, 1e-2])
 def test_one_release_is_exact_and_its_library_price_is_just_above(eta: float, delta: float) -> None:
-    exact = bounded_range.epsilon(eta, delta)
+    exact = bounded_range.range_epsilon(eta, delta)
     assert exact <= eta
     if exact > 0:
-        assert bounded_range.deltas(eta, np.array([exact]))[0] == pytest.approx(delta, rel=1e-4)
-    loss = bounded_range.loss(eta, accountants.pld_interval(eta))
+        assert bounded_range.range_deltas(eta, np.array([exact]))[0] == pytest.approx(
+            delta, rel=1e-4
+        )
+    loss = bounded_range.loss_distribution(eta, accountants.pld_interval(eta))
     assert exact <= loss.get_epsilon_for_delta(delta) + 1e-12 <= exact + 1e-3 * eta
 
 
@@ -96,12 +98,12 @@ def test_the_profile_is_that_of_the_densities_that_are_stated() -> None:
     density = np.exp(losses / 2) / (4 * math.sinh(eta / 2))
     for epsilon in (-1.0, 0.0, 0.6):
         inside = density * np.maximum(1 - np.exp(epsilon - losses), 0)
-        expected = bounded_range.deltas(eta, np.array([epsilon]))[0]
+        expected = bounded_range.range_deltas(eta, np.array([epsilon]))[0]
         assert np.trapezoid(inside, losses) == pytest.approx(expected, rel=1e-6)
 
 
 def test_large_and_small_epsilons_have_the_deltas_of_certainty() -> None:
-    values = bounded_range.deltas(1.0, np.array([-800.0, -1.0, 1.0, 800.0]))
+    values = bounded_range.range_deltas(1.0, np.array([-800.0, -1.0, 1.0, 800.0]))
     np.testing.assert_allclose(values, [1.0, -math.expm1(-1.0), 0.0, 0.0], atol=1e-12)
 
 
@@ -123,7 +125,7 @@ class _Loss:
 @pytest.mark.parametrize(("eta", "count"), [(0.3, 10), (0.1, 40), (1.0, 5)])
 def test_several_releases_cost_what_a_second_library_composes(eta: float, count: int) -> None:
     delta = 1e-5
-    by_us = accountants.epsilon([draws(eta, count)], delta, "pld")
+    by_us = accountants.compute_epsilon([draws(eta, count)], delta, "pld")
     domain = Domain.create_aligned(-3 * count * eta, 3 * count * eta, 1e-4)
     truncated = TruncatedPrivacyRandomVariable(_Loss(eta), domain.t_min, domain.t_max)
     composed = compose_heterogeneous([discretize(truncated, domain)], [count])
@@ -136,7 +138,7 @@ def test_several_releases_cost_what_a_second_library_composes(eta: float, count:
 def test_no_sequence_of_two_point_mechanisms_costs_more(eta: float, count: int) -> None:
     """Independent draws of the worst t each, exactly, by dp-accounting and its own two points."""
     delta = 1e-4
-    bound = accountants.epsilon([draws(eta, count)], delta, "pld")
+    bound = accountants.compute_epsilon([draws(eta, count)], delta, "pld")
     for t in np.linspace(0.05, 0.95, 7) * eta:
         up = -math.expm1(t - eta) / -math.expm1(-eta)
         loss = privacy_loss_distribution.from_two_probability_mass_functions(
@@ -155,28 +157,28 @@ def test_concentrated_privacy_holds_for_the_worst_mechanisms(eta: float) -> None
         q = p * np.exp([-t, eta - t])
         for order in (1.5, 2.0, 8.0, 30.0):
             divergence = math.log((p**order * q ** (1 - order)).sum()) / (order - 1)
-            assert divergence <= order * bounded_range.rho(eta) + 1e-12
+            assert divergence <= order * bounded_range.range_rho(eta) + 1e-12
 
 
 def test_a_composition_with_a_gaussian_lies_between_its_parts_and_their_sum() -> None:
     parts = [[draws(0.8)], [gaussian(3.0)]]
-    alone = [accountants.epsilon(part, 1e-5, "pld") for part in parts]
-    together = accountants.epsilon([*parts[0], *parts[1]], 1e-5, "pld")
+    alone = [accountants.compute_epsilon(part, 1e-5, "pld") for part in parts]
+    together = accountants.compute_epsilon([*parts[0], *parts[1]], 1e-5, "pld")
     assert max(alone) < together < sum(alone)
-    by_rdp = accountants.epsilon([*parts[0], *parts[1]], 1e-5, "rdp")
+    by_rdp = accountants.compute_epsilon([*parts[0], *parts[1]], 1e-5, "rdp")
     assert together <= by_rdp
 
 
 def test_a_group_pays_for_as_many_ranges() -> None:
     for size in (2, 7):
-        expected = bounded_range.epsilon(size * 0.3, 1e-5)
+        expected = bounded_range.range_epsilon(size * 0.3, 1e-5)
         assert accountants.group_epsilon([draws(0.3)], 1e-5, size) == pytest.approx(expected)
 
 
 def test_ranges_beyond_any_grid_are_added_up() -> None:
-    assert accountants.epsilon([draws(500.0, 20)], 1e-5, "pld") == 10_000
-    together = accountants.epsilon([draws(500.0, 2), gaussian(2.0)], 1e-5, "pld")
-    assert together == 1000 + accountants.epsilon([gaussian(2.0)], 1e-5, "pld")
+    assert accountants.compute_epsilon([draws(500.0, 20)], 1e-5, "pld") == 10_000
+    together = accountants.compute_epsilon([draws(500.0, 2), gaussian(2.0)], 1e-5, "pld")
+    assert together == 1000 + accountants.compute_epsilon([gaussian(2.0)], 1e-5, "pld")
     assert accountants.group_epsilon([draws(4.0, 5)], 1e-5, 100) == pytest.approx(2000)
 
 
@@ -185,10 +187,10 @@ def test_draws_are_no_gaussian_mechanism() -> None:
         with pytest.raises(PrivacyError, match="'choices'"):
             accountants.gaussian_mu(mechanisms)
         with pytest.raises(PrivacyError, match="write 'pld'"):
-            accountants.epsilon(mechanisms, 1e-5, "gaussian")
+            accountants.compute_epsilon(mechanisms, 1e-5, "gaussian")
         assert not accountants.is_gaussian(mechanisms)
-    assert accountants.resolve([draws(1.0)], "pld") == "exponential"
-    assert accountants.resolve([draws(1.0, 2)], "pld") == "pld"
+    assert accountants.resolve_accountant([draws(1.0)], "pld") == "exponential"
+    assert accountants.resolve_accountant([draws(1.0, 2)], "pld") == "pld"
     assert accountants.exactly_priced([draws(1.0)])
     assert not accountants.exactly_priced([draws(1.0, 2)])
     with pytest.raises(PrivacyError, match="of all rows"):
@@ -209,7 +211,7 @@ def test_calibration_meets_the_target_and_is_read_again(
     ]
     assert plans[0] == plans[1]
     assert 0.99 * 0.7 <= plans[0].realised_epsilon <= 0.7
-    assert price(plans[0]) == pytest.approx(plans[0].realised_epsilon, rel=1e-5)
+    assert price_plan(plans[0]) == pytest.approx(plans[0].realised_epsilon, rel=1e-5)
     assert Plan.from_dict(plans[0].to_dict()) == plans[0]
     _, checks, notes = second_opinions(plans[0])
     priced = [value for value in checks.values() if value is not None]
@@ -229,14 +231,14 @@ def test_a_gaussian_mechanism_is_written_as_before_there_were_others() -> None:
 
 def test_a_budget_is_split_by_concentrated_privacy() -> None:
     first, second = split_budget([(0.3, [gaussian(1.0)]), (0.7, [draws(1.0, 4)])])
-    rho = [first.noise_multiplier**-2 / 2, 4 * bounded_range.rho(second.bounded_range)]
+    rho = [first.noise_multiplier**-2 / 2, 4 * bounded_range.range_rho(second.bounded_range)]
     assert rho[0] / sum(rho) == pytest.approx(0.3)
 
 
 def test_the_best_attack_on_one_draw() -> None:
     """The total variation of range eta is tanh(eta / 4)."""
     for eta in (0.2, 1.0, 5.0):
-        bounds = allowed([draws(eta)], [0.0, 0.01], delta=1e-5, epsilon=eta)
+        bounds = bound_attacks([draws(eta)], [0.0, 0.01], delta=1e-5, epsilon=eta)
         assert bounds.balanced_accuracy == pytest.approx((1 + math.tanh(eta / 4)) / 2, abs=2e-6)
         assert bounds.true_positives[0] <= 1e-6
         assert bounds.true_positives[1] <= 0.01 * math.exp(eta) + 1e-6

@@ -44,7 +44,7 @@ def solve(
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second opinions cost more than prices: one test asks for them."""
     if "checks" not in request.node.name:
-        monkeypatch.setattr(accountants, "checks", lambda *_: ({}, {}))
+        monkeypatch.setattr(accountants, "check_epsilons", lambda *_: ({}, {}))
 
 
 def test_checks_come_with_the_plan(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_round_trip(
 ) -> None:
     plan = solve([relative(rate, count)], epsilon, tmp_path, accountant)
     assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
-    again = accountants.epsilon(plan.mechanisms, 1e-5, accountant)
+    again = accountants.compute_epsilon(plan.mechanisms, 1e-5, accountant)
     assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
-    assert plan.priced_by == accountants.describe(plan.mechanisms, accountant)
+    assert plan.priced_by == accountants.describe_accountant(plan.mechanisms, accountant)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_mixed_plan_meets_its_target(epsilon: float, delta: float, tmp_path: P
         cache=tmp_path,
     )  # fmt: skip
     assert 0.999 * epsilon <= plan.realised_epsilon <= epsilon
-    again = accountants.epsilon(plan.mechanisms, delta, "pld")
+    again = accountants.compute_epsilon(plan.mechanisms, delta, "pld")
     assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
     first, second = plan.mechanisms
     assert first.noise_multiplier / second.noise_multiplier == pytest.approx(8)
@@ -110,13 +110,13 @@ def test_a_search_takes_few_prices_on_the_fine_grid(
 ) -> None:
     """Each costs a third of a second at 31,250 steps."""
     intervals = []
-    original = accountants.epsilon
+    original = accountants.compute_epsilon
 
     def counted(*args: Any, **options: Any) -> float:
         intervals.append(options["interval"])
         return original(*args, **options)
 
-    monkeypatch.setattr(accountants, "epsilon", counted)
+    monkeypatch.setattr(accountants, "compute_epsilon", counted)
     calibrate(
         [relative(32 / 50_000, 31_250)], n=50_000, epsilon=2.0, delta=1e-5, accountant="pld",
         cache=tmp_path,
@@ -137,7 +137,7 @@ def test_a_selection_meets_its_target(
     plan = solve(parts, epsilon, tmp_path, accountant, best)
     assert 0.999 * epsilon <= plan.realised_epsilon <= epsilon
     assert plan.selection == best
-    again = accountants.epsilon(plan.mechanisms, 1e-5, accountant, selection=best)
+    again = accountants.compute_epsilon(plan.mechanisms, 1e-5, accountant, selection=best)
     assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
     unrepeated = solve(parts, epsilon, tmp_path, accountant)
     ratio = plan.mechanisms[0].noise_multiplier / unrepeated.mechanisms[0].noise_multiplier
@@ -169,8 +169,8 @@ def test_sampled_steps_inside_a_selection_meet_their_target(tmp_path: Path) -> N
 @settings(max_examples=60, deadline=None)
 def test_unsampled_targets_are_met_exactly(epsilon: float, exponent: float, count: int) -> None:
     def price(factor: float) -> float:
-        composition = [relative(1.0, count).scaled(factor)]
-        return accountants.epsilon(composition, 10.0**exponent, "gaussian")
+        composition = [relative(1.0, count).scale_noise(factor)]
+        return accountants.compute_epsilon(composition, 10.0**exponent, "gaussian")
 
     _, realised = find_factor(price, epsilon, what="test", tolerance=1e-9)
     assert epsilon * (1 - 1e-8) <= realised <= epsilon
@@ -210,9 +210,11 @@ def test_last_bits_of_an_accountant_do_not_change_the_plan(
     rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = solve([relative(rate, 60)], 1.0, tmp_path / "a")
-    original = accountants.epsilon
+    original = accountants.compute_epsilon
     monkeypatch.setattr(
-        accountants, "epsilon", lambda *args, **options: original(*args, **options) * (1 + 1e-13)
+        accountants,
+        "compute_epsilon",
+        lambda *args, **options: original(*args, **options) * (1 + 1e-13),
     )
     assert solve([relative(rate, 60)], 1.0, tmp_path / "b") == first
     assert f"{first.mechanisms[0].noise_multiplier:.6g}" == str(
@@ -256,7 +258,7 @@ def test_an_answer_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def never(*_: Any) -> None:
         raise AssertionError("calibrated twice")
 
-    monkeypatch.setattr(calibration, "_solve", never)
+    monkeypatch.setattr(calibration, "_find_answer", never)
     assert solve([relative(1.0, 3)], 2.0, tmp_path) == first
     (file,) = tmp_path.iterdir()
     assert file == cache_path(

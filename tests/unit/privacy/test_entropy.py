@@ -56,8 +56,8 @@ def rows(n: int = 120, seed: int = 0) -> TrainingSet:
 
 def plan(method: MethodOptions, n: int, cache: Path) -> Plan:
     return calibrate(
-        method.mechanisms(n), n=n, epsilon=2, delta=1e-4, accountant="pld", cache=cache,
-        selection=method.selection(n),
+        method.list_mechanisms(n), n=n, epsilon=2, delta=1e-4, accountant="pld", cache=cache,
+        selection=method.priced_selection(n),
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_two_releases_of_one_plan_differ_and_no_seed_repeats_them(
 
 def test_every_private_head_is_tried_here() -> None:
     assert set(OPTIONS) == set(HEADS) - {"nonprivate"}
-    assert all(method_options(values).exact for values in OPTIONS.values())
+    assert all(method_options(values).is_exact for values in OPTIONS.values())
 
 
 @pytest.mark.parametrize("head", ["sgd", "momentum", "adam", "lamb", "tuned"])
@@ -88,7 +88,7 @@ def test_a_head_whose_sums_are_float32_is_not_released(head: str, tmp_path: Path
     if head == "tuned":
         values = OPTIONS["tuned"] | {"base": {"head": "sgd", "steps": 3}}
     method, data = method_options(values), rows()
-    assert not method.exact
+    assert not method.is_exact
     assert method.engine_limits is not None
     with pytest.raises(PrivacyError, match="engine: exact"):
         fit_heads(method, data, plan(method, data.n, tmp_path), [0], entropy=SystemEntropy())
@@ -99,24 +99,24 @@ def test_float32_noise_is_refused_even_where_a_head_asks_for_it(tmp_path: Path) 
     priced = plan(method, 120, tmp_path)
     releases = Releases(priced, [0], torch.device("cpu"), entropy=SystemEntropy())
     with pytest.raises(PrivacyError, match="not for release"):
-        releases.noise("gradients", 5)
+        releases.make_noise("gradients", 5)
 
 
 def test_a_use_of_the_system_s_words_is_given_away_once() -> None:
     entropy = SystemEntropy()
-    first = entropy.keystream(0, "noise of gram").words(4)
-    assert not np.array_equal(first, entropy.keystream(0, "noise of targets").words(4))
-    assert not np.array_equal(first, entropy.keystream(1, "noise of gram").words(4))
+    first = entropy.open_keystream(0, "noise of gram").draw_words(4)
+    assert not np.array_equal(first, entropy.open_keystream(0, "noise of targets").draw_words(4))
+    assert not np.array_equal(first, entropy.open_keystream(1, "noise of gram").draw_words(4))
     with pytest.raises(PrivacyError, match="given away before"):
-        entropy.keystream(0, "noise of gram")
-    assert entropy.part(0, "trial 0") != entropy.part(0, "trial 1")
+        entropy.open_keystream(0, "noise of gram")
+    assert entropy.part_seed(0, "trial 0") != entropy.part_seed(0, "trial 1")
     with pytest.raises(PrivacyError, match="given away before"):
-        entropy.part(0, "trial 0")
+        entropy.part_seed(0, "trial 0")
 
 
 def test_no_word_of_the_system_s_key_shows() -> None:
     entropy = SystemEntropy()
-    shown = repr(entropy) + repr(vars(entropy)) + repr(entropy.keystream(0, "noise"))
+    shown = repr(entropy) + repr(vars(entropy)) + repr(entropy.open_keystream(0, "noise"))
     key = entropy._root._key
     assert key.hex() not in shown
     assert str(key) not in shown
@@ -124,11 +124,13 @@ def test_no_word_of_the_system_s_key_shows() -> None:
 
 def test_seeded_entropy_is_what_benchmarks_have_always_drawn() -> None:
     from dpprobe.privacy.keystream import Keystream
-    from dpprobe.privacy.randomness import derived_seed, stream
+    from dpprobe.privacy.randomness import derived_seed, open_stream
 
-    assert np.array_equal(SEEDED.keystream(7, "a").words(3), Keystream.seeded(7, "a").words(3))
-    assert SEEDED.generator(7, "init").random() == stream(7, "init").random()
-    assert SEEDED.part(7, "trial 1") == derived_seed(7, "trial 1")
+    assert np.array_equal(
+        SEEDED.open_keystream(7, "a").draw_words(3), Keystream.from_seed(7, "a").draw_words(3)
+    )
+    assert SEEDED.make_generator(7, "init").random() == open_stream(7, "init").random()
+    assert SEEDED.part_seed(7, "trial 1") == derived_seed(7, "trial 1")
 
 
 KINDS = [
@@ -141,7 +143,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.distribution} {kind.shape}")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.distribution_name} {kind.shape}")
 def test_the_number_of_trials_of_a_release_has_the_priced_distribution(kind: Selection) -> None:
     # an inversion costs a hundred draws: each of these even quantiles stands for five
     at = (np.arange(4_000) + 0.5) / 4_000
@@ -156,7 +158,7 @@ def test_the_number_of_trials_of_a_release_has_the_priced_distribution(kind: Sel
 
 
 def test_a_uniform_number_is_inside_and_even() -> None:
-    stream = SystemEntropy().keystream(0, "number of trials")
-    drawn = [stream.uniform() for _ in range(4000)]
+    stream = SystemEntropy().open_keystream(0, "number of trials")
+    drawn = [stream.draw_uniform() for _ in range(4000)]
     assert 0 < min(drawn) < max(drawn) < 1
     assert stats.kstest(drawn, "uniform").pvalue > 1e-6

@@ -17,9 +17,9 @@ from dpprobe.privacy.gradient_noise import (
     Words,
     box_muller,
     draw_words,
-    refine,
+    refine_pairs,
 )
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 from tests.support.gpu import DEVICES
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def draws(
     seeds: list[int], steps: int, size: int, deviation: float = 1.0, device: str = "cpu"
 ) -> np.ndarray:
     noise = GaussianNoise(seeds, size, torch.device(device))
-    return noise.draw(steps, deviation).cpu().numpy().copy()
+    return noise.draw_steps(steps, deviation).cpu().numpy().copy()
 
 
 def tail(word: int = 0) -> npt.NDArray[np.uint64]:
@@ -45,7 +45,7 @@ def transform(
     out = np.empty((2, len(first)), dtype=np.float32)
     box_muller(first, second, out[0], out[1], np.float32(1))
     if word is not None:
-        refine(tail(word), first, second, out[0], out[1], np.float32(1))
+        refine_pairs(tail(word), first, second, out[0], out[1], np.float32(1))
     return out
 
 
@@ -84,7 +84,7 @@ def test_words_are_those_of_numpy_s_generator() -> None:
 
 def test_lanes_are_generators_of_their_own() -> None:
     """Lane by lane as if alone, in the order in which the numbers take them."""
-    words = Words.of(3)
+    words = Words.start_words(3)
     together = np.empty(LANES * 50, dtype=np.uint64)
     start = words.lanes.copy()
     draw_words(words.lanes, together)
@@ -97,7 +97,7 @@ def test_lanes_are_generators_of_their_own() -> None:
 
 def test_polynomials_are_accurate() -> None:
     """Against float64 functions of the same float32 uniform and of the exact angle."""
-    generator = stream(1, "words")
+    generator = open_stream(1, "words")
     edges = [0, -1, 1, 2**31 - 1, -(2**31), 2**30, -(2**30), 2**29, 2**29 - 1, -(2**29), 12345]
     radii = np.append(generator.integers(-(2**31), 2**31, 200_000), np.repeat(edges, len(edges)))
     angles = np.append(generator.integers(-(2**31), 2**31, 200_000), edges * len(edges))
@@ -135,7 +135,7 @@ def test_small_radii_are_refined_within_their_unit() -> None:
 
 
 def test_refined_pairs_keep_their_angle() -> None:
-    angles = stream(1, "a").integers(-(2**31), 2**31, 1000)
+    angles = open_stream(1, "a").integers(-(2**31), 2**31, 1000)
     normals = transform(np.full(1000, 7), angles, 1 << 62).astype(np.float64)
     np.testing.assert_allclose(
         np.arctan2(normals[1], normals[0]), (angles + 0.5) * math.pi / 2**31, atol=2e-7
@@ -198,12 +198,12 @@ def test_seeds_that_agree_in_64_bits_are_different_seeds() -> None:
 def test_on_the_cpu_it_does_not_depend_on_how_many_are_drawn_at_a_time() -> None:
     """Over enough numbers that some radii take further words."""
     noise = GaussianNoise([10, 11], 20_001, CPU)
-    parts = [noise.draw(part, 1.0).numpy().copy() for part in (4, 3, 2)]
+    parts = [noise.draw_steps(part, 1.0).numpy().copy() for part in (4, 3, 2)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1)[1], draws([11], 9, 20_001)[0])
 
 
 def test_no_two_sources_of_words_are_the_same() -> None:
-    sources = [state for seed in (10, 11) for state in Words.of(seed)]
+    sources = [state for seed in (10, 11) for state in Words.start_words(seed)]
     out = np.empty((len(sources), 3200), dtype=np.uint64)
     for state, words in zip(sources, out, strict=True):
         draw_words(state, words)
@@ -212,8 +212,8 @@ def test_no_two_sources_of_words_are_the_same() -> None:
 
 def test_no_deviation_is_exactly_nothing() -> None:
     noise = GaussianNoise([1, 2], 6, CPU)
-    noise.draw(3, 1.0)
-    block = noise.draw(3, 0.0)
+    noise.draw_steps(3, 1.0)
+    block = noise.draw_steps(3, 0.0)
     assert block.shape == (2, 3, 6)
     assert not block.any()
 
@@ -221,7 +221,7 @@ def test_no_deviation_is_exactly_nothing() -> None:
 def test_what_is_drawn_at_a_time_fits_whole_passes() -> None:
     assert noise_module.PAIRS % LANES == 0
     noise = GaussianNoise([1], 65, CPU)
-    drawn = noise.draw(2, 1.0)
+    drawn = noise.draw_steps(2, 1.0)
     assert drawn.shape == (1, 2, 65)
     assert drawn.stride() == (256, 128, 1)
 
@@ -231,7 +231,7 @@ def test_a_compiled_loop_draws_the_same_numbers() -> None:
     noise = GaussianNoise([3], 5000, CPU)
     out = np.zeros((1, noise_module.padded_size(5000)), dtype=np.float32)
     for step in range(5):
-        noise_module.fill(*noise.source(1.0)[:2], out, np.float32(1))
+        noise_module.fill_normals(*noise.noise_source(1.0)[:2], out, np.float32(1))
         np.testing.assert_array_equal(out[0, :5000], wanted[0, step])
 
 
@@ -240,15 +240,15 @@ def test_a_compiled_loop_draws_the_same_numbers() -> None:
 def test_noise_goes_on_from_a_state(device: str, taken: int) -> None:
     """The same numbers, however the first one goes on, and never those that were drawn."""
     first = GaussianNoise([1, 2], 3001, torch.device(device))
-    before = [first.draw(1, 2.0).clone() for _ in range(taken)]
-    state = first.state()
-    ahead = [first.draw(1, 2.0).clone() for _ in range(5)]
+    before = [first.draw_steps(1, 2.0).clone() for _ in range(taken)]
+    state = first.copy_state()
+    ahead = [first.draw_steps(1, 2.0).clone() for _ in range(5)]
     again = GaussianNoise([1, 2], 3001, torch.device(device))
-    again.draw(3, 1.0)
-    again.restore(state)
+    again.draw_steps(3, 1.0)
+    again.restore_state(state)
     for wanted in ahead:
-        drawn = again.draw(1, 2.0)
+        drawn = again.draw_steps(1, 2.0)
         assert torch.equal(drawn, wanted)
         assert not any(torch.equal(drawn, one) for one in before)
     if taken == 7 and device == "cpu":  # of 21,000 radii two or three are small, and refined
-        assert not torch.equal(state["tail"], GaussianNoise([1, 2], 3001, CPU).state()["tail"])
+        assert not torch.equal(state["tail"], GaussianNoise([1, 2], 3001, CPU).copy_state()["tail"])

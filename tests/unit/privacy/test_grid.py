@@ -18,7 +18,7 @@ from dpprobe.privacy.grid import (
     factor_bits,
     grid_step,
     lone_bits,
-    mirror,
+    mirror_upper,
     towards_zero,
 )
 
@@ -65,19 +65,19 @@ def test_rounding_lengthens_no_row(row: list[float], longest: float, bits: int) 
 
 def test_a_grid_without_noise_rounds_nothing() -> None:
     values = torch.tensor([1 / 3, -2.7])
-    plain, whole = (Grid.of(1.0, 9, whole=each) for each in (False, True))
-    assert torch.equal(plain.units(values), values.double())
+    plain, whole = (Grid.make_grid(1.0, 9, whole=each) for each in (False, True))
+    assert torch.equal(plain.round_to_steps(values), values.double())
     assert plain.step == 1
-    assert torch.equal(whole.units(values), (values.double() / whole.step).trunc())
+    assert torch.equal(whole.round_to_steps(values), (values.double() / whole.step).trunc())
 
 
 def test_sums_divided_by_a_public_number() -> None:
     sums = GridSum(torch.tensor([3.0, -4.0], dtype=torch.float64), 0.25)
-    assert sums.over(2.0).values.tolist() == [0.375, -0.5]
+    assert sums.divide_by(2.0).values.tolist() == [0.375, -0.5]
     assert sums.one_seed.values.shape == (1, 2)
 
 
 def test_mirror_ignores_what_is_below() -> None:
     full = torch.randn(600, 600, generator=torch.Generator().manual_seed(0))
     upper = full.triu() + 7 * torch.ones(600, 600).tril(-1)
-    assert torch.equal(mirror(upper), full.triu() + full.triu(1).T)
+    assert torch.equal(mirror_upper(upper), full.triu() + full.triu(1).T)

@@ -22,7 +22,7 @@ def test_words_are_the_cipher_s() -> None:
     blocks = b"".join(number.to_bytes(16, "big") for number in range(50))
     cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     wanted = np.frombuffer(cipher.update(blocks), dtype="<u8")
-    np.testing.assert_array_equal(Keystream(key, "test").words(100), wanted)
+    np.testing.assert_array_equal(Keystream(key, "test").draw_words(100), wanted)
     plain = bytes.fromhex("6bc1bee22e409f96e93d7e117393172a")
     assert cipher.update(plain).hex() == "f3eed1bdb5d2a03c064b5a7e3db181f8"
 
@@ -30,53 +30,53 @@ def test_words_are_the_cipher_s() -> None:
 def test_a_seed_s_key_is_a_hash_of_seed_and_name() -> None:
     key = hmac.digest((7).to_bytes(16, "big"), b"noise", "sha256")
     np.testing.assert_array_equal(
-        Keystream.seeded(7, "noise").words(9), Keystream(key, "any name").words(9)
+        Keystream.from_seed(7, "noise").draw_words(9), Keystream(key, "any name").draw_words(9)
     )
     part = Keystream(hmac.digest(key, b"first", "sha256"), "any name")
     np.testing.assert_array_equal(
-        Keystream.seeded(7, "noise").part("first").words(9), part.words(9)
+        Keystream.from_seed(7, "noise").make_part("first").draw_words(9), part.draw_words(9)
     )
 
 
 def test_words_do_not_depend_on_how_many_are_drawn_at_a_time() -> None:
-    whole = Keystream.seeded(1, "a").words(40_000)
-    stream = Keystream.seeded(1, "a")
-    parts = [stream.words(count) for count in (1, 0, 2, 8191, 3, 8192, 8193, 15_418)]
+    whole = Keystream.from_seed(1, "a").draw_words(40_000)
+    stream = Keystream.from_seed(1, "a")
+    parts = [stream.draw_words(count) for count in (1, 0, 2, 8191, 3, 8192, 8193, 15_418)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     out = np.ones(40_000, dtype=np.uint64)
-    Keystream.seeded(1, "a").fill(out)
+    Keystream.from_seed(1, "a").fill_words(out)
     np.testing.assert_array_equal(out, whole)
 
 
 def test_no_two_streams_are_the_same() -> None:
     seeded = [
-        Keystream.seeded(seed, name) for seed in (0, 1, 1 + 2**64, 2**128 - 1) for name in "ab"
+        Keystream.from_seed(seed, name) for seed in (0, 1, 1 + 2**64, 2**128 - 1) for name in "ab"
     ]
-    parts = [stream.part(name) for stream in seeded for name in "ab"]
+    parts = [stream.make_part(name) for stream in seeded for name in "ab"]
     system = [Keystream.from_system("a"), Keystream.from_system("a")]
-    words = np.concatenate([stream.words(500) for stream in (*seeded, *parts, *system)])
+    words = np.concatenate([stream.draw_words(500) for stream in (*seeded, *parts, *system)])
     assert len(np.unique(words)) == words.size
 
 
 def test_each_part_is_given_away_once() -> None:
-    stream = Keystream.seeded(1, "noise")
-    stream.part("words")
-    stream.part("further words")
+    stream = Keystream.from_seed(1, "noise")
+    stream.make_part("words")
+    stream.make_part("further words")
     with pytest.raises(PrivacyError, match=r"^keystream noise: part words was given away before$"):
-        stream.part("words")
+        stream.make_part("words")
 
 
 def test_the_key_is_not_shown() -> None:
     key = bytes(range(65, 97))
     stream = Keystream(key, "noise")
     assert repr(stream) == f"{stream}" == "Keystream('noise')"
-    assert repr(stream.part("words")) == "Keystream('noise, words')"
+    assert repr(stream.make_part("words")) == "Keystream('noise, words')"
 
 
 @pytest.mark.parametrize("seed", [-1, 2**128])
 def test_seeds_have_128_bits(seed: int) -> None:
     with pytest.raises(PrivacyError, match="at most 128 bits"):
-        Keystream.seeded(seed, "noise")
+        Keystream.from_seed(seed, "noise")
 
 
 def test_keys_have_256_bits() -> None:
@@ -86,7 +86,7 @@ def test_keys_have_256_bits() -> None:
 
 def _draw(stream: Keystream, sender: Connection) -> None:
     try:
-        sender.send(stream.words(1).tolist())
+        sender.send(stream.draw_words(1).tolist())
     except PrivacyError as error:
         sender.send(str(error))
 
@@ -104,7 +104,7 @@ def test_a_forked_process_does_not_draw_the_same_words_again() -> None:
 
 
 def test_words_are_uniform_in_every_bit_and_byte() -> None:
-    words = Keystream.seeded(3, "a").words(1 << 18)
+    words = Keystream.from_seed(3, "a").draw_words(1 << 18)
     bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 64).sum(axis=0)
     assert np.abs(bits - words.size / 2).max() < 5 * (words.size / 4) ** 0.5
     counts = np.bincount(words.view(np.uint8), minlength=256)

@@ -18,7 +18,7 @@ import pytest
 
 from dpprobe.heads.kernels import fused_step
 from dpprobe.privacy import gradient_noise
-from dpprobe.privacy.machine_code import MachineCode, processor
+from dpprobe.privacy.machine_code import MachineCode, processor_name
 from tests.support.kernel_bits import EXACT_KERNELS, FLOAT_KERNELS
 
 SOURCE = """
@@ -48,7 +48,7 @@ CODE.keep()
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder for machine code, which does not exist yet."""
     folder = tmp_path / "cache"
-    monkeypatch.setattr(MachineCode, "folders", lambda _: [folder])
+    monkeypatch.setattr(MachineCode, "list_folders", lambda _: [folder])
     return folder
 
 
@@ -135,9 +135,9 @@ def test_files_lie_where_numba_is_told_to_keep_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = MachineCode(__file__)
-    assert code.folders()[0] == Path(__file__).parent / "__pycache__"
+    assert code.list_folders()[0] == Path(__file__).parent / "__pycache__"
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    assert code.folders()[0] == tmp_path
+    assert code.list_folders()[0] == tmp_path
 
 
 def test_infinity_and_nan_keep_their_meaning() -> None:
@@ -160,7 +160,7 @@ def test_other_errors_are_not_swallowed() -> None:
 
 
 def test_processor_and_kernels_have_names() -> None:
-    assert processor().endswith(")")
+    assert processor_name().endswith(")")
     assert fused_step.MACHINE_CODE.name.startswith("fused_step-")
     assert gradient_noise.MACHINE_CODE.name.startswith("gradient_noise-")
     assert {fused_step.MACHINE_CODE.name, gradient_noise.MACHINE_CODE.name} <= MachineCode.ready

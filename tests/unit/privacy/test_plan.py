@@ -121,9 +121,9 @@ def test_plan_of_another_relation_is_refused() -> None:
 def test_plan_counts_and_finds_its_mechanisms() -> None:
     two = plan(mechanisms=(mechanism(), mechanism(name="covariance", count=1)))
     assert two.steps == 101
-    assert two.mechanism("covariance").count == 1
+    assert two.find_mechanism("covariance").count == 1
     with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
-        two.mechanism("hessian")
+        two.find_mechanism("hessian")
     assert two.private
     silent = (mechanism(noise_multiplier=0.0),)
     assert not plan(epsilon=math.inf, realised_epsilon=math.inf, mechanisms=silent).private
@@ -142,14 +142,14 @@ def test_plan_counts_and_finds_its_mechanisms() -> None:
     ],
 )
 def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: int) -> None:
-    (gradients,) = options.mechanisms(n)
+    (gradients,) = options.list_mechanisms(n)
     assert (gradients.sample_rate, gradients.count) == (rate, count)
     assert gradients.sensitivity == options.max_grad_norm
 
 
 def test_options_refuse_what_cannot_run() -> None:
     with pytest.raises(ConfigError, match="batch_size 32 is above the 31 training rows"):
-        Options().mechanisms(31)
+        Options().list_mechanisms(31)
     with pytest.raises(ConfigError, match="epochs 3 and steps 4: write one"):
         method_options({"head": "sgd", "epochs": 3, "steps": 4})
     for bad in (
@@ -163,7 +163,7 @@ def test_options_refuse_what_cannot_run() -> None:
 
 
 def test_nonprivate_releases_nothing_private() -> None:
-    assert NonprivateOptions().mechanisms(100) == ()
+    assert NonprivateOptions().list_mechanisms(100) == ()
     assert not NonprivateOptions.private
 
 
@@ -175,7 +175,7 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
     data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
 
     def planned(options: Options, n: int = 100, **changes: Any) -> Plan:
-        return plan(mechanisms=options.mechanisms(n), n=n, **changes)
+        return plan(mechanisms=options.list_mechanisms(n), n=n, **changes)
 
     with pytest.raises(PrivacyError, match="n = 200 rows, the data has 100"):
         fit_heads(Options(), data, planned(Options(), n=200), [1])
@@ -186,13 +186,13 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
     steps = planned(Options(steps=5))
     with pytest.raises(PrivacyError, match=r"sample_rate 0\.32, the method 0\.16"):
         fit_heads(Options(steps=5, batch_size=16), data, steps, [1])
-    extra = plan(mechanisms=(*Options().mechanisms(100), mechanism(name="more")), n=100)
+    extra = plan(mechanisms=(*Options().list_mechanisms(100), mechanism(name="more")), n=100)
     with pytest.raises(PrivacyError, match="not this method's"):
         fit_heads(Options(), data, extra, [1])
     ceiling = NonprivateOptions(penalties=(0.1,))
     with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon 1 by 1"):
         fit_heads(ceiling, data, planned(Options()), [1])
-    silent = tuple(item.scaled(0.0) for item in Options().mechanisms(100))
+    silent = tuple(item.scale_noise(0.0) for item in Options().list_mechanisms(100))
     nothing = plan(mechanisms=silent, n=100, epsilon=math.inf, realised_epsilon=math.inf)
     with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon inf by 1"):
         fit_heads(ceiling, data, nothing, [1])
@@ -207,10 +207,10 @@ def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
 
     data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
     method = Options.model_validate({"steps": 2, "normalize": "centred"})
-    first, second = (item.scaled(2.0) for item in method.mechanisms(100))
+    first, second = (item.scale_noise(2.0) for item in method.list_mechanisms(100))
     assert fit_heads(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
     with pytest.raises(PrivacyError, match="not this method's"):
-        fit_heads(method, data, plan(mechanisms=(first, second.scaled(0.5)), n=100), [1])
+        fit_heads(method, data, plan(mechanisms=(first, second.scale_noise(0.5)), n=100), [1])
     best = Selection(mean=3, shape=1, repeated=(second.name,))
     with pytest.raises(PrivacyError, match="not this method's"):
         fit_heads(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
@@ -229,7 +229,7 @@ def test_a_selection_is_part_of_the_plan(shape: float) -> None:
 
 def test_selections_by_name() -> None:
     names = [
-        Selection(mean=2, shape=shape, repeated=("g",)).distribution
+        Selection(mean=2, shape=shape, repeated=("g",)).distribution_name
         for shape in (0, 1, 0.5, math.inf)
     ]
     assert names == ["logarithmic", "geometric", "truncated negative binomial", "Poisson"]
@@ -265,7 +265,7 @@ for name in HEADS:
         values |= {"public_features": "public/{backbone}/manifest.json"}
     if name == "auto":
         values |= {"rule": 1, "chosen": {"head": "prototypes"}}
-    method_options(values).mechanisms(1000)
+    method_options(values).list_mechanisms(1000)
 heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
 print(sorted(heavy & set(sys.modules)))
 """

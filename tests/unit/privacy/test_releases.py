@@ -48,21 +48,21 @@ def zero(*shape: int, step: float = 2.0**-16) -> GridSum:
 def test_noise_has_the_plan_s_deviation_and_differs_by_seed_mechanism_and_release() -> None:
     taken = releases(mechanism("a", count=2), mechanism("b"))
     zeros = zero(2, 40_000)
-    drawn = [taken.gaussian(name, zeros) for name in ("a", "a", "b")]
+    drawn = [taken.release_gaussian(name, zeros) for name in ("a", "a", "b")]
     together = torch.cat(drawn)
     assert together.std(1).tolist() == pytest.approx([1.0] * 6, rel=0.02)
     assert (torch.corrcoef(together) - torch.eye(6)).abs().max() < 0.03
-    taken.check()
+    taken.check_counts()
 
 
 def test_noise_is_not_smaller_by_a_percent_than_priced() -> None:
     """The estimate's own error is 1 / sqrt(2 * 2^20), 0.07%."""
-    drawn = releases(mechanism("a"), seeds=(1,)).gaussian("a", zero(1, 2**20))
+    drawn = releases(mechanism("a"), seeds=(1,)).release_gaussian("a", zero(1, 2**20))
     assert float(drawn.std()) == pytest.approx(1.0, rel=0.003)
 
 
 def test_symmetric_noise_is_isometric() -> None:
-    noise = releases(mechanism("a")).symmetric("a", zero(2, 300, 300))
+    noise = releases(mechanism("a")).release_symmetric("a", zero(2, 300, 300))
     assert torch.equal(noise, noise.mT)
     diagonal = torch.stack([matrix.diagonal() for matrix in noise])
     upper = torch.stack([matrix[torch.ones(300, 300).triu(1).bool()] for matrix in noise])
@@ -71,48 +71,48 @@ def test_symmetric_noise_is_isometric() -> None:
 
 
 def test_a_seed_s_noise_does_not_depend_on_who_else_trains() -> None:
-    alone = releases(mechanism("a"), seeds=(2,)).gaussian("a", zero(1, 7))
-    beside = releases(mechanism("a"), seeds=(1, 2)).gaussian("a", zero(2, 7))
+    alone = releases(mechanism("a"), seeds=(2,)).release_gaussian("a", zero(1, 7))
+    beside = releases(mechanism("a"), seeds=(1, 2)).release_gaussian("a", zero(2, 7))
     assert torch.equal(alone[0], beside[1])
 
 
 def test_what_was_not_priced_is_not_released() -> None:
     taken = releases(mechanism("a", count=2))
     with pytest.raises(PrivacyError, match="0 noisy releases were taken, 2 were priced"):
-        taken.check()
-    taken.count("a", 2)
-    taken.check()
+        taken.check_counts()
+    taken.count_releases("a", 2)
+    taken.check_counts()
     with pytest.raises(PrivacyError, match="3 noisy releases were taken, 2 were priced"):
-        taken.gaussian("a", zero(2, 3))
+        taken.release_gaussian("a", zero(2, 3))
     with pytest.raises(PrivacyError, match="no mechanism 'b'"):
-        taken.gaussian("b", zero(2, 3))
+        taken.release_gaussian("b", zero(2, 3))
 
 
 def test_without_a_promise_there_is_neither_noise_nor_clipping() -> None:
     taken = releases(mechanism("a", noise=0.0))
     sums = torch.arange(6.0, dtype=torch.float64).reshape(2, 3) / 7
-    assert torch.equal(taken.gaussian("a", GridSum(sums)), sums)
+    assert torch.equal(taken.release_gaussian("a", GridSum(sums)), sums)
     assert taken.sensitivity("a") == math.inf
-    assert taken.deviation("a") == 0
+    assert taken.noise_deviation("a") == 0
     assert releases(mechanism("a")).sensitivity("a") == 0.5
 
 
 def test_the_same_noise_is_handed_out_once() -> None:
     taken = releases(mechanism("a"), mechanism("b"))
-    taken.noise("a", 10, seeds=(1,))
-    taken.noise("a", 10, seeds=(2,))
+    taken.make_noise("a", 10, seeds=(1,))
+    taken.make_noise("a", 10, seeds=(2,))
     with pytest.raises(PrivacyError, match="b: its noise was handed out before"):
-        taken.noise("b", 10, seeds=(2,))
+        taken.make_noise("b", 10, seeds=(2,))
     with pytest.raises(PrivacyError, match="no mechanism 'c'"):
-        taken.noise("c", 10)
+        taken.make_noise("c", 10)
 
 
 def test_random_words_are_handed_out_once() -> None:
     taken = releases(mechanism("a"))
-    first = taken.keystream(1, "Poisson sampling").words(2)
-    assert first.tolist() != taken.keystream(2, "Poisson sampling").words(2).tolist()
+    first = taken.open_keystream(1, "Poisson sampling").draw_words(2)
+    assert first.tolist() != taken.open_keystream(2, "Poisson sampling").draw_words(2).tolist()
     with pytest.raises(PrivacyError, match="Poisson sampling: its random words were handed out"):
-        taken.keystream(1, "Poisson sampling")
+        taken.open_keystream(1, "Poisson sampling")
 
 
 def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
@@ -120,8 +120,8 @@ def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
     taken = releases(mechanism("a", count=2))
     step = 2.0**-12
     for released in (
-        taken.gaussian("a", zero(2, 500, step=step)),
-        taken.symmetric("a", zero(2, 20, 20, step=step)),
+        taken.release_gaussian("a", zero(2, 500, step=step)),
+        taken.release_symmetric("a", zero(2, 20, 20, step=step)),
     ):
         assert torch.equal(released, (released / step).round() * step)
         assert float(released.std()) > 0.5
@@ -130,26 +130,28 @@ def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
 def test_sums_off_the_grid_are_not_released() -> None:
     taken = releases(mechanism("a"))
     with pytest.raises(PrivacyError, match="a: sums that are not whole numbers of steps"):
-        taken.gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
+        taken.release_gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 2.0**53 + 2, -(2.0**60)])
 def test_sums_that_cannot_be_counted_are_not_released(value: float) -> None:
     sums = torch.zeros(2, 3, 3, dtype=torch.float64)
     sums[1, 0, 2] = value
-    for release in ("gaussian", "symmetric"):
+    for release in ("release_gaussian", "release_symmetric"):
         with pytest.raises(
             PrivacyError, match=r"^a: sums that are not finite or above 2\^53 steps"
         ):
             getattr(releases(mechanism("a")), release)("a", GridSum(sums, 1.0))
     sums[1, 0, 2] = math.copysign(2.0**53, value) if value == value else 2.0**53
-    assert releases(mechanism("a")).gaussian("a", GridSum(sums, 1.0)).isfinite().all()
+    assert releases(mechanism("a")).release_gaussian("a", GridSum(sums, 1.0)).isfinite().all()
 
 
 def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
     """The noise is one Gaussian, rounded to either grid."""
     steps = (2.0**-30, 2.0**-10)
-    fine, coarse = (releases(mechanism("a")).gaussian("a", zero(2, 9, step=each)) for each in steps)
+    fine, coarse = (
+        releases(mechanism("a")).release_gaussian("a", zero(2, 9, step=each)) for each in steps
+    )
     assert float((fine - coarse).abs().max()) <= 2.0**-11 * (1 + 1e-9)
 
 
@@ -189,9 +191,9 @@ def test_low_bits_tell_nothing_of_a_row() -> None:
 
     def exactly(rows: torch.Tensor, trial: int) -> torch.Tensor:
         taken = releases(noisy, seeds=(trial,))
-        grid = taken.grid(1.0, 40)
-        sums = GridSum(grid.units(rows).sum(0)[None], grid.step)
-        return taken.gaussian("a", sums)[0]
+        grid = taken.make_grid(1.0, 40)
+        sums = GridSum(grid.round_to_steps(rows).sum(0)[None], grid.step)
+        return taken.release_gaussian("a", sums)[0]
 
     assert guesses_from_low_bits(with_float_noise) >= 396
     assert 160 <= guesses_from_low_bits(exactly) <= 277

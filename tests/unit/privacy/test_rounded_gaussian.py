@@ -31,21 +31,21 @@ from dpprobe.privacy.rounded_gaussian import (
     POSITION_BITS,
     SHARE_BITS,
     RoundedGaussian,
-    density,
+    compute_density,
+    compute_table,
     exp_bounds,
     further_piece,
-    rounded,
-    table,
+    round_product,
 )
 
-TABLE = table()
+TABLE = compute_table()
 DIGITS = 50
 TAIL, NOTHING = CELLS, CELLS + 1
 DEVIATIONS = [0.01, 0.3, 1.0, 7.5, 1e3, 2.0**20, 1.7 * 2.0**35, 2.0**40]
 
 
 def drawn(size: int, deviation: float, seed: int = 1, name: str = "noise") -> Any:
-    return RoundedGaussian(Keystream.seeded(seed, name)).draw(size, deviation)
+    return RoundedGaussian(Keystream.from_seed(seed, name)).draw_numbers(size, deviation)
 
 
 def exact_density(x: Any) -> Any:
@@ -194,7 +194,7 @@ def test_the_density_s_series_is_far_within_its_margin() -> None:
         for cell in (0, 1, *generator.integers(2, CELLS, 300).tolist(), CELLS - 1):
             for position in (0, int(generator.integers(last)), last):
                 x = (cell + mpmath.mpf(position) / 2**POSITION_BITS) / 2**CELL_BITS
-                value = density(np.uint64(cell), np.uint64(position), TABLE.tops)
+                value = compute_density(np.uint64(cell), np.uint64(position), TABLE.tops)
                 assert abs(value / exact_density(x) - 1) < 2.0**-48
 
 
@@ -210,7 +210,7 @@ def test_192_bit_integers_are_exact(
 ) -> None:
     exact = (factor * ((upper << 64) + lower) + further + (1 << shift - 1)) >> shift
     words = (np.uint64(word) for word in (factor, shift, upper, lower, further))
-    assert int(rounded(*words)) == exact % 2**64
+    assert int(round_product(*words)) == exact % 2**64
 
 
 # Draw by draw, against whole numbers and mpmath alone.
@@ -293,8 +293,10 @@ def under(y: int, below: int, x: int, places: int) -> bool:
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_every_number_is_that_of_exact_arithmetic_on_the_same_words(deviation: float) -> None:
     count = 200_000
-    words = Keystream.seeded(17, "noise").part("words").words(count).tolist()
-    further = Keystream.seeded(17, "noise").part("further words").words(count // 10).tolist()
+    words = Keystream.from_seed(17, "noise").make_part("words").draw_words(count).tolist()
+    further = (
+        Keystream.from_seed(17, "noise").make_part("further words").draw_words(count // 10).tolist()
+    )
     reference = Reference(iter(further), deviation)
     wanted = [reference.number(word) for word in words]
     assert reference.anew > 1000
@@ -304,8 +306,8 @@ def test_every_number_is_that_of_exact_arithmetic_on_the_same_words(deviation: f
 @pytest.mark.parametrize("deviation", [5e-324, 1e-300, 2.0**-6, 2.0**47.5, LARGEST_DEVIATION])
 def test_so_it_is_at_the_ends_of_the_deviations(deviation: float) -> None:
     count = 20_000
-    words = Keystream.seeded(18, "noise").part("words").words(count).tolist()
-    further = Keystream.seeded(18, "noise").part("further words").words(count).tolist()
+    words = Keystream.from_seed(18, "noise").make_part("words").draw_words(count).tolist()
+    further = Keystream.from_seed(18, "noise").make_part("further words").draw_words(count).tolist()
     reference = Reference(iter(further), deviation)
     wanted = [reference.number(word) for word in words]
     np.testing.assert_array_equal(drawn(count, deviation, seed=18), wanted)
@@ -318,10 +320,10 @@ class Script:
     """A keystream of chosen words, then of random ones; notes how many were taken."""
 
     def __init__(self, words: Sequence[int], further: Sequence[int]) -> None:
-        rest = Keystream.seeded(99, "the rest").words(4096).tolist()
+        rest = Keystream.from_seed(99, "the rest").draw_words(4096).tolist()
         self.lists = {"words": [*words, *rest], "further words": [*further, *rest]}
 
-    def part(self, name: str) -> Part:
+    def make_part(self, name: str) -> Part:
         return Part(self.lists[name])
 
 
@@ -329,21 +331,21 @@ class Part:
     def __init__(self, words: list[int]) -> None:
         self._words = iter(words)
 
-    def words(self, count: int) -> Words:
+    def draw_words(self, count: int) -> Words:
         return np.array(list(itertools.islice(self._words, count)), dtype=np.uint64)
 
-    def fill(self, out: Words) -> None:
-        out[:] = self.words(out.size)
+    def fill_words(self, out: Words) -> None:
+        out[:] = self.draw_words(out.size)
 
 
 def scripted(words: Sequence[int], further: Sequence[int], deviation: float) -> list[int]:
     """The sampler's numbers of chosen words, which are the reference's, also one at a time."""
     script = Script(words, further)
-    numbers = RoundedGaussian(cast(Keystream, script)).draw(len(words), deviation).tolist()
+    numbers = RoundedGaussian(cast(Keystream, script)).draw_numbers(len(words), deviation).tolist()
     reference = Reference(iter(script.lists["further words"]), deviation)
     assert numbers == [reference.number(word) for word in words]
     single = RoundedGaussian(cast(Keystream, Script(words, further)))
-    assert numbers == [single.draw(1, deviation).item() for _ in words]
+    assert numbers == [single.draw_numbers(1, deviation).item() for _ in words]
     return cast("list[int]", numbers)
 
 
@@ -462,12 +464,12 @@ def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
     """Marked and hard numbers at the edges of passes and blocks; further words run short."""
     value = PIECES[2 * CELLS - 1]
     count = 2 * BLOCK + 5
-    words = Keystream.seeded(4, "words").words(count).tolist()
+    words = Keystream.from_seed(4, "words").draw_words(count).tolist()
     for index in (0, 1023, 1024, BLOCK - 1, BLOCK, 2 * BLOCK, count - 1):
         words[index] = main_word(value, 0)
-    further = Keystream.seeded(4, "further").words(count).tolist()
+    further = Keystream.from_seed(4, "further").draw_words(count).tolist()
     script = Script(words, further)
-    numbers = RoundedGaussian(cast(Keystream, script)).draw(count, 50.0)
+    numbers = RoundedGaussian(cast(Keystream, script)).draw_numbers(count, 50.0)
     reference = Reference(iter(further), 50.0)
     np.testing.assert_array_equal(numbers, [reference.number(word) for word in words])
 
@@ -539,9 +541,9 @@ def test_size_and_sign_are_independent() -> None:
 @pytest.mark.parametrize("deviation", [7.5, 2.0**40])
 def test_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(deviation: float) -> None:
     whole = drawn(70_000, deviation)
-    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
+    sampler = RoundedGaussian(Keystream.from_seed(1, "noise"))
     sizes = (1, 0, 999, 1024, BLOCK, BLOCK + 1, 3, 2 * BLOCK, 2436)
-    parts = [sampler.draw(size, deviation) for size in sizes]
+    parts = [sampler.draw_numbers(size, deviation) for size in sizes]
     np.testing.assert_array_equal(np.concatenate(parts), whole[: sum(sizes)])
 
 
@@ -549,9 +551,9 @@ def test_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(deviation: float)
 def test_what_is_added_is_what_is_drawn(dtype: type) -> None:
     sums: Any = np.arange(300 * 200, dtype=dtype).reshape(300, 200) - 1000
     wanted = sums + drawn(sums.size, 1e4).reshape(sums.shape)
-    RoundedGaussian(Keystream.seeded(1, "noise")).add_to(sums, 1e4)
+    RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums, 1e4)
     np.testing.assert_array_equal(sums, wanted)
-    RoundedGaussian(Keystream.seeded(1, "noise")).add_to(sums[:0], 1e4)
+    RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums[:0], 1e4)
 
 
 def test_sums_plus_the_rounding_are_the_rounding_of_the_sums_plus_the_normal() -> None:
@@ -564,7 +566,7 @@ def test_sums_plus_the_rounding_are_the_rounding_of_the_sums_plus_the_normal() -
 
 
 def test_what_noise_cannot_be_added_to_is_refused() -> None:
-    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
+    sampler = RoundedGaussian(Keystream.from_seed(1, "noise"))
     for sums in (
         np.zeros(4, dtype=np.float32),
         np.zeros(4, dtype=np.int32),
@@ -579,35 +581,35 @@ def test_streams_are_different_and_the_same_ones_the_same() -> None:
     np.testing.assert_array_equal(first, drawn(1000, 1e9))
     assert not np.intersect1d(first, drawn(1000, 1e9, seed=2)).size
     assert not np.intersect1d(first, drawn(1000, 1e9, name="other")).size
-    system = RoundedGaussian(Keystream.from_system("noise")).draw(1000, 1e9)
+    system = RoundedGaussian(Keystream.from_system("noise")).draw_numbers(1000, 1e9)
     assert not np.intersect1d(
-        system, RoundedGaussian(Keystream.from_system("noise")).draw(9, 1e9)
+        system, RoundedGaussian(Keystream.from_system("noise")).draw_numbers(9, 1e9)
     ).size
 
 
 def test_a_keystream_serves_one_sampler() -> None:
-    keystream = Keystream.seeded(1, "noise")
+    keystream = Keystream.from_seed(1, "noise")
     RoundedGaussian(keystream)
     with pytest.raises(PrivacyError, match="given away before"):
         RoundedGaussian(keystream)
 
 
 def test_no_deviation_is_exactly_nothing() -> None:
-    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
-    assert not sampler.draw(100, 0.0).any()
+    sampler = RoundedGaussian(Keystream.from_seed(1, "noise"))
+    assert not sampler.draw_numbers(100, 0.0).any()
     sums = np.arange(5.0)
     sampler.add_to(sums, 0.0)
     np.testing.assert_array_equal(sums, np.arange(5.0))
-    np.testing.assert_array_equal(sampler.draw(100, 5.0), drawn(100, 5.0))
+    np.testing.assert_array_equal(sampler.draw_numbers(100, 5.0), drawn(100, 5.0))
 
 
 @pytest.mark.parametrize(
     "deviation", [-1.0, math.nan, math.inf, math.nextafter(LARGEST_DEVIATION, math.inf)]
 )
 def test_deviations_out_of_range_are_refused(deviation: float) -> None:
-    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
+    sampler = RoundedGaussian(Keystream.from_seed(1, "noise"))
     with pytest.raises(PrivacyError, match="between 0 and 2\\^48; take a coarser grid"):
-        sampler.draw(1, deviation)
+        sampler.draw_numbers(1, deviation)
     with pytest.raises(PrivacyError, match="take a coarser grid"):
         sampler.add_to(np.zeros(1), deviation)
 
@@ -615,4 +617,4 @@ def test_deviations_out_of_range_are_refused(deviation: float) -> None:
 def test_a_wrong_table_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounded_gaussian, "FLOOR_CELLS", 100)
     with pytest.raises(PrivacyError, match="its table is wrong"):
-        table.__wrapped__()
+        compute_table.__wrapped__()

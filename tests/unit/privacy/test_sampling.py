@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.privacy.randomness import cell_seed, stream, stream_seed
+from dpprobe.privacy.randomness import cell_seed, open_stream, stream_seed
 from dpprobe.privacy.sampling import ExactPoissonSampler, PoissonSampler, poisson_batches
 
 
 def indicator(rows: int, rate: float, steps: int, seed: int = 1) -> np.ndarray:
     """[steps, rows]: whether each row joined each batch."""
     joined = np.zeros((steps, rows))
-    for step, batch in enumerate(poisson_batches(rows, rate, steps, stream(seed, "sampling"))):
+    for step, batch in enumerate(poisson_batches(rows, rate, steps, open_stream(seed, "sampling"))):
         joined[step, batch] = 1
     return joined
 
 
 def exact_indicator(rows: int, rate: float, steps: int) -> np.ndarray:
     """The same of exact batches."""
-    sampler = ExactPoissonSampler(rows, rate, Keystream.seeded(1, "s"))
-    hits, sizes = sampler.block(steps)
+    sampler = ExactPoissonSampler(rows, rate, Keystream.from_seed(1, "s"))
+    hits, sizes = sampler.draw_block(steps)
     joined = np.zeros((steps, rows))
     np.add.at(joined, (np.repeat(np.arange(steps), sizes), hits), 1)
     assert joined.max() <= 1
@@ -75,7 +75,7 @@ THIRD = [np.nextafter(1 / 3, 0), 1 / 3, np.nextafter(1 / 3, 1)]  # NumPy goes an
 
 @pytest.mark.parametrize("rate", [1e-4, 0.02, *THIRD, 0.9])
 def test_distances_between_hits_are_numpys_geometric_variables(rate: float) -> None:
-    hits, sizes = PoissonSampler(1000, rate, np.random.default_rng(4)).block(500)
+    hits, sizes = PoissonSampler(1000, rate, np.random.default_rng(4)).draw_block(500)
     wanted = np.cumsum(np.random.default_rng(4).geometric(rate, size=2 * len(hits) + 9)) - 1
     wanted = wanted[wanted < 500_000]
     assert len(wanted) > 20
@@ -90,23 +90,23 @@ def test_no_row_joins_a_batch_twice_whatever_is_drawn() -> None:
             return np.zeros(size)
 
     sampler = PoissonSampler(5, 0.3, Zeros())  # type: ignore[arg-type]
-    rows, sizes = sampler.block(3)
+    rows, sizes = sampler.draw_block(3)
     np.testing.assert_array_equal(rows, np.tile(np.arange(5), 3))
     np.testing.assert_array_equal(sizes, [5, 5, 5])
 
 
 def test_no_steps_draw_no_batches() -> None:
     sampler, other = (PoissonSampler(10, 0.3, np.random.default_rng(4)) for _ in range(2))
-    rows, sizes = sampler.block(0)
+    rows, sizes = sampler.draw_block(0)
     assert (len(rows), len(sizes)) == (0, 0)
-    for actual, wanted in zip(sampler.block(7), other.block(7), strict=True):
+    for actual, wanted in zip(sampler.draw_block(7), other.draw_block(7), strict=True):
         np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("rate", [1e-15, 1e-300])
 def test_next_to_no_rate_draws_next_to_nothing(rate: float) -> None:
     sampler = PoissonSampler(10**6, rate, np.random.default_rng(4))
-    assert sum(len(sampler.block(1000)[0]) for _ in range(20)) == 0
+    assert sum(len(sampler.draw_block(1000)[0]) for _ in range(20)) == 0
 
 
 def test_empty_batches_happen_as_often_as_they_should() -> None:
@@ -115,7 +115,7 @@ def test_empty_batches_happen_as_often_as_they_should() -> None:
 
 
 def test_rate_one_is_every_row() -> None:
-    for batch in poisson_batches(9, 1.0, 5, stream(1, "sampling")):
+    for batch in poisson_batches(9, 1.0, 5, open_stream(1, "sampling")):
         np.testing.assert_array_equal(batch, np.arange(9))
 
 
@@ -130,8 +130,8 @@ def test_rate_one_is_every_row() -> None:
 def test_batches_do_not_depend_on_blocks(
     rows: int, rate: float, steps: int, block: int, seed: int
 ) -> None:
-    one = list(poisson_batches(rows, rate, steps, stream(seed, "s"), block=1))
-    other = list(poisson_batches(rows, rate, steps, stream(seed, "s"), block=block))
+    one = list(poisson_batches(rows, rate, steps, open_stream(seed, "s"), block=1))
+    other = list(poisson_batches(rows, rate, steps, open_stream(seed, "s"), block=block))
     assert len(one) == len(other) == steps
     for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first, second)
@@ -140,7 +140,7 @@ def test_batches_do_not_depend_on_blocks(
 
 
 def test_a_block_of_a_large_dataset_needs_no_mask() -> None:
-    rows, sizes = PoissonSampler(10**12, 1e-10, stream(3, "s")).block(50)
+    rows, sizes = PoissonSampler(10**12, 1e-10, open_stream(3, "s")).draw_block(50)
     assert sizes.sum() == rows.size
     assert 50 * 100 - 400 < rows.size < 50 * 100 + 400
 
@@ -148,7 +148,7 @@ def test_a_block_of_a_large_dataset_needs_no_mask() -> None:
 @pytest.mark.parametrize(("rows", "rate"), [(0, 0.5), (5, 0.0), (5, 1.5)])
 def test_impossible_samplers_are_refused(rows: int, rate: float) -> None:
     with pytest.raises(PrivacyError, match="sampler"):
-        PoissonSampler(rows, rate, stream(1, "s"))
+        PoissonSampler(rows, rate, open_stream(1, "s"))
 
 
 # --- exact draws ---------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Words(Keystream):
         super().__init__(bytes(32), "given")
         self._given = words
 
-    def words(self, count: int) -> np.ndarray:
+    def draw_words(self, count: int) -> np.ndarray:
         taken, self._given = self._given[:count], self._given[count:]
         return np.array(taken + [0] * (count - len(taken)), dtype=np.uint64)
 
@@ -181,7 +181,7 @@ def test_a_row_joins_where_its_number_is_below_the_rate(
     length = Fraction(rate).denominator.bit_length() - 1
     for place in range(min(agreeing, length)):
         words[place] = (2**64 - 1) * (math.floor(Fraction(rate) * 2 ** (place + 1)) & 1)
-    actual, sizes = ExactPoissonSampler(rows, rate, Words(words)).block(1)
+    actual, sizes = ExactPoissonSampler(rows, rate, Words(words)).draw_block(1)
     numbers = [
         sum((Fraction(words[k] >> row & 1, 2 ** (k + 1)) for k in range(length)), Fraction(0))
         for row in range(rows)
@@ -191,9 +191,9 @@ def test_a_row_joins_where_its_number_is_below_the_rate(
 
 
 def test_exact_batches_do_not_depend_on_blocks() -> None:
-    one, other = (ExactPoissonSampler(5000, 0.3, Keystream.seeded(7, "s")) for _ in range(2))
-    hits, sizes = one.block(40)
-    parts = [other.block(steps) for steps in (1, 7, 32)]
+    one, other = (ExactPoissonSampler(5000, 0.3, Keystream.from_seed(7, "s")) for _ in range(2))
+    hits, sizes = one.draw_block(40)
+    parts = [other.draw_block(steps) for steps in (1, 7, 32)]
     np.testing.assert_array_equal(hits, np.concatenate([part for part, _ in parts]))
     np.testing.assert_array_equal(sizes, np.concatenate([part for _, part in parts]))
     for batch in np.split(hits, np.cumsum(sizes)[:-1]):
@@ -202,14 +202,14 @@ def test_exact_batches_do_not_depend_on_blocks() -> None:
 
 
 def test_the_ends_of_exact_rates() -> None:
-    hits, sizes = ExactPoissonSampler(70, 1.0, Keystream.seeded(7, "s")).block(2)
+    hits, sizes = ExactPoissonSampler(70, 1.0, Keystream.from_seed(7, "s")).draw_block(2)
     assert hits.tolist() == [*range(70), *range(70)]
     assert sizes.tolist() == [70, 70]
-    hits, sizes = ExactPoissonSampler(70, 2.0**-1074, Keystream.seeded(7, "s")).block(3)
+    hits, sizes = ExactPoissonSampler(70, 2.0**-1074, Keystream.from_seed(7, "s")).draw_block(3)
     assert (hits.size, sizes.tolist()) == (0, [0, 0, 0])
     for rows, rate in ((0, 0.5), (5, 0.0), (5, 1.5), (5, math.nan)):
         with pytest.raises(PrivacyError, match="sampler"):
-            ExactPoissonSampler(rows, rate, Keystream.seeded(1, "s"))
+            ExactPoissonSampler(rows, rate, Keystream.from_seed(1, "s"))
 
 
 def test_seeds_derive_from_the_whole_identity() -> None:
@@ -222,26 +222,26 @@ def test_seeds_derive_from_the_whole_identity() -> None:
 
 
 def test_streams_of_a_seed_are_apart() -> None:
-    draws = [stream(7, name).random(4).tolist() for name in ("noise", "sampling", "init")]
-    draws.append(stream(8, "noise").random(4).tolist())
+    draws = [open_stream(7, name).random(4).tolist() for name in ("noise", "sampling", "init")]
+    draws.append(open_stream(8, "noise").random(4).tolist())
     assert len({tuple(draw) for draw in draws}) == 4
-    assert stream(7, "noise").random(4).tolist() == draws[0]
+    assert open_stream(7, "noise").random(4).tolist() == draws[0]
     # Seeds that agree in their low 32 bits are still different seeds.
-    assert stream(7 + 2**32, "noise").random() != stream(7, "noise").random()
+    assert open_stream(7 + 2**32, "noise").random() != open_stream(7, "noise").random()
     assert 0 <= stream_seed(2**128 - 1, "noise") < 2**64
     with pytest.raises(PrivacyError, match="128 bits"):
-        stream(2**128, "noise")
+        open_stream(2**128, "noise")
 
 
 @pytest.mark.parametrize(("rows", "rate"), [(50, 0.02), (30, 0.3), (7, 0.9), (5, 1.0)])
 @pytest.mark.parametrize("taken", [0, 1, 9])
 def test_a_sampler_goes_on_from_a_state(rows: int, rate: float, taken: int) -> None:
-    first = PoissonSampler(rows, rate, stream(1, "sampling"))
+    first = PoissonSampler(rows, rate, open_stream(1, "sampling"))
     for _ in range(taken):
-        first.block(1)
-    state = json.loads(json.dumps(first.state()))
-    ahead = [first.block(1)[0].tolist() for _ in range(40)]
-    again = PoissonSampler(rows, rate, stream(2, "sampling"))
-    again.block(3)
-    again.restore(state)
-    assert [again.block(1)[0].tolist() for _ in range(40)] == ahead
+        first.draw_block(1)
+    state = json.loads(json.dumps(first.copy_state()))
+    ahead = [first.draw_block(1)[0].tolist() for _ in range(40)]
+    again = PoissonSampler(rows, rate, open_stream(2, "sampling"))
+    again.draw_block(3)
+    again.restore_state(state)
+    assert [again.draw_block(1)[0].tolist() for _ in range(40)] == ahead

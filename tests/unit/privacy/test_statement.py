@@ -14,8 +14,8 @@ from dpprobe.finetune.options import SEARCHED
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
-from dpprobe.privacy.statement import Declared, mechanisms_of, statement
-from dpprobe.privacy.trade_off import allowed
+from dpprobe.privacy.statement import Declared, make_statement, mechanisms_of
+from dpprobe.privacy.trade_off import bound_attacks
 
 
 def plan(epsilon: float = 1.0) -> Plan:
@@ -44,8 +44,8 @@ def plan(epsilon: float = 1.0) -> Plan:
         epsilon=epsilon,
         delta=1e-5,
         accountant="pld",
-        realised_epsilon=accountants.epsilon(mechanisms, 1e-5, "pld"),
-        priced_by=accountants.describe(mechanisms, "pld"),
+        realised_epsilon=accountants.compute_epsilon(mechanisms, 1e-5, "pld"),
+        priced_by=accountants.describe_accountant(mechanisms, "pld"),
         checks={"prv": 0.999} if private else {},
     )
 
@@ -70,12 +70,12 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
     values["priced_normalisation"] = head.normalize.priced
     values["released_priors"] = head.releases_priors
     values["engine_limits"] = head.engine_limits
-    return statement(values.pop("plan"), **values)
+    return make_statement(values.pop("plan"), **values)
 
 
 def test_a_reviewer_can_redo_the_accounting() -> None:
     values = json.loads(json.dumps(state(), allow_nan=False))
-    again = accountants.epsilon(mechanisms_of(values), values["delta"], "pld")
+    again = accountants.compute_epsilon(mechanisms_of(values), values["delta"], "pld")
     assert again == values["epsilon_realised"] <= values["epsilon_target"] == 1.0
     assert values["accountant"].startswith("pld (dp-accounting")
     assert values["checks"] == {"prv": 0.999}
@@ -281,7 +281,7 @@ def test_what_epsilon_allows_is_said_of_one_head_and_of_all() -> None:
 
 def test_sampled_steps_allow_what_their_profile_does() -> None:
     allows = state()["allows"]
-    bounds = allowed(plan().mechanisms, [0.001, 0.01], delta=1e-5, epsilon=1.0)
+    bounds = bound_attacks(plan().mechanisms, [0.001, 0.01], delta=1e-5, epsilon=1.0)
     assert allows["balanced_accuracy"] == bounds.balanced_accuracy
     assert tuple(allows["true_positives"].values()) == bounds.true_positives
     assert not allows["exact"]

@@ -15,7 +15,7 @@ from scipy.stats import binom, norm
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism
-from dpprobe.privacy.trade_off import allowed, best_attack
+from dpprobe.privacy.trade_off import best_attack, bound_attacks
 from tests.support.mechanisms import best_of, gaussians, mixed, mixed_delta, sampled_delta
 
 RATES = [0.0, 0.001, 0.01, 0.1, 0.5, 1.0]
@@ -78,7 +78,7 @@ def test_a_mixed_composition_lies_above_its_sampled_part() -> None:
 def test_the_profile_bounds_no_better_than_the_price_allows() -> None:
     """At the plan's epsilon the (epsilon, delta) bound is one of those that the minimum is of."""
     parts = mixed(2.0)
-    epsilon = accountants.epsilon(parts, DELTA, "pld")
+    epsilon = accountants.compute_epsilon(parts, DELTA, "pld")
     answers = best_attack(parts, RATES, delta=DELTA, epsilon=epsilon)
     for alpha, answer in zip(RATES, answers, strict=True):
         assert answer <= math.exp(epsilon) * alpha + DELTA + UNIT
@@ -144,14 +144,14 @@ def test_the_balanced_accuracy_of_gaussians_is_an_integral_rounded_up(mu: float)
     """(1 + total variation) / 2 from the two densities, which cross at mu / 2."""
     above, _ = quad(lambda x: norm.pdf(x - mu) - norm.pdf(x), mu / 2, mu + 40, epsabs=1e-12)
     parts = [gaussians(2 / mu, count=2, name="a"), gaussians(math.sqrt(2) / mu, name="b")]
-    answer = allowed(parts, [], delta=DELTA, epsilon=1.0)
+    answer = bound_attacks(parts, [], delta=DELTA, epsilon=1.0)
     assert answer.exact
     assert (1 + above) / 2 - 1e-9 <= answer.balanced_accuracy <= (1 + above) / 2 + UNIT + 1e-9
 
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5), (2.0, 0.9)])
 def test_the_balanced_accuracy_of_one_sampled_release_is_tight(noise: float, rate: float) -> None:
-    answer = allowed([gaussians(noise, rate)], [], delta=DELTA, epsilon=1.0)
+    answer = bound_attacks([gaussians(noise, rate)], [], delta=DELTA, epsilon=1.0)
     least = (1 + sampled_delta(noise, rate, 0.0)) / 2
     assert not answer.exact
     assert least - 1e-8 <= answer.balanced_accuracy <= least + 1e-4
@@ -159,7 +159,7 @@ def test_the_balanced_accuracy_of_one_sampled_release_is_tight(noise: float, rat
 
 def test_the_balanced_accuracy_of_a_mixed_plan_is_tight() -> None:
     noise, rate = 1.0, 0.3
-    answer = allowed(mixed(noise, rate, 1), [], delta=DELTA, epsilon=1.0)
+    answer = bound_attacks(mixed(noise, rate, 1), [], delta=DELTA, epsilon=1.0)
     least = (1 + mixed_delta(1 / (8 * noise), noise, rate, 0.0)) / 2
     assert least - 1e-6 <= answer.balanced_accuracy <= least + 1e-4
 
@@ -174,7 +174,7 @@ def test_two_sampled_releases_are_bounded_tightly_by_brute_force() -> None:
     out, inside = (np.outer(each, each).ravel() * cell for each in (without, within))
     order = np.argsort(-inside / out)
     false, true = np.cumsum(out[order]), np.cumsum(inside[order])
-    answer = allowed([gaussians(noise, rate, 2)], [0.001, 0.01], delta=DELTA, epsilon=1.0)
+    answer = bound_attacks([gaussians(noise, rate, 2)], [0.001, 0.01], delta=DELTA, epsilon=1.0)
     least = 0.5 + np.abs(inside - out).sum() / 4
     assert least - 1e-6 <= answer.balanced_accuracy <= least + 1e-4
     for alpha, bound in zip((0.001, 0.01), answer.true_positives, strict=True):
@@ -187,8 +187,10 @@ def test_two_sampled_releases_are_bounded_tightly_by_brute_force() -> None:
 )
 def test_a_gaussian_allows_less_than_its_epsilon_and_delta(epsilon: float, known: float) -> None:
     mu = brentq(lambda each: accountants.gaussian_epsilon(each, DELTA) - epsilon, 1e-3, 20)
-    exact = allowed([gaussians(1 / mu)], [0.001], delta=DELTA, epsilon=epsilon)
-    chosen = allowed([gaussians(1 / mu)], [0.001], best_of(10, 1.0), delta=DELTA, epsilon=epsilon)
+    exact = bound_attacks([gaussians(1 / mu)], [0.001], delta=DELTA, epsilon=epsilon)
+    chosen = bound_attacks(
+        [gaussians(1 / mu)], [0.001], best_of(10, 1.0), delta=DELTA, epsilon=epsilon
+    )
     assert chosen.balanced_accuracy == pytest.approx(known, abs=5e-4)
     assert simple_bound(epsilon) <= chosen.balanced_accuracy <= simple_bound(epsilon) + UNIT
     assert exact.balanced_accuracy < chosen.balanced_accuracy
@@ -199,10 +201,10 @@ def test_a_gaussian_allows_less_than_its_epsilon_and_delta(epsilon: float, known
 @pytest.mark.parametrize("rate", [1.0, 0.05])
 def test_a_larger_epsilon_allows_more_and_never_more_than_its_bound(rate: float) -> None:
     plans = [[gaussians(noise, rate, 60)] for noise in (60.0, 20.0, 6.0, 2.0, 1.0)]
-    epsilons = [accountants.epsilon(parts, DELTA, "pld") for parts in plans]
+    epsilons = [accountants.compute_epsilon(parts, DELTA, "pld") for parts in plans]
     assert epsilons == sorted(epsilons)
     answers = [
-        allowed(parts, [0.001, 0.01], delta=DELTA, epsilon=epsilon)
+        bound_attacks(parts, [0.001, 0.01], delta=DELTA, epsilon=epsilon)
         for parts, epsilon in zip(plans, epsilons, strict=True)
     ]
     right = [answer.balanced_accuracy for answer in answers]
@@ -215,8 +217,8 @@ def test_a_larger_epsilon_allows_more_and_never_more_than_its_bound(rate: float)
 
 def test_a_group_is_attacked_with_as_many_times_the_mu() -> None:
     parts = [gaussians(5.0, count=4)]
-    group = allowed(parts, [0.01], delta=DELTA, epsilon=1.0, size=3)
-    assert group == allowed([gaussians(5.0 / 3, count=4)], [0.01], delta=DELTA, epsilon=1.0)
+    group = bound_attacks(parts, [0.01], delta=DELTA, epsilon=1.0, size=3)
+    assert group == bound_attacks([gaussians(5.0 / 3, count=4)], [0.01], delta=DELTA, epsilon=1.0)
 
 
 def test_a_group_in_a_sample_is_bounded_by_its_mixture() -> None:
@@ -226,7 +228,7 @@ def test_a_group_in_a_sample_is_bounded_by_its_mixture() -> None:
     without = norm.pdf(x, 0, noise)
     within = sum(binom.pmf(k, size, rate) * norm.pdf(x, k, noise) for k in range(size + 1))
     least = 0.5 + np.trapezoid(np.abs(within - without), x) / 4
-    answer = allowed([gaussians(noise, rate)], [], delta=DELTA, epsilon=1.0, size=size)
+    answer = bound_attacks([gaussians(noise, rate)], [], delta=DELTA, epsilon=1.0, size=size)
     assert least - 1e-8 <= answer.balanced_accuracy <= least + 2e-3
 
 
@@ -237,6 +239,6 @@ def test_a_group_in_a_sample_is_bounded_by_its_mixture() -> None:
 def test_where_nothing_is_left_of_a_promise_everything_is_allowed(
     parts: list[Mechanism], size: int
 ) -> None:
-    answer = allowed(parts, [0.001, 0.01], delta=DELTA, epsilon=1.0, size=size)
+    answer = bound_attacks(parts, [0.001, 0.01], delta=DELTA, epsilon=1.0, size=size)
     assert (answer.balanced_accuracy, answer.true_positives) == (1.0, (1.0, 1.0))
     assert not answer.exact

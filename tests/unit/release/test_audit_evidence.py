@@ -14,7 +14,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.release.audit_evidence import Evidence, in_words, read_evidence
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.make import make_release
-from dpprobe.release.verification.verify import verify
+from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.plan_file import plan_method
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.release_study import ROWS, study, write_features
@@ -107,7 +107,7 @@ def test_a_release_states_its_evidence_and_verifies(
     for name in ("README.md", "release.html"):
         text = " ".join((output / name).read_text(encoding="utf-8").split())
         assert "epsilon to be at least 0.712 at 95 % confidence" in text
-    report = verify(output)
+    report = verify_bundle(output)
     assert report.passed
     (check,) = [check for check in report.checks if check.name == "evidence"]
     assert "rest on the word" in check.detail
@@ -124,5 +124,5 @@ def test_nothing_is_released_or_booked_where_an_audit_refutes_the_promise(
             test=tmp_path / "test/manifest.json", output=tmp_path / "results/releases/first",
             cache=calibration, audit=_audit(tmp_path, plan, white_box=refuted),
         )  # fmt: skip
-    assert Ledger.of(tmp_path / "data", "toy").entries() == []
+    assert Ledger.of_dataset(tmp_path / "data", "toy").read_entries() == []
     assert not (tmp_path / "results/releases/first").exists()

@@ -45,15 +45,17 @@ def test_the_ledgers_sum_is_said_rounded_up(count: int, exact: bool, words: str)
         "entry": count, "releases": count, "unit": "patient", "delta": 1e-6, "epsilon": 2.00002,
         "exact": exact,
     }  # fmt: skip
-    assert f"{words} delta 1e-6." in documents.spent(ledger)
+    assert f"{words} delta 1e-6." in documents.state_spent(ledger)
 
 
 def test_an_auc_is_no_percentage() -> None:
-    assert documents.measured(measured("auc", 0.9)) == "AUC 0.900 (95 % interval 0.860 to 0.940)"
+    assert (
+        documents.state_measured(measured("auc", 0.9)) == "AUC 0.900 (95 % interval 0.860 to 0.940)"
+    )
 
 
 @pytest.mark.parametrize(("interval", "tells"), [([0.1, 0.9], True), ([0.0, 0.95], False)])
 def test_a_result_that_says_nothing_is_not_stated(interval: list[float], tells: bool) -> None:
     evaluation = {"metric": "auc", "value": 0.5, "interval": interval}
-    assert documents.tells(evaluation) == tells
-    assert ("not measurable" in documents.measured(evaluation)) != tells
+    assert documents.is_telling(evaluation) == tells
+    assert ("not measurable" in documents.state_measured(evaluation)) != tells

@@ -28,7 +28,7 @@ from dpprobe.release.evaluation import (
     accuracy_estimate,
     area_estimate,
     check_telling,
-    evaluate,
+    evaluate_heads,
     evaluation_mechanisms,
     fewest_of_a_class,
     hit_sum,
@@ -130,8 +130,8 @@ def _sums(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: npt.NDArray[Any],
     link: metrics.Link, n: int,
 ) -> dict[str, npt.NDArray[Any]]:  # fmt: skip
-    usable = evaluation._usable(scores)
-    margins, present = evaluation._ranked(scores, labels)
+    usable = evaluation._find_usable(scores)
+    margins, present = evaluation._rank_rows(scores, labels)
     places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / evaluation.SCORE_UNIT)
     units, step = evaluation._in_steps(weights * usable, n)
     edges = [np.linspace(-12, 12, 9)] * places.shape[1]
@@ -175,24 +175,25 @@ def test_without_noise_it_is_the_benchmarks_accuracy() -> None:
         (generator.integers(0, 2, (200, 3)), "none"),
     ):
         total = hit_sum(scores, labels, weights, cast(metrics.Link, link), n)
-        bench = metrics.evaluate(scores, labels, link=cast(metrics.Link, link), units=units)
+        bench = metrics.evaluate_scores(scores, labels, link=cast(metrics.Link, link), units=units)
         assert float(total.values) / n == pytest.approx(bench["accuracy"], abs=1e-6)
 
 
 def test_without_noise_the_area_is_the_benchmarks() -> None:
     generator = np.random.default_rng(0)
     scores, labels, _ = two_classes(20_000, generator)
-    bench = metrics.evaluate(scores, labels)["auc"]
+    bench = metrics.evaluate_scores(scores, labels)["auc"]
     plan = Plan(
         mechanisms=tuple(
-            item.scaled(1e-3) for item in evaluation_mechanisms("auc", classes=2, multi_label=False)
+            item.scale_noise(1e-3) for item in evaluation_mechanisms("auc", classes=2,
+            multi_label=False)
         ),
         n=20_000, epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
     )  # fmt: skip
     # a bias added to all scores, and another scale, change ranks as little as bins may
     for shift, scale in ((0, 1), (5, 1), (-3, 0.1), (0, 40)):
         moved = np.stack([scores[:, 0], scores[:, 1] * scale + shift], 1)
-        result = evaluate(
+        result = evaluate_heads(
             head(2), of_test_rows(moved, labels), plan, SEEDED,
             metric="auc", link="softmax", composition="",
         )  # fmt: skip
@@ -210,11 +211,11 @@ def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
         for repetition in range(250):
             releases = Releases(plan, (repetition,), torch.device("cpu"))
             right = float(generator.binomial(n, chance))
-            noisy = releases.gaussian(
+            noisy = releases.release_gaussian(
                 "accuracy", GridSum(torch.tensor([[right]], dtype=torch.float64))
             )
             value = min(max(float(noisy) / n, 0.0), 1.0)
-            estimate = accuracy_estimate(value, n, releases.deviation("accuracy"))
+            estimate = accuracy_estimate(value, n, releases.noise_deviation("accuracy"))
             assert 0 <= estimate.low < estimate.high <= 1
             assert estimate.low <= value <= estimate.high
             inside += estimate.low <= chance <= estimate.high
@@ -233,7 +234,7 @@ def test_the_interval_of_an_area_covers_sampling_and_noise(
     inside = 0
     for repetition in range(200):
         scores, labels, area = two_classes(n, generator, apart)
-        result = evaluate(
+        result = evaluate_heads(
             head(2, repetition), of_test_rows(scores, labels), plan, SEEDED,
             metric="auc", link="softmax", composition="",
         )  # fmt: skip
@@ -251,7 +252,7 @@ def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_pa
     for repetition in range(200):
         labels = (generator.random((n, 3)) < share).astype(np.uint8)
         scores = generator.normal(labels * [1.0, 1.5, 2.0], 1)
-        result = evaluate(
+        result = evaluate_heads(
             head(3, repetition), of_test_rows(scores, labels), plan, SEEDED,
             metric="auc", link="sigmoid", composition="",
         )  # fmt: skip
@@ -265,14 +266,14 @@ def test_the_noise_has_the_plans_variance(tmp_path: Path) -> None:
     plan = planned(tmp_path, "accuracy", n, 0.5)
     scores, labels, _ = two_classes(n, np.random.default_rng(0))
     features = of_test_rows(scores, labels)
-    exact = metrics.evaluate(scores, labels)["accuracy"]
+    exact = metrics.evaluate_scores(scores, labels)["accuracy"]
     values = [
-        evaluate(
+        evaluate_heads(
             head(2, seed), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
         )["value"]
         for seed in range(800)
     ]
-    deviation = plan.mechanism("accuracy").noise_multiplier / n
+    deviation = plan.find_mechanism("accuracy").noise_multiplier / n
     assert np.std(np.array(values) - exact) == pytest.approx(deviation, rel=0.1)
     assert np.mean(values) == pytest.approx(exact, abs=4 * deviation / math.sqrt(800))
 
@@ -283,7 +284,7 @@ def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
     plan = planned(tmp_path, metric, n, 8.0)
     scores = np.full((n, 2), NULL)
     labels = np.zeros(n, dtype=np.int64)
-    result = evaluate(
+    result = evaluate_heads(
         head(2), of_test_rows(scores, labels), plan, SEEDED,
         metric=metric, link="softmax", composition="",
     )  # fmt: skip
@@ -297,7 +298,7 @@ def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
 def test_the_block_says_its_price_and_when_units_are_few(tmp_path: Path) -> None:
     scores, labels, _ = two_classes(50, np.random.default_rng(0))
     plan = planned(tmp_path, "accuracy", 50, 0.1)
-    result = evaluate(
+    result = evaluate_heads(
         head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
         metric="accuracy", link="softmax", composition="other units than those of the head",
     )  # fmt: skip
@@ -312,7 +313,7 @@ def test_entropy_of_the_system_repeats_nothing(tmp_path: Path) -> None:
     scores, labels, _ = two_classes(3000, np.random.default_rng(0))
     plan = planned(tmp_path, "auc", 3000, 1.0)
     values = {
-        evaluate(
+        evaluate_heads(
             head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
             metric="auc", link="softmax", composition="",
         )["value"]
@@ -326,13 +327,13 @@ def test_patients_count_once_each(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(200) % 2, 5)
     scores = np.stack([np.zeros(1000), labels * 2.0 - 1], 1)  # all right
     plan = planned(tmp_path, "accuracy", 200, 8.0, unit="patient")
-    result = evaluate(
+    result = evaluate_heads(
         head(2), of_test_rows(scores, labels, units), plan, SEEDED,
         metric="accuracy", link="softmax", composition="",
     )  # fmt: skip
     assert result["value"] > 0.97
     with pytest.raises(PrivacyError, match="n = 200 test units of kind patient"):
-        evaluate(
+        evaluate_heads(
             head(2), of_test_rows(scores, labels), plan, SEEDED,
             metric="accuracy", link="softmax", composition="",
         )  # fmt: skip
@@ -344,7 +345,7 @@ def test_another_plan_is_refused(tmp_path: Path) -> None:
     auc, short = planned(tmp_path, "auc", 100, 1.0), planned(tmp_path, "accuracy", 99, 1.0)
     for plan, message in ((auc, "not that of metric accuracy"), (short, "n = 99 test units")):
         with pytest.raises(PrivacyError, match=message):
-            evaluate(
+            evaluate_heads(
                 head(2), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
             )
 

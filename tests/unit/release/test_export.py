@@ -84,10 +84,10 @@ def test_a_file_gives_the_probabilities_of_the_release(tmp_path: Path, case: str
     assert 0 <= exported.largest_difference <= 1e-4
     assert exported.precision_difference == exported.largest_difference
     assert [one.name for one in path.parent.iterdir()] == ["model.onnx"]
-    predictor = Predictor.load(bundle, device="cpu")
+    predictor = Predictor.load_bundle(bundle, device="cpu")
     for count in (1, 5):  # of any number of images
         images = pictures(count)
-        wanted = predictor.probabilities(images)
+        wanted = predictor.predict_images(images)
         given_values = run(path, transformed(predictor, images))
         scale = max(1.0, float(np.abs(wanted).max()))
         assert given_values.dtype == np.float32
@@ -139,9 +139,9 @@ def test_features_are_rounded_in_the_file(tmp_path: Path) -> None:
     exact = write_release(tmp_path / "exact", RESNET, dtype="float32", **loud)
     export_onnx(rounded, tmp_path / "model.onnx")
     images = pictures(8)
-    ones = [Predictor.load(bundle, device="cpu") for bundle in (rounded, exact)]
+    ones = [Predictor.load_bundle(bundle, device="cpu") for bundle in (rounded, exact)]
     given = run(tmp_path / "model.onnx", transformed(ones[0], images))
-    to_rounded, to_exact = (np.abs(given - one.probabilities(images)).mean() for one in ones)
+    to_rounded, to_exact = (np.abs(given - one.predict_images(images)).mean() for one in ones)
     assert to_rounded < to_exact / 3
 
 
@@ -158,12 +158,12 @@ def test_a_file_that_differs_is_refused_and_removed(
     bundle = write_release(tmp_path / "bundle", RESNET)
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "model.onnx"
-    real: Callable[..., Any] = export._run
-    monkeypatch.setattr(export, "_run", lambda *given: real(*given) + np.float32(2e-4))
+    real: Callable[..., Any] = export._run_onnx
+    monkeypatch.setattr(export, "_run_onnx", lambda *given: real(*given) + np.float32(2e-4))
     with pytest.raises(DataError, match="differ from the release's by 0.0002 in ONNX Runtime"):
         export_onnx(bundle, path)
     assert list(path.parent.iterdir()) == []
-    monkeypatch.setattr(export, "_run", lambda *given: real(*given) * np.float32(np.nan))
+    monkeypatch.setattr(export, "_run_onnx", lambda *given: real(*given) * np.float32(np.nan))
     with pytest.raises(DataError, match="differ from the release's by nan"):
         export_onnx(bundle, path)
     assert list(path.parent.iterdir()) == []
@@ -200,9 +200,9 @@ def test_real_weights_in_another_runtime(tmp_path: Path, shared_data: Path) -> N
     bundle = write_release(tmp_path / "bundle", mobilenet, dtype="float16", scale=5.0)
     path = tmp_path / "model.onnx"
     export_onnx(bundle, path, checkpoint=checkpoint)
-    predictor = Predictor.load(bundle, checkpoint=checkpoint, device="cpu")
+    predictor = Predictor.load_bundle(bundle, checkpoint=checkpoint, device="cpu")
     images = pictures(20)
-    wanted = predictor.probabilities(images)
+    wanted = predictor.predict_images(images)
     given = run(path, transformed(predictor, images))
     np.testing.assert_allclose(given, wanted, atol=1e-4)
     assert len(set(wanted.argmax(axis=1))) > 1

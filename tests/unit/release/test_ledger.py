@@ -20,13 +20,21 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, PrivacyError
-from dpprobe.privacy.accountants import Fits, all_together, epsilon, gaussian_epsilon
+from dpprobe.privacy.accountants import Fits, all_together, compute_epsilon, gaussian_epsilon
 from dpprobe.privacy.calibration import calibrate, round_up
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.release import ledger as module
-from dpprobe.release.ledger import Booking, Ledger, Part, Side, Spent, composed, describe
+from dpprobe.release.ledger import (
+    Booking,
+    Ledger,
+    Part,
+    Side,
+    Spent,
+    compose_bookings,
+    describe_ledger,
+)
 
 DELTA = 1e-5
 DIGEST = "d" * 64
@@ -45,7 +53,7 @@ def gaussian(sigma: float, count: int = 1, name: str = "gradients") -> Mechanism
 
 
 def part(side: Side, *mechanisms: Mechanism, selection: Selection | None = None) -> Part:
-    price = epsilon(mechanisms, DELTA, "pld", selection=selection)
+    price = compute_epsilon(mechanisms, DELTA, "pld", selection=selection)
     return Part(side=side, mechanisms=mechanisms, selection=selection, epsilon=price, delta=DELTA)
 
 
@@ -69,15 +77,15 @@ def mu_epsilon(*sigmas: float) -> float:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.of(tmp_path, "lesions")
+    return Ledger.of_dataset(tmp_path, "lesions")
 
 
 @pytest.fixture
 def three_lines(ledger: Ledger) -> Ledger:
     """One entry of each state but open, of a unit whose reason has letters of two bytes."""
-    ledger.book(booking("first"), delta=DELTA, max_epsilon=None)
-    ledger.abandon(1, "der Rechner fiel aus, nichts verließ ihn")
-    ledger.book(booking("second"), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking("first"), delta=DELTA, max_epsilon=None)
+    ledger.abandon_entry(1, "der Rechner fiel aus, nichts verließ ihn")
+    ledger.book_release(booking("second"), delta=DELTA, max_epsilon=None)
     return ledger
 
 
@@ -92,86 +100,86 @@ def test_what_is_booked_is_read_back_by_another_process(ledger: Ledger) -> None:
         part("test", gaussian(9.0, name="correct")),
         unit="patient",
     )
-    entry = ledger.book(asked, delta=DELTA, max_epsilon=None)
+    entry = ledger.book_release(asked, delta=DELTA, max_epsilon=None)
     assert entry.booking == asked
     assert (entry.number, entry.state) == (1, "open")
-    assert Ledger(ledger.path).entries() == [entry]
+    assert Ledger(ledger.path).read_entries() == [entry]
     assert ledger.entry_of("tuned") == entry
     assert ledger.entry_of("other") is None
 
 
 def test_an_entry_is_closed_once_and_again_for_the_same_bundle_only(ledger: Ledger) -> None:
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
-    ledger.close(1, DIGEST)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
+    ledger.close_entry(1, DIGEST)
     written = ledger.path.read_bytes()
-    ledger.close(1, DIGEST)
+    ledger.close_entry(1, DIGEST)
     assert ledger.path.read_bytes() == written
     with pytest.raises(PrivacyError, match=r"entry 1 is closed with bundle d+, not e+; .*delete"):
-        ledger.close(1, "e" * 64)
-    (entry,) = ledger.entries()
+        ledger.close_entry(1, "e" * 64)
+    (entry,) = ledger.read_entries()
     assert (entry.state, entry.digest) == ("closed", DIGEST)
 
 
 def test_an_abandoned_entry_does_not_count_and_cannot_be_closed(ledger: Ledger) -> None:
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
-    assert ledger.spent(DELTA).epsilon > 0
-    ledger.abandon(1, "  the node lost power ")
-    assert ledger.spent(DELTA) == Spent(epsilon=0, exact=True, entries=0)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
+    assert ledger.compute_spent(DELTA).epsilon > 0
+    ledger.abandon_entry(1, "  the node lost power ")
+    assert ledger.compute_spent(DELTA) == Spent(epsilon=0, exact=True, entries=0)
     assert ledger.entry_of("lesions_v1") is None
-    assert ledger.entries()[0].reason == "the node lost power"
+    assert ledger.read_entries()[0].reason == "the node lost power"
     with pytest.raises(PrivacyError, match="entry 1 was abandoned .*lost power.*run the release"):
-        ledger.close(1, DIGEST)
+        ledger.close_entry(1, DIGEST)
     with pytest.raises(PrivacyError, match="entry 1 was abandoned before"):
-        ledger.abandon(1, "the node lost power")
-    again = ledger.book(booking(), delta=DELTA, max_epsilon=None)
+        ledger.abandon_entry(1, "the node lost power")
+    again = ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
     assert ledger.entry_of("lesions_v1") == again
     assert again.number == 2
 
 
 def test_a_closed_entry_cannot_be_abandoned(ledger: Ledger) -> None:
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
-    ledger.close(1, DIGEST)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
+    ledger.close_entry(1, DIGEST)
     with pytest.raises(PrivacyError, match="entry 1 is closed: .*may have been seen"):
-        ledger.abandon(1, "I changed my mind")
-    assert ledger.entries()[0].counts
+        ledger.abandon_entry(1, "I changed my mind")
+    assert ledger.read_entries()[0].is_counted
 
 
 @pytest.mark.parametrize("reason", ["", "   x    ", "two\nlines", "\x1b[2Jcleared", "\udcff" * 9])
 def test_a_reason_is_one_line_that_says_something(ledger: Ledger, reason: str) -> None:
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
     with pytest.raises(PrivacyError, match="write one line of 5 characters or more"):
-        ledger.abandon(1, reason)
-    assert ledger.entries()[0].state == "open"
+        ledger.abandon_entry(1, reason)
+    assert ledger.read_entries()[0].state == "open"
 
 
 @pytest.mark.parametrize("number", [0, -1, 2])
 def test_an_entry_that_is_not_there_is_named(ledger: Ledger, number: int) -> None:
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
     with pytest.raises(PrivacyError, match=f"no entry {number}; it has 1"):
-        ledger.close(number, DIGEST)
+        ledger.close_entry(number, DIGEST)
 
 
 def test_a_name_is_released_once(ledger: Ledger) -> None:
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
     with pytest.raises(
         PrivacyError, match="'lesions_v1': entry 1 .* is open.*--abandon 1 --reason"
     ):
-        ledger.book(booking(), delta=DELTA, max_epsilon=None)
-    ledger.close(1, DIGEST)
+        ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
+    ledger.close_entry(1, DIGEST)
     with pytest.raises(PrivacyError, match="'lesions_v1': entry 1 .* is closed.*another name"):
-        ledger.book(booking(), delta=DELTA, max_epsilon=None)
-    assert len(ledger.entries()) == 1
+        ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
+    assert len(ledger.read_entries()) == 1
 
 
 def test_units_of_two_kinds_do_not_add_up(ledger: Ledger) -> None:
     patients = booking("of_patients", unit="patient")
-    ledger.book(booking("of_images"), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking("of_images"), delta=DELTA, max_epsilon=None)
     with pytest.raises(PrivacyError, match=r"'of_patients': .* patient, .* entry 1 .* image"):
-        ledger.book(patients, delta=DELTA, max_epsilon=None)
+        ledger.book_release(patients, delta=DELTA, max_epsilon=None)
     with pytest.raises(PrivacyError, match="do not add up; set it to that"):
-        ledger.spent(DELTA, extra=[patients])
-    ledger.abandon(1, "the wrong unit, never drawn")
-    assert ledger.book(patients, delta=DELTA, max_epsilon=None).number == 2
+        ledger.compute_spent(DELTA, extra=[patients])
+    ledger.abandon_entry(1, "the wrong unit, never drawn")
+    assert ledger.book_release(patients, delta=DELTA, max_epsilon=None).number == 2
 
 
 def test_nothing_without_a_price_is_booked() -> None:
@@ -197,23 +205,23 @@ def test_nothing_without_a_price_is_booked() -> None:
 
 def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> None:
     limit = mu_epsilon(5.0, 5.0)
-    ledger.book(booking("first"), delta=DELTA, max_epsilon=limit)
-    ledger.close(1, DIGEST)
-    ledger.book(booking("second"), delta=DELTA, max_epsilon=limit)
+    ledger.book_release(booking("first"), delta=DELTA, max_epsilon=limit)
+    ledger.close_entry(1, DIGEST)
+    ledger.book_release(booking("second"), delta=DELTA, max_epsilon=limit)
     small = booking("third", part("train", gaussian(1000.0)))
     with pytest.raises(PrivacyError, match=r"'third': .* above max_epsilon .*; ask for a smaller"):
-        ledger.book(small, delta=DELTA, max_epsilon=limit)
-    ledger.book(small, delta=DELTA, max_epsilon=None)
-    assert len(ledger.entries()) == 3
+        ledger.book_release(small, delta=DELTA, max_epsilon=limit)
+    ledger.book_release(small, delta=DELTA, max_epsilon=None)
+    assert len(ledger.read_entries()) == 3
 
 
 def test_open_entries_use_the_limit_up_and_abandoned_ones_do_not(ledger: Ledger) -> None:
     limit = mu_epsilon(5.0)
-    ledger.book(booking("first"), delta=DELTA, max_epsilon=limit)
+    ledger.book_release(booking("first"), delta=DELTA, max_epsilon=limit)
     with pytest.raises(PrivacyError, match="above max_epsilon"):
-        ledger.book(booking("second"), delta=DELTA, max_epsilon=limit)
-    ledger.abandon(1, "died before its noise")
-    ledger.book(booking("second"), delta=DELTA, max_epsilon=limit)
+        ledger.book_release(booking("second"), delta=DELTA, max_epsilon=limit)
+    ledger.abandon_entry(1, "died before its noise")
+    ledger.book_release(booking("second"), delta=DELTA, max_epsilon=limit)
 
 
 @pytest.mark.parametrize("target", [0.5, 1.0, 1.9, 2.0])
@@ -231,15 +239,15 @@ def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, targe
     train = Part(
         side="train", mechanisms=plan.mechanisms, epsilon=plan.realised_epsilon, delta=DELTA
     )
-    ledger.book(booking("whole", train), delta=DELTA, max_epsilon=plan.realised_epsilon)
-    assert 0.99 * target <= ledger.spent(DELTA).epsilon <= target
+    ledger.book_release(booking("whole", train), delta=DELTA, max_epsilon=plan.realised_epsilon)
+    assert 0.99 * target <= ledger.compute_spent(DELTA).epsilon <= target
 
 
 def test_a_tuned_release_alone_costs_what_its_plan_says(ledger: Ledger) -> None:
     selection = Selection(mean=10, shape=1, repeated=("gradients",))
     tuned = part("train", gaussian(20.0), selection=selection)
-    ledger.book(booking("tuned", tuned), delta=DELTA, max_epsilon=round_up(tuned.epsilon))
-    assert not ledger.spent(DELTA).exact
+    ledger.book_release(booking("tuned", tuned), delta=DELTA, max_epsilon=round_up(tuned.epsilon))
+    assert not ledger.compute_spent(DELTA).exact
 
 
 # The sum.
@@ -247,14 +255,16 @@ def test_a_tuned_release_alone_costs_what_its_plan_says(ledger: Ledger) -> None:
 
 def test_unsampled_mechanisms_are_summed_exactly(ledger: Ledger) -> None:
     for name, sigma in (("a", 4.0), ("b", 7.0), ("c", 7.0)):
-        ledger.book(booking(name, part("train", gaussian(sigma))), delta=DELTA, max_epsilon=None)
-    spent = ledger.spent(DELTA)
+        ledger.book_release(
+            booking(name, part("train", gaussian(sigma))), delta=DELTA, max_epsilon=None
+        )
+    spent = ledger.compute_spent(DELTA)
     assert spent == Spent(epsilon=mu_epsilon(4.0, 7.0, 7.0), exact=True, entries=3)
     extra = booking("d", part("train", gaussian(3.0)))
-    more = ledger.spent(DELTA, extra=[extra])
+    more = ledger.compute_spent(DELTA, extra=[extra])
     assert more.epsilon == mu_epsilon(4.0, 7.0, 7.0, 3.0)
     assert more.entries == 4
-    assert len(ledger.entries()) == 3
+    assert len(ledger.read_entries()) == 3
 
 
 def test_sampled_mechanisms_are_summed_as_dp_accounting_does() -> None:
@@ -268,7 +278,7 @@ def test_sampled_mechanisms_are_summed_as_dp_accounting_does() -> None:
         if item.sample_rate < 1:
             one = dp_event.PoissonSampledDpEvent(item.sample_rate, one)
         accountant.compose(one, item.count)
-    spent = composed(bookings, DELTA)
+    spent = compose_bookings(bookings, DELTA)
     assert not spent.exact
     assert spent.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
     assert spent.epsilon > max(item.parts[0].epsilon for item in bookings)
@@ -279,7 +289,7 @@ def test_searches_beside_other_releases_are_summed_by_renyi_divergences() -> Non
     mechanisms = gaussian(30.0), gaussian(40.0, name="centre")
     tuned = part("train", *mechanisms, selection=selection)
     plain = part("train", gaussian(6.0))
-    spent = composed([booking("a", tuned), booking("b", tuned), booking("c", plain)], DELTA)
+    spent = compose_bookings([booking("a", tuned), booking("b", tuned), booking("c", plain)], DELTA)
     bound, exact = all_together(
         [
             Fits(mechanisms=mechanisms, times=2, selection=selection),
@@ -298,33 +308,37 @@ def test_the_sides_of_a_split_are_other_units() -> None:
         sides = part("train", gaussian(train)), part("test", gaussian(test))
         return booking(name, *sides, split=split)
 
-    assert composed([release("a", 4, 5)], DELTA).epsilon == mu_epsilon(4)
+    assert compose_bookings([release("a", 4, 5)], DELTA).epsilon == mu_epsilon(4)
     # A unit has its side for good: two releases do not mix the worst of each.
     crossed = [release("a", 4, 20), release("b", 20, 4.5)]
-    assert composed(crossed, DELTA).epsilon == mu_epsilon(4, 20)
+    assert compose_bookings(crossed, DELTA).epsilon == mu_epsilon(4, 20)
     # In another split a unit may be on the other side.
     apart = [release("a", 4, 20), release("b", 20, 4.5, split="two")]
-    assert composed(apart, DELTA).epsilon == mu_epsilon(4, 4.5)
+    assert compose_bookings(apart, DELTA).epsilon == mu_epsilon(4, 4.5)
     # A side that no release reads costs nothing.
     alone = [release("a", 4, 5), booking("b", part("test", gaussian(3)), split="one")]
-    assert composed(alone, DELTA).epsilon == mu_epsilon(5, 3)
+    assert compose_bookings(alone, DELTA).epsilon == mu_epsilon(5, 3)
 
 
 @pytest.mark.parametrize("number", [6, 7])
 def test_many_splits_are_searched_and_beyond_all_parts_are_summed(number: int) -> None:
     sides = part("train", gaussian(9.0)), part("test", gaussian(10.0))
-    spent = composed([booking(str(i), *sides, split=str(i)) for i in range(number)], DELTA)
+    spent = compose_bookings([booking(str(i), *sides, split=str(i)) for i in range(number)], DELTA)
     paid = [9.0] * 6 if number == 6 else [9.0, 10.0] * 7
     assert spent.epsilon == mu_epsilon(*paid)
     assert spent.exact == (number == 6)
 
 
 def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
-    assert ledger.spent(1e-3).epsilon < ledger.spent(DELTA).epsilon < ledger.spent(1e-9).epsilon
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
+    assert (
+        ledger.compute_spent(1e-3).epsilon
+        < ledger.compute_spent(DELTA).epsilon
+        < ledger.compute_spent(1e-9).epsilon
+    )
     for delta in (0.0, 1e-11, 1.0, math.nan):
         with pytest.raises(PrivacyError, match="delta .* outside 1e-10 to 1"):
-            ledger.spent(delta)
+            ledger.compute_spent(delta)
 
 
 # The file.
@@ -333,7 +347,7 @@ def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
 def test_the_files_are_their_owners_alone(ledger: Ledger) -> None:
     umask = os.umask(0)
     try:
-        ledger.book(booking(), delta=DELTA, max_epsilon=None)
+        ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
     finally:
         os.umask(umask)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in ledger.path.parent.iterdir()}
@@ -342,9 +356,9 @@ def test_the_files_are_their_owners_alone(ledger: Ledger) -> None:
 
 def test_lines_are_only_ever_added_and_each_holds_the_hash_of_the_last(ledger: Ledger) -> None:
     written = [b""]
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
     written.append(ledger.path.read_bytes())
-    ledger.close(1, DIGEST)
+    ledger.close_entry(1, DIGEST)
     written.append(ledger.path.read_bytes())
     assert all(b.startswith(a) and b.endswith(b"\n") for a, b in itertools.pairwise(written))
     first, second = (json.loads(line) for line in written[-1].splitlines())
@@ -355,10 +369,10 @@ def test_lines_are_only_ever_added_and_each_holds_the_hash_of_the_last(ledger: L
 
 
 def test_reading_writes_nothing(ledger: Ledger) -> None:
-    assert ledger.entries() == []
+    assert ledger.read_entries() == []
     assert not ledger.path.parent.exists()
     with pytest.raises(DataError, match=r"ledger\.lock: No such file"):
-        ledger.abandon(1, "a name that was mistyped")
+        ledger.abandon_entry(1, "a name that was mistyped")
     assert not ledger.path.parent.exists()
 
 
@@ -370,11 +384,11 @@ def test_every_altered_byte_is_noticed(three_lines: Ledger) -> None:
             altered[place] = other
             three_lines.path.write_bytes(altered)
             with pytest.raises(DataError, match=r"line \d: damaged .*restore .* backup"):
-                three_lines.entries()
+                three_lines.read_entries()
     line = len(whole.splitlines()[0]) + 1
     three_lines.path.write_bytes(whole[: line - 9] + b"x" + whole[line - 8 :])
     with pytest.raises(DataError, match=r"ledger\.jsonl, line 1: damaged"):
-        three_lines.book(booking("third"), delta=DELTA, max_epsilon=None)
+        three_lines.book_release(booking("third"), delta=DELTA, max_epsilon=None)
 
 
 def test_lines_that_are_missing_doubled_or_exchanged_are_noticed(three_lines: Ledger) -> None:
@@ -382,10 +396,10 @@ def test_lines_that_are_missing_doubled_or_exchanged_are_noticed(three_lines: Le
     for lines in ([b, c], [a, c], [a, a, b, c], [a, c, b], [a, b"\n", b, c], [a, b, c, c]):
         three_lines.path.write_bytes(b"".join(lines))
         with pytest.raises(DataError, match="damaged"):
-            three_lines.entries()
+            three_lines.read_entries()
     # The known limit: whole lines that are cut off at the end leave a shorter ledger.
     three_lines.path.write_bytes(a)
-    assert [entry.state for entry in three_lines.entries()] == ["open"]
+    assert [entry.state for entry in three_lines.read_entries()] == ["open"]
 
 
 def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
@@ -397,7 +411,7 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     def append(**changes: Any) -> None:
         record = {**last, "previous": last["hash"], **changes}
         del record["hash"]
-        line = module._line(record, fingerprint(record))
+        line = module._make_line(record, hash_value(record))
         three_lines.path.write_bytes(whole + line + b"\n")
 
     for changes in (
@@ -410,10 +424,10 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     ):
         append(**changes)
         with pytest.raises(DataError, match="line 4: damaged"):
-            three_lines.entries()
+            three_lines.read_entries()
     append(number=3, format_version=2)
     with pytest.raises(DataError, match="line 4: format version 2, not 1; use the dpprobe"):
-        three_lines.entries()
+        three_lines.read_entries()
 
 
 def test_a_line_cut_at_every_length_is_as_if_never_written(
@@ -421,22 +435,22 @@ def test_a_line_cut_at_every_length_is_as_if_never_written(
 ) -> None:
     """A crash between the write and the flush leaves any part of the line."""
     before = three_lines.path.read_bytes()
-    three_lines.book(booking("third"), delta=DELTA, max_epsilon=None)
+    three_lines.book_release(booking("third"), delta=DELTA, max_epsilon=None)
     line = three_lines.path.read_bytes()[len(before) :]
     for length in range(1, len(line) - 1):
         three_lines.path.write_bytes(before + line[:length])
-        assert [entry.number for entry in three_lines.entries()] == [1, 2]
+        assert [entry.number for entry in three_lines.read_entries()] == [1, 2]
     for length in (1, 100, len(line) - 2):
         three_lines.path.write_bytes(before + line[:length])
         caplog.clear()
-        entry = three_lines.book(booking("other"), delta=DELTA, max_epsilon=None)
+        entry = three_lines.book_release(booking("other"), delta=DELTA, max_epsilon=None)
         assert entry.number == 3
         assert "removed a last line that a crash cut short" in caplog.text
         assert three_lines.path.read_bytes().startswith(before)
-        assert [entry.booking.release for entry in three_lines.entries()][2:] == ["other"]
+        assert [entry.booking.release for entry in three_lines.read_entries()][2:] == ["other"]
     # Blocks that a file system had reserved and not written hold zeros.
     three_lines.path.write_bytes(before + bytes(512))
-    assert len(three_lines.entries()) == 2
+    assert len(three_lines.read_entries()) == 2
 
 
 def test_a_line_without_its_newline_counts(
@@ -445,19 +459,19 @@ def test_a_line_without_its_newline_counts(
     """It may be a booking whose newline was damaged: to count it errs on the safe side."""
     whole = three_lines.path.read_bytes()
     three_lines.path.write_bytes(whole[:-1])
-    assert len(three_lines.entries()) == 2
-    three_lines.close(2, DIGEST)
+    assert len(three_lines.read_entries()) == 2
+    three_lines.close_entry(2, DIGEST)
     assert three_lines.path.read_bytes().startswith(whole)
-    assert [entry.state for entry in three_lines.entries()] == ["abandoned", "closed"]
+    assert [entry.state for entry in three_lines.read_entries()] == ["abandoned", "closed"]
     assert caplog.text == ""
 
 
 def test_the_first_line_may_be_torn_too(ledger: Ledger) -> None:
     ledger.path.parent.mkdir()
     ledger.path.write_bytes(b'{"booking":{"id')
-    assert ledger.entries() == []
-    assert ledger.book(booking(), delta=DELTA, max_epsilon=None).number == 1
-    assert len(ledger.entries()) == 1
+    assert ledger.read_entries() == []
+    assert ledger.book_release(booking(), delta=DELTA, max_epsilon=None).number == 1
+    assert len(ledger.read_entries()) == 1
 
 
 def test_a_booking_is_on_the_disk_before_it_returns(
@@ -470,21 +484,21 @@ def test_a_booking_is_on_the_disk_before_it_returns(
         flushed.append((path.name, path.stat().st_size if path.is_file() else 0))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
     size = ledger.path.stat().st_size
     assert [name for name, _ in flushed] == [ledger.path.parents[1].name, "ledger.jsonl", "lesions"]
     assert flushed[1] == ("ledger.jsonl", size)
 
 
 def test_a_full_disk_books_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.book(booking("first"), delta=DELTA, max_epsilon=None)
+    ledger.book_release(booking("first"), delta=DELTA, max_epsilon=None)
     write = os.write
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:40]))
         with pytest.raises(DiskError, match=r"ledger\.jsonl: cannot be written .*make room"):
-            ledger.book(booking("second"), delta=DELTA, max_epsilon=None)
-    assert [entry.booking.release for entry in ledger.entries()] == ["first"]
-    assert ledger.book(booking("second"), delta=DELTA, max_epsilon=None).number == 2
+            ledger.book_release(booking("second"), delta=DELTA, max_epsilon=None)
+    assert [entry.booking.release for entry in ledger.read_entries()] == ["first"]
+    assert ledger.book_release(booking("second"), delta=DELTA, max_epsilon=None).number == 2
 
 
 # Several at once.
@@ -493,14 +507,14 @@ def test_a_full_disk_books_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPat
 def slowly(bookings: Sequence[Booking], delta: float) -> Spent:
     """Leaves another writer time to book on the same sum, if it is let in."""
     time.sleep(0.2)
-    return composed(bookings, delta)
+    return compose_bookings(bookings, delta)
 
 
 def _book(path: Path, name: str, limit: float, start: Any, results: Any) -> None:
-    module.composed = slowly
+    module.compose_bookings = slowly
     start.wait()
     try:
-        Ledger(path).book(booking(name), delta=DELTA, max_epsilon=limit)
+        Ledger(path).book_release(booking(name), delta=DELTA, max_epsilon=limit)
         results.put("booked")
     except PrivacyError as error:
         results.put(str(error))
@@ -519,18 +533,18 @@ def test_of_two_processes_at_once_a_limit_for_one_admits_one(ledger: Ledger) -> 
         worker.join()
     assert said[0] == "booked"
     assert "above max_epsilon" in said[1]
-    assert len(ledger.entries()) == 1
+    assert len(ledger.read_entries()) == 1
 
 
 def test_threads_of_one_process_wait_for_each_other(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "composed", slowly)
+    monkeypatch.setattr(module, "compose_bookings", slowly)
     refused = []
 
     def book(name: str) -> None:
         try:
-            ledger.book(booking(name), delta=DELTA, max_epsilon=mu_epsilon(5.0))
+            ledger.book_release(booking(name), delta=DELTA, max_epsilon=mu_epsilon(5.0))
         except PrivacyError as error:
             refused.append(error)
 
@@ -540,7 +554,7 @@ def test_threads_of_one_process_wait_for_each_other(
     for thread in threads:
         thread.join()
     assert len(refused) == 2
-    assert len(ledger.entries()) == 1
+    assert len(ledger.read_entries()) == 1
 
 
 def _die_after_writing(path: Path, flushed: bool) -> None:
@@ -554,7 +568,7 @@ def _die_after_writing(path: Path, flushed: bool) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync = die  # type: ignore[assignment]
-    Ledger(path).book(booking("killed"), delta=DELTA, max_epsilon=None)
+    Ledger(path).book_release(booking("killed"), delta=DELTA, max_epsilon=None)
 
 
 @pytest.mark.parametrize("flushed", [False, True])
@@ -565,9 +579,9 @@ def test_a_killed_booking_frees_the_lock_and_counts_once_its_line_is_whole(
     worker.start()
     worker.join(timeout=60)
     assert worker.exitcode == -signal.SIGKILL
-    (entry,) = ledger.entries()
+    (entry,) = ledger.read_entries()
     assert (entry.booking.release, entry.state) == ("killed", "open")
-    assert ledger.book(booking("next"), delta=DELTA, max_epsilon=None).number == 2
+    assert ledger.book_release(booking("next"), delta=DELTA, max_epsilon=None).number == 2
 
 
 # The printed ledger.
@@ -578,10 +592,10 @@ def test_the_ledger_is_printed_with_its_sums_and_the_remedy_for_open_entries(
 ) -> None:
     sides = part("train", gaussian(4.0)), part("test", gaussian(30.0))
     for name in ("lesions_v1", "lesions_v2", "lesions_v3"):
-        ledger.book(booking(name, *sides), delta=DELTA, max_epsilon=None)
-    ledger.close(1, DIGEST)
-    ledger.abandon(2, "the node lost power")
-    text = describe(ledger, delta=None)
+        ledger.book_release(booking(name, *sides), delta=DELTA, max_epsilon=None)
+    ledger.close_entry(1, DIGEST)
+    ledger.abandon_entry(2, "the node lost power")
+    text = describe_ledger(ledger, delta=None)
     rows = [line.split("  ")[0].strip() for line in text.splitlines()]
     assert rows[2:6] == ["entry", "1", "2", "3"]
     first, second, third = text.splitlines()[3:6]
@@ -598,11 +612,11 @@ def test_the_ledger_is_printed_with_its_sums_and_the_remedy_for_open_entries(
     assert f'dpprobe ledger {ledger.path.parent} --abandon 3 --reason "..."' in text
     assert DIGEST not in text
     assert "i" * 64 not in text
-    assert "Sum at delta 0.001" in describe(ledger, delta=1e-3)
+    assert "Sum at delta 0.001" in describe_ledger(ledger, delta=1e-3)
 
 
 def test_an_empty_ledger_and_one_of_abandoned_entries_say_so(ledger: Ledger) -> None:
-    assert describe(ledger, delta=None) == f"{ledger.path}: no release is booked"
-    ledger.book(booking(), delta=DELTA, max_epsilon=None)
-    ledger.abandon(1, "died before its noise")
-    assert "Nothing is spent: all entries are abandoned." in describe(ledger, delta=None)
+    assert describe_ledger(ledger, delta=None) == f"{ledger.path}: no release is booked"
+    ledger.book_release(booking(), delta=DELTA, max_epsilon=None)
+    ledger.abandon_entry(1, "died before its noise")
+    assert "Nothing is spent: all entries are abandoned." in describe_ledger(ledger, delta=None)

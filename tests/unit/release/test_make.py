@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
@@ -26,7 +26,7 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import bundle, make
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification import method as checking
-from dpprobe.release.verification.verify import verify
+from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.study.options import OverlapOptions
 from tests.support.release_study import METHODS, release, study, write_features
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ledger(folder: Path) -> Ledger:
-    return Ledger.of(folder / "data", "toy")
+    return Ledger.of_dataset(folder / "data", "toy")
 
 
 def contents(output: Path) -> dict[str, bytes]:
@@ -55,10 +55,10 @@ def test_a_release_is_whole_verified_and_booked(folder: Path, method: str) -> No
     assert read.statement["epsilon_realised"] <= 2
     assert read.statement["ledger"]["entry"] == 1
     assert read.statement["evaluation"]["n"] == 120
-    (entry,) = ledger(folder).entries()
+    (entry,) = ledger(folder).read_entries()
     assert (entry.state, entry.digest) == ("closed", bundle.bundle_digest(output))
     assert [part.side for part in entry.booking.parts] == ["train", "test"]
-    report = verify(output)
+    report = verify_bundle(output)
     assert report.passed, [check for check in report.checks if check.passed is False]
     (kept,) = output.parent.glob(".first.*")
     assert contents(kept) == contents(output), "a copy is kept, and nothing else"
@@ -70,9 +70,9 @@ def test_the_units_of_a_release_are_patients_where_the_dataset_names_them(folder
     stated = bundle.read_bundle(output).statement
     assert stated["unit_of_privacy"].startswith("one patient")
     assert (stated["n"], stated["evaluation"]["n"]) == (100, 40)
-    (entry,) = ledger(folder).entries()
+    (entry,) = ledger(folder).read_entries()
     assert (entry.booking.unit, entry.booking.column) == ("patient", "who")
-    assert verify(output).passed
+    assert verify_bundle(output).passed
 
 
 @pytest.mark.parametrize("metric", [None, "macro_accuracy", "auc"])
@@ -86,20 +86,20 @@ def test_the_metric_of_a_dataset_is_in_no_bundle(folder: Path, metric: str | Non
     card = " ".join((output / bundle.CARD_FILE).read_text().split())
     assert "names the most frequent class alone" in card
     assert "reaches that class's share, which is not published." in card
-    assert verify(output).passed
+    assert verify_bundle(output).passed
 
 
 def test_to_write_down_the_metric_that_a_release_has_makes_no_other_one(folder: Path) -> None:
     release(folder, study(folder, evaluate={"epsilon": 1}))
     release(folder, study(folder, evaluate={"epsilon": 1, "metric": "accuracy"}))
-    assert len(ledger(folder).entries()) == 1
+    assert len(ledger(folder).read_entries()) == 1
     for other in ({"epsilon": 1, "metric": "auc"}, {"epsilon": 2, "metric": "accuracy"}):
         with pytest.raises((PrivacyError, ConfigError)):
             release(folder, study(folder, evaluate=other))
     written = study(folder, name="again", evaluate={"epsilon": 1, "metric": "accuracy"})
     release(folder, written, "again")
     release(folder, study(folder, name="again", evaluate={"epsilon": 1}), "again")
-    assert len(ledger(folder).entries()) == 2
+    assert len(ledger(folder).read_entries()) == 2
 
 
 def test_a_made_release_is_final(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_made_release_is_final(folder: Path) -> None:
     with pytest.raises(PrivacyError, match=r"release first: entry 1 .* another name"):
         release(folder, study(folder, epsilon=1))
     assert contents(output) == before
-    assert len(ledger(folder).entries()) == 1
+    assert len(ledger(folder).read_entries()) == 1
 
 
 def test_a_release_says_by_what_near_duplicates_were_left_out(folder: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_release_says_by_what_near_duplicates_were_left_out(folder: Path) -> N
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
     said = stated["public_data"]["left_out"]
     assert said == {"backbone": "pixels", "threshold": 0.9, "public": ["seen"]}
-    assert verify(output).passed
+    assert verify_bundle(output).passed
 
 
 def test_a_release_of_copies_warns_and_does_not_count_them(
@@ -131,7 +131,7 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
     assert "copies" not in stated
     assert any("a picture that stands in several" in text for text in stated["not_covered"])
-    assert verify(output).passed
+    assert verify_bundle(output).passed
     write_features(folder, copies={"image": {"rows": 0, "most": 1}})
     again = release(folder, study(folder), "first")
     assert (again / bundle.STATEMENT_FILE).read_text() == (
@@ -172,7 +172,7 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
         release(folder, study(folder))
     (output / bundle.CARD_FILE).write_bytes(before[bundle.CARD_FILE])
     release(folder, study(folder))
-    assert len(ledger(folder).entries()) == 1
+    assert len(ledger(folder).read_entries()) == 1
 
 
 def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
@@ -189,7 +189,7 @@ def test_releases_add_up_to_a_limit(folder: Path) -> None:
     release(folder, study(folder, max_epsilon=2.5))
     with pytest.raises(PrivacyError, match="max_epsilon"):
         release(folder, study(folder, name="second", max_epsilon=2.5), "second")
-    assert len(ledger(folder).entries()) == 1
+    assert len(ledger(folder).read_entries()) == 1
     assert not (folder / "results/releases/second").exists()
     output = release(folder, study(folder, name="second", max_epsilon=8), "second")
     spent = bundle.read_bundle(output).statement["ledger"]
@@ -212,7 +212,7 @@ def test_a_delta_above_one_over_n_is_refused_whatever_the_study_allows(folder: P
     limited = study(folder, max_epsilon=3, delta=1e-4).model_copy(update={"delta": 0.01, **allowed})
     with pytest.raises(PrivacyError, match=f"max_epsilon of toy is at its delta: {above}$"):
         release(folder, limited)
-    assert ledger(folder).entries() == []
+    assert ledger(folder).read_entries() == []
     assert not (folder / "results/releases/first").exists()
 
 
@@ -221,7 +221,7 @@ def test_a_head_abandoned_while_its_job_was_at_work_is_removed(
 ) -> None:
     def abandoned(*arguments: Any, **rest: Any) -> None:
         write_bundle(*arguments, **rest)
-        ledger(folder).abandon(1, "somebody took the job for dead")
+        ledger(folder).abandon_entry(1, "somebody took the job for dead")
 
     write_bundle = bundle.write_bundle
     monkeypatch.setattr(bundle, "write_bundle", abandoned)
@@ -255,9 +255,9 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
             release(folder, study(folder))
     with pytest.raises(PrivacyError, match="--abandon 1 --reason"):
         release(folder, study(folder))
-    ledger(folder).abandon(1, "it diverged, and nothing was written")
+    ledger(folder).abandon_entry(1, "it diverged, and nothing was written")
     release(folder, study(folder))
-    assert [entry.state for entry in ledger(folder).entries()] == ["abandoned", "closed"]
+    assert [entry.state for entry in ledger(folder).read_entries()] == ["abandoned", "closed"]
 
 
 def test_nothing_is_booked_where_something_is_wrong_beforehand(
@@ -282,7 +282,7 @@ def test_no_random_word_is_drawn_from_a_seed(folder: Path, monkeypatch: pytest.M
     def seeded(*_: Any) -> Keystream:
         pytest.fail("a release drew from a seed")
 
-    monkeypatch.setattr(Keystream, "seeded", seeded)
+    monkeypatch.setattr(Keystream, "from_seed", seeded)
     for name in ("stream", "derived_seed"):
         monkeypatch.setattr(f"dpprobe.privacy.entropy.{name}", seeded)
     for method in METHODS:
@@ -320,7 +320,7 @@ def test_a_bundle_holds_nothing_that_it_must_not_hold(
             forbidden |= dict.fromkeys(
                 [record.sha256, record.features_sha256, record.rows_sha256], "a private hash"
             )
-    entry = ledger(folder).entries()[0]
+    entry = ledger(folder).read_entries()[0]
     forbidden |= dict.fromkeys(entry.booking.identity.split(), "the identity")
     forbidden[entry.booked] = "a time"
     for name, content in contents(output).items():
@@ -416,7 +416,7 @@ def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> No
         record = json.loads(path.read_text())
         del record["sha256"]
         record["factor"] *= 0.5
-        path.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
+        path.write_text(json.dumps({**record, "sha256": hash_value(record)}))
     with pytest.raises(PrivacyError, match="its mechanisms cost"):
         release(folder, made)
     assert not ledger(folder).path.exists()
@@ -436,14 +436,14 @@ def facts_of_the_release(epsilon: float = 2.0) -> DataFacts:
 def test_a_release_of_auto_names_the_rule_and_what_it_chose(folder: Path) -> None:
     output = release(folder, auto_study(folder))
     read = bundle.read_bundle(output)
-    chosen = auto_rule.choose(facts_of_the_release())
+    chosen = auto_rule.choose_head(facts_of_the_release())
     assert read.facts.head.options["rule"] == auto_rule.RULE
     assert read.facts.head.options["chosen"]["head"] == chosen["head"]
     said = read.statement["chosen_from"]
     assert said["rule"] == f"auto rule {auto_rule.RULE}"
     assert (said["head"], said["epsilon"], said["dimension"]) == (chosen["head"], 2.0, 6)
     assert f"chosen by auto rule {auto_rule.RULE} from public" in (output / "README.md").read_text()
-    details = {check.name: check.detail for check in verify(output).checks}
+    details = {check.name: check.detail for check in verify_bundle(output).checks}
     assert "chooses these options" in details["rule of auto"]
 
 
@@ -469,7 +469,7 @@ def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder
     assert "class_counts" in {item["name"] for item in read.statement["mechanisms"]}
     assert "and how frequent the classes are, are" in read.statement["promise"]
     assert "as if its classes were equally frequent" in (output / "README.md").read_text()
-    report = verify(output)
+    report = verify_bundle(output)
     assert report.passed
     details = {check.name: check.detail for check in report.checks}
     assert "chooses these options" in details["rule of auto"]
@@ -478,11 +478,11 @@ def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder
 def test_a_first_order_head_that_auto_chooses_is_released_exactly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "choose", lambda _: {"head": "momentum", "steps": 4})
+    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "momentum", "steps": 4})
     output = release(folder, auto_study(folder))
     options = bundle.read_bundle(output).facts.head.options
     assert options["chosen"]["engine"] == "exact"
-    assert verify(output).passed
+    assert verify_bundle(output).passed
 
 
 def test_a_new_rule_neither_changes_nor_refuses_a_release_that_is_made(
@@ -492,10 +492,10 @@ def test_a_new_rule_neither_changes_nor_refuses_a_release_that_is_made(
     before = contents(output)
     for module in (auto, checking):
         monkeypatch.setattr(module, "RULE", auto_rule.RULE + 1)
-    monkeypatch.setattr(auto, "choose", lambda _: {"head": "newton"})
+    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "newton"})
     release(folder, auto_study(folder))
     assert contents(output) == before
-    report = verify(output)
+    report = verify_bundle(output)
     assert report.passed
     (check,) = (each for each in report.checks if each.name == "rule of auto")
     assert check.passed is None
@@ -507,7 +507,7 @@ def test_options_that_the_rule_does_not_choose_are_noticed(
 ) -> None:
     """The bundle is consistent in itself: only the rule tells."""
     output = release(folder, auto_study(folder))
-    monkeypatch.setattr(auto, "choose", lambda _: {"head": "newton"})
-    failed = [check for check in verify(output).checks if check.passed is False]
+    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "newton"})
+    failed = [check for check in verify_bundle(output).checks if check.passed is False]
     assert [check.name for check in failed] == ["rule of auto"]
     assert "head.options" in failed[0].detail

@@ -60,7 +60,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def predictor(bundle: Path) -> Predictor:
-    return Predictor.load(bundle, device="cpu")
+    return Predictor.load_bundle(bundle, device="cpu")
 
 
 def expected(folder: Path, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -82,7 +82,7 @@ def cifar(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
               "test": str(shared_data / "cifar10" / "test.parquet"),
               "limit": {"train": 200, "test": 1}, "missing_classes": "warn"}  # fmt: skip
-    dataset_preparation.prepare(dataset_options(source), folder)
+    dataset_preparation.prepare_dataset(dataset_options(source), folder)
     return folder
 
 
@@ -113,7 +113,7 @@ def write_pictures(dataset: Path, folder: Path) -> list[str]:
     """Writes the rows' images as PNG files, decoded and encoded again; returns the ids."""
     folder.mkdir()
     ids = []
-    for image in SplitTable(dataset / "train.parquet").images(0, 200):
+    for image in SplitTable(dataset / "train.parquet").read_images(0, 200):
         assert image.data is not None
         open_image(image.data).save(folder / f"{image.row:04d}.png")
         ids.append(image.id)
@@ -204,8 +204,8 @@ def test_folders_are_searched_by_extension_in_the_order_of_paths(tmp_path: Path)
         path.write_bytes(encoded(picture(1), "JPEG" if name.endswith("JPG") else "PNG"))
     found = find_images([tmp_path / "in", tmp_path / "in" / "b" / "2.png"])
     names = [str(tmp_path / "in" / name) for name in ("a/é ü.png", "b/1.JPG", "b/2.png")]
-    assert [image.id for image in found.images()] == [*names, names[2]]
-    assert [image.row for image in found.images()] == [0, 1, 2, 3]
+    assert [image.id for image in found.read_images()] == [*names, names[2]]
+    assert [image.row for image in found.read_images()] == [0, 1, 2, 3]
     assert found.count == 4
 
 
@@ -255,7 +255,7 @@ def test_tables_hold_images_or_their_paths(
     assert table["id"].tolist() == ["x", "x", "ü"]
     assert table["error"].isna().all()
     given = table[PROBABILITIES].to_numpy(np.float32)
-    np.testing.assert_array_equal(given, predictor.probabilities(pictures))
+    np.testing.assert_array_equal(given, predictor.predict_images(pictures))
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_rows_without_ids_are_named_by_path_or_number(
 ) -> None:
     path = tmp_path / ("in.csv" if kind == "csv" else "in.parquet")
     write_table(path, kind, [b"", b""], name=[7, 8])
-    names = [image.id for image in find_images([path]).images()]
+    names = [image.id for image in find_images([path]).read_images()]
     assert names == [name.format(path) for name in ids]
     named = find_images([path], id_column="name")
-    assert [image.id for image in named.images()] == ["7", "8"]
+    assert [image.id for image in named.read_images()] == ["7", "8"]
 
 
 def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bundle: Path) -> None:
@@ -433,10 +433,10 @@ def test_a_photograph_is_turned_upright_in_files_and_in_memory(
     upright = held.transpose(Image.Transpose.ROTATE_270)
     predict(bundle, [tmp_path / "held.png"], output=tmp_path / "out.parquet")
     given = pd.read_parquet(tmp_path / "out.parquet")[PROBABILITIES].to_numpy()
-    np.testing.assert_array_equal(given, predictor.probabilities([upright]))
-    in_memory = predictor.probabilities([Image.open(tmp_path / "held.png")])
+    np.testing.assert_array_equal(given, predictor.predict_images([upright]))
+    in_memory = predictor.predict_images([Image.open(tmp_path / "held.png")])
     np.testing.assert_array_equal(given, in_memory)
-    assert np.abs(given - predictor.probabilities([held])).max() > 1e-3
+    assert np.abs(given - predictor.predict_images([held])).max() > 1e-3
 
 
 def test_an_image_in_memory_that_cannot_be_read_is_named(
@@ -445,14 +445,14 @@ def test_an_image_in_memory_that_cannot_be_read_is_named(
     (tmp_path / "cut.png").write_bytes(encoded(picture(6, (90, 90)))[:-300])
     images = [picture(1), Image.open(tmp_path / "cut.png")]
     with pytest.raises(DataError, match=r"^image 1: cannot be decoded \("):
-        predictor.probabilities(images)
+        predictor.predict_images(images)
 
 
 def test_no_prediction_is_left_where_the_work_breaks(
     tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture(1).save(tmp_path / "x.png")
-    monkeypatch.setattr(Predictor, "scored", lambda *_: 1 / 0)
+    monkeypatch.setattr(Predictor, "score_features", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         predict(bundle, [tmp_path / "x.png"], output=tmp_path / "out" / "table.csv")
     assert list((tmp_path / "out").iterdir()) == []
@@ -496,11 +496,11 @@ def test_several_labels_and_scores(tmp_path: Path) -> None:
 
 def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: Path) -> None:
     folder = write_release(tmp_path / "bundle", {"family": "pixels"}, dimension=64)
-    predictor = Predictor.load(folder, device="cpu")
-    assert predictor.probabilities([picture(1, (8, 8))]).shape == (1, 3)
+    predictor = Predictor.load_bundle(folder, device="cpu")
+    assert predictor.predict_images([picture(1, (8, 8))]).shape == (1, 3)
     with pytest.raises(DataError, match="image 1: an image of 9 x 8 gives 72 values, .* takes 64"):
-        predictor.probabilities([picture(1, (8, 8)), picture(1, (9, 8))])
-    assert predictor.probabilities([]).shape == (0, 3)
+        predictor.predict_images([picture(1, (8, 8)), picture(1, (9, 8))])
+    assert predictor.predict_images([]).shape == (0, 3)
 
 
 def test_a_feature_beyond_the_dtype_is_a_fault(tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_scores_are_those_of_the_heads_module(bundle: Path, predictor: Predictor
     features = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
     normalize = method_options(read.facts.head.options).normalize
     scores = score_rows(one_head(read.weights, read.arrays, normalize), features)[0]
-    given = predictor.scored(features)
+    given = predictor.score_features(features)
     np.testing.assert_allclose(given, torch.softmax(torch.from_numpy(scores), 1), atol=1e-6)
     assert predictor.classes == CLASSES
 
@@ -556,19 +556,19 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path) -> None:
     text = (bundle / FACTS_FILE).read_text()
     assert str(networks) not in text
     sha256 = json.loads(text)["backbone"]["weights_sha256"]
-    predictor = Predictor.load(bundle, checkpoint=networks / "right.pth", device="cpu")
+    predictor = Predictor.load_bundle(bundle, checkpoint=networks / "right.pth", device="cpu")
     assert predictor.backbone.layers == {}  # a head takes none of them
     with pytest.raises(ConfigError, match=rf"checkpoint: name .* right.pth .*{sha256}"):
-        Predictor.load(bundle)
+        Predictor.load_bundle(bundle)
     with pytest.raises(ConfigError, match="checkpoint: no file .*gone.pth; name"):
-        Predictor.load(bundle, checkpoint=networks / "gone.pth")
+        Predictor.load_bundle(bundle, checkpoint=networks / "gone.pth")
     with pytest.raises(DataError, match=rf"wrong.pth: weights of SHA-256 .* is of {sha256}"):
-        Predictor.load(bundle, checkpoint=networks / "wrong.pth")
+        Predictor.load_bundle(bundle, checkpoint=networks / "wrong.pth")
 
 
 def test_a_backbone_without_a_checkpoint_takes_none(networks: Path, bundle: Path) -> None:
     with pytest.raises(ConfigError, match="takes no file of weights; remove it"):
-        Predictor.load(bundle, checkpoint=networks / "right.pth")
+        Predictor.load_bundle(bundle, checkpoint=networks / "right.pth")
 
 
 def louder(values: dict[str, Any]) -> None:
@@ -596,15 +596,15 @@ def test_a_backbone_that_computes_something_else_is_refused(
 ) -> None:
     model = {"family": "timm", "model": "test_resnet", "pretrained": False}
     folder = write_release(tmp_path / "bundle", model)
-    assert Predictor.load(folder, device="cpu").classes == CLASSES
+    assert Predictor.load_bundle(folder, device="cpu").classes == CLASSES
     with pytest.raises(DataError, match=message) as error:
-        Predictor.load(edited(folder, tmp_path / "edited", change), device="cpu")
+        Predictor.load_bundle(edited(folder, tmp_path / "edited", change), device="cpu")
     assert "\n" not in str(error.value)
 
 
 def test_a_reader_that_stops_ends_the_threads(predictor: Predictor, tmp_path: Path) -> None:
     picture(1).save(tmp_path / "x.png")
     images = find_images([tmp_path / "x.png"] * 200)
-    with closing(predictor.blocks(images.images(), images.count, threads=2)) as blocks:
+    with closing(predictor.predict_blocks(images.read_images(), images.count, threads=2)) as blocks:
         first = next(blocks)
     assert [row[0] for row in first.rows] == list(range(16))

@@ -11,7 +11,7 @@ import pytest
 
 from dpprobe.errors import ConfigError, DataError, DpprobeError, UploadError
 from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, write_sums
-from dpprobe.release.push import push
+from dpprobe.release.push import push_bundle
 from tests.support.bundles import write_example
 from tests.support.hub_server import TOKEN, Hub, Model, serve
 
@@ -52,7 +52,7 @@ def refused(
 ) -> str:
     """The message of a refused push, which is one line, without the token."""
     with pytest.raises(error) as caught:
-        push(bundle, repo, private=private)
+        push_bundle(bundle, repo, private=private)
     message = str(caught.value)
     assert "\n" not in message
     assert TOKEN not in message
@@ -66,7 +66,7 @@ def commits(hub: Hub) -> list[str]:
 def test_every_file_arrives_in_one_commit(
     hub: Hub, bundle: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert push(bundle, REPO) == f"{hub.url}/{REPO}"
+    assert push_bundle(bundle, REPO) == f"{hub.url}/{REPO}"
     assert hub.models[REPO].files == content(bundle)
     assert set(hub.models[REPO].files) == set(BUNDLE_FILES)
     assert len(commits(hub)) == 1
@@ -77,30 +77,30 @@ def test_every_file_arrives_in_one_commit(
 
 
 def test_the_commit_names_the_release_and_not_the_folder(hub: Hub, bundle: Path) -> None:
-    push(bundle, REPO)
+    push_bundle(bundle, REPO)
     assert hub.models[REPO].messages == ["Release lesions_v1"]
 
 
 def test_a_second_push_makes_no_second_commit(hub: Hub, bundle: Path) -> None:
-    push(bundle, REPO)
-    assert push(bundle, REPO) == f"{hub.url}/{REPO}"
+    push_bundle(bundle, REPO)
+    assert push_bundle(bundle, REPO) == f"{hub.url}/{REPO}"
     assert len(hub.models[REPO].messages) == 1
 
 
 def test_a_new_bundle_takes_the_old_ones_signature_away(hub: Hub, bundle: Path) -> None:
     hub.models[REPO] = Model(files={".gitattributes": b"*", SIGNATURE_FILE: b"of the old one"})
-    push(bundle, REPO)
+    push_bundle(bundle, REPO)
     assert hub.models[REPO].files == {".gitattributes": b"*", **content(bundle)}
     assert len(commits(hub)) == 1
     (bundle / SIGNATURE_FILE).write_bytes(b"of the new one")
-    push(bundle, REPO)
+    push_bundle(bundle, REPO)
     assert hub.models[REPO].files[SIGNATURE_FILE] == b"of the new one"
 
 
 def test_a_private_repository_is_made_private(hub: Hub, bundle: Path) -> None:
-    push(bundle, REPO, private=True)
+    push_bundle(bundle, REPO, private=True)
     assert hub.models[REPO].private
-    push(bundle, REPO)
+    push_bundle(bundle, REPO)
     assert hub.models[REPO].private
 
 
@@ -150,7 +150,7 @@ def test_without_a_token(hub: Hub, bundle: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("HF_TOKEN")
     assert "no token; set HF_TOKEN" in refused(bundle, ConfigError)
     assert hub.requests == []
-    assert push(bundle, REPO, token=TOKEN) == f"{hub.url}/{REPO}"
+    assert push_bundle(bundle, REPO, token=TOKEN) == f"{hub.url}/{REPO}"
 
 
 def test_a_token_that_is_not_valid(hub: Hub, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.heads.auto_rule import choose
+from dpprobe.heads.auto_rule import choose_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, calibration
@@ -37,8 +37,8 @@ def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
 def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
     method = method_options(options)
     return calibrate(
-        method.mechanisms(N), n=N, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder,
-        selection=method.selection(N),
+        method.list_mechanisms(N), n=N, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder,
+        selection=method.priced_selection(N),
     )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
     chosen = study({"sgd": SMALL}, [1])
     block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
     cell = plan_of(SMALL, 1.0, tmp_path)
-    heads = [item.repeated(SEEDS * len(BACKBONES)) for item in cell.mechanisms]
-    tight = accountants.epsilon([*heads, *release.mechanisms], 1e-5, "pld")
+    heads = [item.repeat_count(SEEDS * len(BACKBONES)) for item in cell.mechanisms]
+    tight = accountants.compute_epsilon([*heads, *release.mechanisms], 1e-5, "pld")
     assert tight <= block["epsilon"] <= 1.3 * tight
 
 
@@ -144,14 +144,14 @@ def test_backbones_and_seeds_share_calibrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[float] = []
-    solve = calibration._solve
+    solve = calibration._find_answer
 
     def counted(mechanisms: Any, epsilon: float, *rest: Any) -> Any:
         solved.append(epsilon)
         return solve(mechanisms, epsilon, *rest)
 
     release = plan_of(COVARIANCE, 1.0, tmp_path)
-    monkeypatch.setattr(calibration, "_solve", counted)
+    monkeypatch.setattr(calibration, "_find_answer", counted)
     backbones = {f"pixels_{size}": {"family": "pixels", "size": size} for size in range(2, 52)}
     methods = {f"covariance_{index}": COVARIANCE for index in range(10)}
     many = study(methods, [0.5, 2], backbones=backbones)
@@ -172,7 +172,7 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     }  # fmt: skip
     block = choice_block(auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts=facts)
     heads = [
-        accountants.gaussian_mu(plan_of(choose(each), epsilon, tmp_path).mechanisms) ** 2
+        accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
         for epsilon in (0.5, 2.0)
         for each in (replace(facts[name], epsilon=epsilon) for name in facts)
     ]

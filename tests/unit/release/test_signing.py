@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
-from dpprobe.release.signing import sign, signature_holds
+from dpprobe.release.signing import sign_bundle, signature_holds
 
 
 def write_keys(
@@ -48,7 +48,7 @@ def test_a_signature_holds_for_these_bytes_and_this_key_alone(
 ) -> None:
     private, public = write_keys(folder)
     _, other = write_keys(tmp_path_factory.mktemp("other"))
-    sign(folder, private)
+    sign_bundle(folder, private)
     assert len((folder / SIGNATURE_FILE).read_bytes()) == 64
     assert signature_holds(folder, public)
     assert not signature_holds(folder, other)
@@ -67,7 +67,7 @@ def test_openssl_makes_keys_and_checks_signatures(folder: Path) -> None:
         f"pkey -in {private} -pubout -out {public}",
     ):
         subprocess.run(["openssl", *command.split()], check=True, cwd=folder)
-    sign(folder, private)
+    sign_bundle(folder, private)
     assert signature_holds(folder, public)
     checked = ["openssl", "pkeyutl", *verify.split()]
     assert subprocess.run(checked, cwd=folder).returncode == 0
@@ -79,10 +79,10 @@ def test_other_keys_are_refused_in_a_line(folder: Path) -> None:
     private, public = write_keys(folder, generate_private_key(65537, 2048))
     for key in (private, public, folder / "missing.pem", folder):
         with pytest.raises(ConfigError, match="openssl genpkey") as caught:
-            sign(folder, key)
+            sign_bundle(folder, key)
         assert "\n" not in str(caught.value)
         with pytest.raises(ConfigError, match="openssl pkey"):
             signature_holds(folder, key)
     locked, _ = write_keys(folder, passphrase=b"secret")
     with pytest.raises(ConfigError, match="has a passphrase"):
-        sign(folder, locked)
+        sign_bundle(folder, locked)

@@ -56,7 +56,7 @@ def test_methods_that_are_their_references_are_named() -> None:
 
 def test_a_half_point_beyond_what_was_tried_says_so() -> None:
     near, far = (fit_law(lawful_cells(1.0, 1.0, half=half), method="sgd") for half in (200, 9))
-    assert (near.extrapolated, far.extrapolated) == (False, True)
+    assert (near.is_extrapolated, far.is_extrapolated) == (False, True)
     assert "extrapolated" not in law_words(near)
     assert "extrapolated: 50 to 5,000 images and epsilon 0.1 to 8 were tried" in law_words(far)
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import published
-from dpprobe.exhibits.tables import markdown
+from dpprobe.exhibits.tables import write_markdown
 from dpprobe.reporting.law_tables import law_tables, published_laws, write_law_tables
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
@@ -66,9 +66,9 @@ def test_results_stand_by_what_was_tuned_with_linear_heads_below(tmp_path: Path)
 def test_the_paper_s_results_stand_above_where_the_rows_are_as_many(tmp_path: Path) -> None:
     grid = _grid(tmp_path)
     record, fewer = (law_record().model_copy(update={"train_rows": n}) for n in (1000, 500))
-    numbers = published_laws(published.read(), "cifar10", [record])
-    assert published_laws(published.read(), "cifar10", [fewer]) == []
-    assert published_laws(published.read(), "digits", [record]) == []
+    numbers = published_laws(published.read_published(), "cifar10", [record])
+    assert published_laws(published.read_published(), "cifar10", [fewer]) == []
+    assert published_laws(published.read_published(), "digits", [record]) == []
     table = law_tables([record], grid, dataset="digits", published=numbers)["accuracy_by_blocks"]
     rows = [[cell.text for cell in row] for row in table.rows[:2]]
     assert rows == [
@@ -101,7 +101,7 @@ def test_records_of_other_datasets_are_left_out(tmp_path: Path) -> None:
     records = [law_record(), law_record(dataset="other")]
     table = law_tables(records, _grid(tmp_path), dataset="digits")["representation_law"]
     assert len(table.rows) == 26
-    assert markdown(table).startswith("# Representation laws of digits, not private")
+    assert write_markdown(table).startswith("# Representation laws of digits, not private")
 
 
 def test_networks_without_a_law_are_no_linear_heads(tmp_path: Path) -> None:

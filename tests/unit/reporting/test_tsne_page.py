@@ -19,7 +19,7 @@ from dpprobe.artifacts import write_table
 from dpprobe.data.sklearn_datasets import Options
 from dpprobe.data.table import make_batch, write_dataset
 from dpprobe.errors import DataError
-from dpprobe.reporting.thumbnails import SPAN_ROWS, spans
+from dpprobe.reporting.thumbnails import SPAN_ROWS, row_spans
 from dpprobe.reporting.tsne_page import ACROSS, THUMBNAIL, write_tsne_page
 from dpprobe.study.study import Study
 from tests.conftest import REPOSITORY
@@ -128,6 +128,6 @@ def test_a_plane_without_points_says_why(tmp_path: Path) -> None:
 
 
 def test_rows_far_apart_are_read_apart() -> None:
-    assert list(spans([0, 5, 5 + SPAN_ROWS, 10 * SPAN_ROWS])) == [
+    assert list(row_spans([0, 5, 5 + SPAN_ROWS, 10 * SPAN_ROWS])) == [
         (0, 6 + SPAN_ROWS), (10 * SPAN_ROWS, 10 * SPAN_ROWS + 1),
     ]  # fmt: skip

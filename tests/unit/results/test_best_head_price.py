@@ -14,7 +14,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import statement
+from dpprobe.privacy.statement import make_statement
 from dpprobe.results.best_head_price import choice_price
 
 SEEDS, ROWS, DELTA = 3, 300, 1e-4
@@ -27,8 +27,8 @@ TUNED = {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.1, 1]}}
 def planned(options: dict[str, Any], folder: Path) -> Plan:
     method = method_options(options)
     return calibrate(
-        method.mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=DELTA, accountant="pld",
-        cache=folder / "cache", selection=method.selection(ROWS),
+        method.list_mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=DELTA, accountant="pld",
+        cache=folder / "cache", selection=method.priced_selection(ROWS),
     )  # fmt: skip
 
 
@@ -37,10 +37,10 @@ def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[
     plans = [planned(options, folder) for options in candidates]
     paths = [folder / f"{index}/privacy.json" for index in range(len(plans))]
     for path, plan, options in zip(paths, plans, candidates, strict=True):
-        values = statement(
+        values = make_statement(
             plan, method="m", options=options, mode="benchmark", seeds=range(SEEDS),
             public_data={"trained": True, "near_duplicate_check": "not run"},
-            epsilon_all_heads=accountants.together(
+            epsilon_all_heads=accountants.price_together(
                 plan.mechanisms, DELTA, SEEDS, plan.selection
             ),
             private_choices=None, priced_normalisation=False, engine_limits=None,
@@ -66,20 +66,20 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads(tmp_path: Path) -> 
 
 def test_with_sampling_it_is_an_upper_bound(tmp_path: Path) -> None:
     paths, plans = stated(tmp_path, FULL, SMALL, SMALL)
-    heads = [item.repeated(SEEDS) for plan in plans for item in plan.mechanisms]
-    tight = accountants.epsilon(heads, DELTA, "pld")
+    heads = [item.repeat_count(SEEDS) for plan in plans for item in plan.mechanisms]
+    tight = accountants.compute_epsilon(heads, DELTA, "pld")
     assert tight <= price(paths) <= 1.3 * tight
 
 
 def test_a_search_is_composed_with_the_others(tmp_path: Path) -> None:
     paths, plans = stated(tmp_path, TUNED, FULL)
     _, tuned = stated(tmp_path / "again", TUNED)
-    alone = accountants.together(tuned[0].mechanisms, DELTA, SEEDS, tuned[0].selection)
+    alone = accountants.price_together(tuned[0].mechanisms, DELTA, SEEDS, tuned[0].selection)
     assert plans[0].selection is not None
     assert alone < price(paths)
     # Less than if all of its ten trials, on average, had been published.
-    heads = [item.repeated(10 * SEEDS) for plan in plans for item in plan.mechanisms]
-    assert price(paths) < accountants.epsilon(heads, DELTA, "rdp")
+    heads = [item.repeat_count(10 * SEEDS) for plan in plans for item in plan.mechanisms]
+    assert price(paths) < accountants.compute_epsilon(heads, DELTA, "rdp")
 
 
 def test_one_candidate_is_no_choice(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.halves import Halves, half_values, split_rows
-from dpprobe.results.paired_difference import compare
+from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.summary import Choice, Entry, Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.paper_tables import (
@@ -51,7 +51,7 @@ def test_of_several_ceilings_every_reader_takes_the_best(
     assert result.ceiling.mean == pytest.approx(best)
     saved: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(style, "save", lambda figure, *_: saved.append(figure))
+        patch.setattr(style, "save_figure", lambda figure, *_: saved.append(figure))
         curves.method_comparison(
             tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
         )
@@ -130,7 +130,7 @@ def test_the_best_of_equal_cells_is_rarely_told_from_a_ceiling_that_is_no_better
         (best,) = best_private(grid, {})
         beside = best.beside_ceiling
         assert beside is not None
-        alone = compare(best.entry, ceiling)
+        alone = compare_entries(best.entry, ceiling)
         own_low, own_high = best.entry.mean - 5, best.entry.mean + 5
         # stretched on the side and by the points that its own interval is
         assert _less(alone.low, beside.low) == pytest.approx(_less(own_low, best.low))

@@ -19,7 +19,7 @@ from dpprobe.reporting.headline import (
     headline_lines,
 )
 from dpprobe.results.best_private import best_private
-from dpprobe.results.cautions import cautions, falls, never_predicted_lines
+from dpprobe.results.cautions import describe_falls, list_cautions, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.headline_metric import headline_reason, least_class
@@ -124,7 +124,7 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
         "sgd on pixels never predicts malignant in all 3 seeds (epsilon 0.5, 1)",
         "sgd on pixels never predicts malignant in 1 of 3 seeds (epsilon 8)",
     ]
-    assert "Never predicted: sgd on pixels" in " ".join(cautions(grid, [], "digits"))
+    assert "Never predicted: sgd on pixels" in " ".join(list_cautions(grid, [], "digits"))
     record = read_cell(cells[0])
     least = least_class(record)
     assert least is not None
@@ -133,7 +133,7 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
     words = beside_words(best)
     share = 100 * max(record.test_counts or ()) / 660
     assert f"{ALWAYS} has AUC 50.0\u00a0% and accuracy {share:.1f}" in words
-    assert "`balanced: true`" in " ".join(cautions(grid, [], "digits"))
+    assert "`balanced: true`" in " ".join(list_cautions(grid, [], "digits"))
     assert "least recall of a class 0.0\u00a0% (malignant)" in words
 
 
@@ -207,7 +207,7 @@ def test_a_result_that_falls_as_epsilon_grows_is_told(tmp_path: Path) -> None:
         for epsilon, quality in (("1", 4.0), ("2", 2.0), ("8", 0.5))
     ]
     grid = _grid(tmp_path, *cells)
-    (line,) = falls(grid, best_private(grid, {}), "digits")
+    (line,) = describe_falls(grid, best_private(grid, {}), "digits")
     means = {entry[1]: grid.entries[entry].mean for entry in grid.entries}
     assert line == (
         f"prototypes on pixels falls by {means[1.0] - means[8.0]:.1f} points from epsilon 1 "
@@ -218,8 +218,8 @@ def test_a_result_that_falls_as_epsilon_grows_is_told(tmp_path: Path) -> None:
         for epsilon in ("0.5", "1", "2", "8")
     ]
     grid = _grid(tmp_path, *rising)
-    assert falls(grid, best_private(grid, {}), "digits") == []
-    assert "Falling" not in " ".join(cautions(grid, best_private(grid, {}), "digits"))
+    assert describe_falls(grid, best_private(grid, {}), "digits") == []
+    assert "Falling" not in " ".join(list_cautions(grid, best_private(grid, {}), "digits"))
 
 
 @pytest.mark.parametrize(("seeds", "told"), [(1, 0), (5, 2)])
@@ -252,7 +252,7 @@ def test_the_noise_of_training_is_no_fall(seeds: int, told: int) -> None:
             rows=tuple(("d", epsilon) for epsilon in epsilons), columns=(("b", "m"),),
             entries=entries, deltas={}, above=frozenset(), measures={}, choices={}, reasons={},
         )  # fmt: skip
-        fell += bool(falls(grid, [], "d"))
+        fell += bool(describe_falls(grid, [], "d"))
     assert fell <= told
 
 
@@ -273,7 +273,7 @@ def test_what_two_choices_add_makes_a_fall_less_sure(
         )
         for best in best_private(grid, {})
     ]
-    assert bool(falls(grid, bests, "digits")) is told
+    assert bool(describe_falls(grid, bests, "digits")) is told
 
 
 def _quantile(chance: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.results.cell_results import difference, read_cell_results
+from dpprobe.results.cell_results import compare_means, read_cell_results
 from tests.support.cell_files import write_cell
 
 
@@ -15,12 +15,12 @@ def test_a_difference_has_welch_s_interval() -> None:
     from scipy import stats
 
     base, other = (0.5, 0.6, 0.7), (0.8, 0.85, 0.95, 0.9)
-    gap, half = difference(base, other)
+    gap, half = compare_means(base, other)
     reference = stats.ttest_ind(other, base, equal_var=False).confidence_interval()
     assert half is not None
     assert (gap - half, gap + half) == pytest.approx((reference.low, reference.high))
-    assert difference((0.5,), (0.75,)) == (0.25, None)
-    assert difference((0.5, 0.5), (0.75, 0.75)) == (0.25, None)
+    assert compare_means((0.5,), (0.75,)) == (0.25, None)
+    assert compare_means((0.5, 0.5), (0.75, 0.75)) == (0.25, None)
 
 
 def test_batches_are_of_units_and_bring_all_their_rows(tmp_path: Path) -> None:

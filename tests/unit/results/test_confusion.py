@@ -11,8 +11,8 @@ import pytest
 from sklearn.metrics import confusion_matrix, multilabel_confusion_matrix
 
 from dpprobe.results.confusion import (
-    confusion,
     confusion_csv,
+    count_confusion,
     label_confusion,
     label_confusion_csv,
 )
@@ -26,7 +26,7 @@ def test_counts_are_scikit_learns_over_all_seeds(tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     _write_predictions(path, scores, labels)
     expected = sum(confusion_matrix(labels, seed.argmax(1), labels=range(5)) for seed in scores)
-    np.testing.assert_array_equal(confusion(path, 5), expected)
+    np.testing.assert_array_equal(count_confusion(path, 5), expected)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.5])

@@ -9,7 +9,7 @@ import pytest
 
 from dpprobe.results.halves import HALVINGS, half_values, split_rows, split_units
 from dpprobe.results.held_out import held_out
-from dpprobe.results.metrics import evaluate
+from dpprobe.results.metrics import evaluate_scores
 
 
 def _halves(correct: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ def test_values_on_halves_are_those_of_their_rows(metric: Any, patients: bool) -
         for value, half in zip(pair, split, strict=True):
             rows = half[codes]
             own_units = None if units is None else codes[rows]
-            expected = evaluate(scores[rows], labels[rows], units=own_units)[metric]
+            expected = evaluate_scores(scores[rows], labels[rows], units=own_units)[metric]
             assert value == pytest.approx(expected, abs=2e-6)
 
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpprobe.results.intervals import over_classes, together, wilson
-from dpprobe.results.metrics import evaluate, hits
-from dpprobe.results.uncertainty import summarise
+from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
+from dpprobe.results.metrics import evaluate_scores, right_predictions
+from dpprobe.results.uncertainty import summarise_records
 
 TIMES = 400
 
 
 def test_errors_add_up_side_by_side() -> None:
-    assert together(0.5, (0.47, 0.54), (0.46, 0.53)) == pytest.approx((0.45, 0.55))
-    assert together(0.99, (0.9, 1.0), (0.9, 1.0))[1] <= 1.0
+    assert combine_errors(0.5, (0.47, 0.54), (0.46, 0.53)) == pytest.approx((0.45, 0.55))
+    assert combine_errors(0.99, (0.9, 1.0), (0.9, 1.0))[1] <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_seeds_and_rows_together_cover_what_neither_does(
         easy, luck = generator.normal(size=300), noise * generator.normal(size=(seeds, 1))
         correct = generator.random((seeds, 300)) < expit(base + easy + luck)
         records = [{"accuracy": float(each.mean())} for each in correct]
-        entry = summarise(records, correct=correct[0])["accuracy"]
+        entry = summarise_records(records, correct=correct[0])["accuracy"]
         assert entry["both_low"] <= entry["rows_low"] < entry["rows_high"] <= entry["both_high"]
         held += entry["both_low"] <= truth <= entry["both_high"]
         rows_alone += entry["rows_low"] <= truth <= entry["rows_high"]
@@ -70,14 +70,17 @@ def test_none_and_all_right_of_660_rows_have_a_width(seeds: int, right: int) -> 
     labels[:60] = 1
     chosen = labels if right else 1 - labels
     scores = 4.0 * np.eye(2)[chosen]
-    summary = summarise(
-        [evaluate(scores, labels)] * seeds, correct=hits(scores, labels), labels=labels,
+    summary = summarise_records(
+        [evaluate_scores(scores, labels)] * seeds, correct=right_predictions(scores, labels),
+        labels=labels,
         scores=scores,
     )  # fmt: skip
     for name in ("accuracy", "macro_accuracy", "auc"):
         entry = summary[name]
         assert 0.004 < entry["both_high"] - entry["both_low"] < 0.2
-    assert (summary["accuracy"]["low"], summary["accuracy"]["high"]) == wilson(right / 660, 660)
+    assert (summary["accuracy"]["low"], summary["accuracy"]["high"]) == wilson_interval(
+        right / 660, 660
+    )
 
 
 def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
@@ -86,11 +89,13 @@ def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
     labels[:60] = 1
     generator = np.random.default_rng(2)
     scores = [generator.normal(size=(660, 2)) * 0.1 + [9.0, 0.0] for _ in range(5)]
-    records = [evaluate(each, labels) for each in scores]
-    summary = summarise(records, correct=hits(scores[0], labels), labels=labels, scores=scores[0])
+    records = [evaluate_scores(each, labels) for each in scores]
+    summary = summarise_records(
+        records, correct=right_predictions(scores[0], labels), labels=labels, scores=scores[0]
+    )
     entry = summary["accuracy"]
     assert entry["mean"] == pytest.approx(600 / 660)
-    assert (entry["low"], entry["high"]) == wilson(entry["mean"], 660)
+    assert (entry["low"], entry["high"]) == wilson_interval(entry["mean"], 660)
     assert (entry["both_low"], entry["both_high"]) == (entry["low"], entry["high"])
     assert summary["auc"]["std"] > 0
     assert summary["auc"]["both_high"] - summary["auc"]["both_low"] > 0.1

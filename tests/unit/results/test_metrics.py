@@ -20,13 +20,13 @@ from sklearn.metrics import (
 from dpprobe.errors import DataError
 from dpprobe.results import bootstrap, metrics
 from dpprobe.results.bootstrap import Runs
-from dpprobe.results.intervals import wilson
+from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.metrics import (
     calibration_error,
-    evaluate,
-    hits,
+    evaluate_scores,
     label_calibration_error,
     ranked_labels,
+    right_predictions,
     training_metrics,
 )
 from dpprobe.results.uncertainty import (
@@ -34,7 +34,7 @@ from dpprobe.results.uncertainty import (
     ROW_CLASSES,
     ROW_PROPORTION,
     SEED_INTERVAL,
-    summarise,
+    summarise_records,
 )
 
 
@@ -56,7 +56,7 @@ def _multi_hot(
 
 def test_evaluate_agrees_with_scikit_learn() -> None:
     scores, labels = _scores(0, classes=12)
-    result = evaluate(scores, labels)
+    result = evaluate_scores(scores, labels)
     assert result["accuracy"] == pytest.approx(np.mean(scores.argmax(1) == labels))
     assert result["macro_accuracy"] == pytest.approx(
         balanced_accuracy_score(labels, scores.argmax(1))
@@ -65,18 +65,18 @@ def test_evaluate_agrees_with_scikit_learn() -> None:
 
 
 def test_top5_is_left_out_for_few_classes() -> None:
-    assert "top5_accuracy" not in evaluate(*_scores(0, classes=10))
+    assert "top5_accuracy" not in evaluate_scores(*_scores(0, classes=10))
 
 
 def test_a_class_without_test_rows_has_no_recall_and_does_not_enter_the_mean() -> None:
     scores = np.array([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    result = evaluate(scores, np.array([0, 1, 1]))
+    result = evaluate_scores(scores, np.array([0, 1, 1]))
     assert result["per_class_recall"] == [1.0, 0.5, None]
     assert result["macro_accuracy"] == 0.75
 
 
 def test_equal_scores_rank_in_class_order() -> None:
-    result = evaluate(np.zeros((4, 11)), np.array([0, 4, 5, 10]))
+    result = evaluate_scores(np.zeros((4, 11)), np.array([0, 4, 5, 10]))
     assert result["accuracy"] == 0.25
     assert result["top5_accuracy"] == 0.5
 
@@ -101,7 +101,7 @@ def test_calibration_error_against_a_plain_loop() -> None:
 
 
 def test_huge_scores_do_not_overflow() -> None:
-    result = evaluate(np.array([[1e30, -1e30], [-1e30, 1e30]]), np.array([0, 0]))
+    result = evaluate_scores(np.array([[1e30, -1e30], [-1e30, 1e30]]), np.array([0, 0]))
     assert result["expected_calibration_error"] == pytest.approx(0.5)
 
 
@@ -118,12 +118,12 @@ def test_what_cannot_be_evaluated_is_refused(
     scores: np.ndarray, labels: np.ndarray, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        evaluate(scores, labels)
+        evaluate_scores(scores, labels)
 
 
 def test_interval_over_seeds_is_students() -> None:
     values = np.array([0.70, 0.72, 0.69, 0.74, 0.71])
-    entry = summarise([{"index": i, "accuracy": value} for i, value in enumerate(values)])
+    entry = summarise_records([{"index": i, "accuracy": value} for i, value in enumerate(values)])
     low, high = stats.t.interval(0.95, 4, loc=values.mean(), scale=stats.sem(values))
     found = entry["accuracy"]
     assert found["mean"] == pytest.approx(values.mean())
@@ -136,7 +136,7 @@ def test_interval_over_seeds_is_students() -> None:
 def test_one_seed_has_an_interval_over_test_rows_close_to_the_binomial_one() -> None:
     scores, labels = _scores(1, rows=2000)
     correct = scores.argmax(1) == labels
-    summary = summarise([evaluate(scores, labels)], correct=correct, labels=labels)
+    summary = summarise_records([evaluate_scores(scores, labels)], correct=correct, labels=labels)
     entry = summary["accuracy"]
     half = 1.96 * np.sqrt(entry["mean"] * (1 - entry["mean"]) / 2000)
     assert entry["high"] - entry["low"] == pytest.approx(2 * half, rel=0.08)
@@ -149,7 +149,7 @@ def test_one_seed_has_an_interval_over_test_rows_close_to_the_binomial_one() -> 
 def test_bootstrap_agrees_with_resampling_rows() -> None:
     scores, labels = _scores(2, rows=150, classes=3)
     correct = scores.argmax(1) == labels
-    summary = summarise([evaluate(scores, labels)], correct=correct, labels=labels)
+    summary = summarise_records([evaluate_scores(scores, labels)], correct=correct, labels=labels)
     generator = np.random.default_rng(0)
     means = []
     for _ in range(2000):
@@ -162,23 +162,25 @@ def test_bootstrap_agrees_with_resampling_rows() -> None:
 
 def test_seeds_that_do_not_vary_get_the_interval_over_test_rows_and_no_spread() -> None:
     scores, labels = _scores(4)
-    record = evaluate(scores, labels)
-    entry = summarise([record] * 3, correct=scores.argmax(1) == labels, labels=labels)["accuracy"]
+    record = evaluate_scores(scores, labels)
+    entry = summarise_records([record] * 3, correct=scores.argmax(1) == labels, labels=labels)[
+        "accuracy"
+    ]
     assert (entry["std"], entry["count"], entry["interval"]) == (0.0, 3, ROW_PROPORTION)
     assert entry["mean"] == record["accuracy"]
     assert entry["high"] > entry["low"]
 
 
 def test_without_rows_one_seed_has_no_interval() -> None:
-    entry = summarise([{"accuracy": 0.5}])["accuracy"]
+    entry = summarise_records([{"accuracy": 0.5}])["accuracy"]
     assert (entry["low"], entry["high"], entry["interval"]) == (None, None, None)
 
 
 def test_the_bootstrap_is_seeded() -> None:
     scores, labels = _scores(4, rows=50, classes=2)
-    correct = hits(scores, labels)
+    correct = right_predictions(scores, labels)
     runs = [
-        summarise([{"auc": 0.6}], correct=correct, labels=labels, scores=scores, seed=seed)
+        summarise_records([{"auc": 0.6}], correct=correct, labels=labels, scores=scores, seed=seed)
         for seed in (1, 1, 2)
     ]
     assert runs[0] == runs[1] != runs[2]
@@ -187,7 +189,7 @@ def test_the_bootstrap_is_seeded() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 40), st.integers(2, 14), st.integers(0, 2**32 - 1))
 def test_metrics_are_fractions(rows: int, classes: int, seed: int) -> None:
-    result = evaluate(*_scores(seed, rows=rows, classes=classes))
+    result = evaluate_scores(*_scores(seed, rows=rows, classes=classes))
     recall = [value for value in result.pop("per_class_recall") if value is not None]
     assert set(result.pop("never_predicted")) <= set(range(classes))
     assert all(0.0 <= value <= 1.0 for value in [*result.values(), *recall])
@@ -199,7 +201,7 @@ def test_seeds_that_differ_in_rounding_alone_get_the_interval_over_test_rows() -
         {"accuracy": 0.9, "macro_accuracy": 0.9, "expected_calibration_error": 0.1 + offset}
         for offset in (0.0, 1e-9, -1e-9)
     ]
-    entry = summarise(records, correct=correct)["accuracy"]
+    entry = summarise_records(records, correct=correct)["accuracy"]
     assert entry["interval"] == ROW_PROPORTION
     assert entry["low"] < 0.9 < entry["high"]
 
@@ -207,7 +209,9 @@ def test_seeds_that_differ_in_rounding_alone_get_the_interval_over_test_rows() -
 @pytest.mark.parametrize(("right", "rows"), [(0, 3), (3, 3), (1, 1), (47, 300), (299, 300)])
 def test_wilson_is_scipys(right: int, rows: int) -> None:
     expected = stats.binomtest(right, rows).proportion_ci(0.95, method="wilson")
-    assert wilson(right / rows, rows) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert wilson_interval(right / rows, rows) == pytest.approx(
+        (expected.low, expected.high), abs=1e-12
+    )
 
 
 def _three_rows(right: int) -> tuple[np.ndarray, np.ndarray]:
@@ -221,11 +225,11 @@ def _three_rows(right: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("right", [0, 1, 2, 3])
 def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
     scores, labels = _three_rows(right)
-    correct = hits(scores, labels)
-    record = evaluate(scores, labels)
-    summary = summarise([record] * seeds, correct=correct, labels=labels, scores=scores)
+    correct = right_predictions(scores, labels)
+    record = evaluate_scores(scores, labels)
+    summary = summarise_records([record] * seeds, correct=correct, labels=labels, scores=scores)
     entry = summary["accuracy"]
-    assert (entry["rows_low"], entry["rows_high"]) == wilson(right / 3, 3)
+    assert (entry["rows_low"], entry["rows_high"]) == wilson_interval(right / 3, 3)
     assert entry["rows_high"] - entry["rows_low"] > 0.5, "all right says little of a fourth row"
     for name in ("macro_accuracy", "auc"):
         low, high = summary[name]["both_low"], summary[name]["both_high"]
@@ -236,8 +240,10 @@ def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
 def test_one_class_has_no_auc_and_a_macro_accuracy_over_itself() -> None:
     labels = np.zeros(20, dtype=np.int64)
     scores = np.eye(2)[np.arange(20) % 4 // 3]
-    record = evaluate(scores, labels)
-    summary = summarise([record], correct=hits(scores, labels), labels=labels, scores=scores)
+    record = evaluate_scores(scores, labels)
+    summary = summarise_records(
+        [record], correct=right_predictions(scores, labels), labels=labels, scores=scores
+    )
     assert "auc" not in summary
     assert summary["macro_accuracy"]["rows_low"] < 0.75 < summary["macro_accuracy"]["rows_high"]
 
@@ -245,13 +251,17 @@ def test_one_class_has_no_auc_and_a_macro_accuracy_over_itself() -> None:
 def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_seeds() -> None:
     scores, labels = _scores(5, classes=2)
     others = scores + np.random.default_rng(1).normal(size=scores.shape) / 2
-    records = [evaluate(each, labels) for each in (scores, others)]
-    summary = summarise(records, correct=hits(scores, labels), labels=labels, scores=scores)
+    records = [evaluate_scores(each, labels) for each in (scores, others)]
+    summary = summarise_records(
+        records, correct=right_predictions(scores, labels), labels=labels, scores=scores
+    )
     entry = summary["accuracy"]
     assert (entry["interval"], entry["rows_interval"]) == (SEED_INTERVAL, ROW_PROPORTION)
     mean = (records[0]["accuracy"] + records[1]["accuracy"]) / 2
-    assert (entry["rows_low"], entry["rows_high"]) == pytest.approx(wilson(mean, 300))
-    alone = summarise(records[:1], correct=hits(scores, labels), labels=labels, scores=scores)
+    assert (entry["rows_low"], entry["rows_high"]) == pytest.approx(wilson_interval(mean, 300))
+    alone = summarise_records(
+        records[:1], correct=right_predictions(scores, labels), labels=labels, scores=scores
+    )
     for name, kind in (("macro_accuracy", ROW_CLASSES), ("auc", ROW_BOOTSTRAP)):
         moved = summary[name]["mean"] - alone[name]["mean"]
         assert summary[name]["interval"] == SEED_INTERVAL
@@ -264,10 +274,10 @@ def test_a_metric_that_does_not_vary_gets_no_interval_without_width() -> None:
     """All seeds have 9 of 10 right, and differ in their probabilities."""
     correct = np.arange(10) < 9
     records = [{"accuracy": 0.9, "expected_calibration_error": error} for error in (0.1, 0.2)]
-    summary = summarise(records, correct=correct)
+    summary = summarise_records(records, correct=correct)
     assert summary["expected_calibration_error"]["interval"] == SEED_INTERVAL
     assert summary["accuracy"]["interval"] == ROW_PROPORTION
-    assert (summary["accuracy"]["low"], summary["accuracy"]["high"]) == wilson(0.9, 10)
+    assert (summary["accuracy"]["low"], summary["accuracy"]["high"]) == wilson_interval(0.9, 10)
 
 
 @settings(max_examples=60, deadline=None)
@@ -283,9 +293,12 @@ def test_intervals_stay_within_0_and_1_and_hold_the_mean(
     scores, labels = make(seed, rows=rows, classes=classes)
     generator = np.random.default_rng(seed)
     each = [scores + generator.normal(size=scores.shape) for _ in range(seeds)]
-    records = [evaluate(item, labels, link=link) for item in each]
-    summary = summarise(
-        records, correct=hits(each[0], labels, link=link), labels=labels, scores=each[0]
+    records = [evaluate_scores(item, labels, link=link) for item in each]
+    summary = summarise_records(
+        records,
+        correct=right_predictions(each[0], labels, link=link),
+        labels=labels,
+        scores=each[0],
     )
     for entry in summary.values():
         for low, high in (("low", "high"), ("rows_low", "rows_high")):
@@ -300,20 +313,20 @@ def test_auc_of_two_classes_agrees_with_scikit_learn(digits: int | None) -> None
     scores, labels = _scores(5, classes=2)
     scores = scores if digits is None else scores.round(digits)
     expected = roc_auc_score(labels, scores[:, 1] - scores[:, 0])
-    assert evaluate(scores, labels)["auc"] == pytest.approx(expected, abs=1e-12)
-    assert "auc" not in evaluate(*_scores(5, classes=3))
-    assert "auc" not in evaluate(scores[labels == 1], labels[labels == 1])
+    assert evaluate_scores(scores, labels)["auc"] == pytest.approx(expected, abs=1e-12)
+    assert "auc" not in evaluate_scores(*_scores(5, classes=3))
+    assert "auc" not in evaluate_scores(scores[labels == 1], labels[labels == 1])
 
 
 def test_auc_of_equal_scores_is_a_half() -> None:
-    assert evaluate(np.zeros((5, 2)), np.array([0, 1, 1, 0, 1]))["auc"] == 0.5
+    assert evaluate_scores(np.zeros((5, 2)), np.array([0, 1, 1, 0, 1]))["auc"] == 0.5
 
 
 @pytest.mark.parametrize("link", ["sigmoid", "none"])
 def test_only_softmax_scores_of_one_label_have_a_calibration_error(link: Any) -> None:
     scores, labels = _scores(0)
-    found = evaluate(scores, labels, link=link)
-    whole = evaluate(scores, labels)
+    found = evaluate_scores(scores, labels, link=link)
+    whole = evaluate_scores(scores, labels)
     assert "expected_calibration_error" not in found
     assert found == {
         name: value for name, value in whole.items() if name != "expected_calibration_error"
@@ -323,7 +336,7 @@ def test_only_softmax_scores_of_one_label_have_a_calibration_error(link: Any) ->
 @pytest.mark.parametrize("digits", [None, 0])
 def test_several_labels_agree_with_scikit_learn(digits: int | None) -> None:
     scores, labels = _multi_hot(0, digits=digits)
-    found = evaluate(scores, labels, link="sigmoid")
+    found = evaluate_scores(scores, labels, link="sigmoid")
     areas = roc_auc_score(labels, scores, average=None)
     precisions = average_precision_score(labels, scores, average=None)
     np.testing.assert_allclose(found["per_label_auc"], areas, rtol=0, atol=1e-12)
@@ -339,7 +352,7 @@ def test_several_labels_agree_with_scikit_learn(digits: int | None) -> None:
 def test_labels_that_all_rows_share_are_left_out_of_the_means() -> None:
     scores, labels = _multi_hot(1, classes=5)
     labels[:, 1], labels[:, 3] = 0, 1
-    found = evaluate(scores, labels, link="sigmoid")
+    found = evaluate_scores(scores, labels, link="sigmoid")
     kept = [0, 2, 4]
     assert ranked_labels(labels, 5) == kept
     for name, mean in (
@@ -350,7 +363,7 @@ def test_labels_that_all_rows_share_are_left_out_of_the_means() -> None:
         assert values[1] is values[3] is None
         assert found[mean] == pytest.approx(np.mean([values[label] for label in kept]))
     assert None not in found["per_label_accuracy"]
-    alone = evaluate(scores[:, [1, 3]], labels[:, [1, 3]], link="sigmoid")
+    alone = evaluate_scores(scores[:, [1, 3]], labels[:, [1, 3]], link="sigmoid")
     assert "auc" not in alone
     assert alone["per_label_auc"] == [None, None]
 
@@ -358,11 +371,14 @@ def test_labels_that_all_rows_share_are_left_out_of_the_means() -> None:
 def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
     scores = np.array([[0.6, 0.4], [0.5, 0.51]])
     labels = np.array([[1, 0], [0, 0]])
-    assert hits(scores, labels, link="none").tolist() == [[True, True], [True, False]]
-    assert hits(scores, labels, link="sigmoid").tolist() == [[True, False], [False, False]]
-    assert "expected_calibration_error" not in evaluate(scores, labels, link="none")
+    assert right_predictions(scores, labels, link="none").tolist() == [[True, True], [True, False]]
+    assert right_predictions(scores, labels, link="sigmoid").tolist() == [
+        [True, False],
+        [False, False],
+    ]
+    assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
     with pytest.raises(DataError, match="sigmoid loss"):
-        evaluate(scores, labels, link="softmax")
+        evaluate_scores(scores, labels, link="softmax")
 
 
 def test_label_calibration_error_against_a_plain_loop() -> None:
@@ -374,15 +390,15 @@ def test_label_calibration_error_against_a_plain_loop() -> None:
         if own.any():
             expected += own.mean() * abs(probability[own].mean() - outcome[own].mean())
     assert label_calibration_error(scores, labels) == pytest.approx(expected)
-    found = evaluate(scores, labels, link="sigmoid")
+    found = evaluate_scores(scores, labels, link="sigmoid")
     assert found["expected_calibration_error"] == pytest.approx(expected)
 
 
 def test_labels_other_than_0_and_1_are_refused() -> None:
     with pytest.raises(DataError, match="other values"):
-        evaluate(np.zeros((2, 2)), np.array([[0, 1], [2, 0]]), link="sigmoid")
+        evaluate_scores(np.zeros((2, 2)), np.array([[0, 1], [2, 0]]), link="sigmoid")
     with pytest.raises(DataError, match="do not match"):
-        evaluate(np.zeros((2, 2)), np.zeros((2, 3), dtype=int), link="sigmoid")
+        evaluate_scores(np.zeros((2, 2)), np.zeros((2, 3), dtype=int), link="sigmoid")
 
 
 @settings(max_examples=50, deadline=None)
@@ -391,13 +407,13 @@ def test_label_metrics_are_fractions_and_auc_ranks_alone(
     rows: int, classes: int, seed: int
 ) -> None:
     scores, labels = _multi_hot(seed, rows=rows, classes=classes, digits=1)
-    found = evaluate(scores, labels, link="sigmoid")
+    found = evaluate_scores(scores, labels, link="sigmoid")
     for value in found.values():
         listed = value if isinstance(value, list) else [value]
         assert all(0.0 <= item <= 1.0 for item in listed if item is not None)
-    moved = evaluate(3.0 * scores + np.arange(classes), labels, link="none")
+    moved = evaluate_scores(3.0 * scores + np.arange(classes), labels, link="none")
     assert moved.get("auc") == found.get("auc")
-    turned = evaluate(-scores, labels, link="none")
+    turned = evaluate_scores(-scores, labels, link="none")
     if "auc" in found:
         assert turned["auc"] == pytest.approx(1.0 - found["auc"])
 
@@ -414,11 +430,13 @@ def _resampled(
 def test_bootstrap_of_the_auc_agrees_with_resampling_rows(digits: int | None) -> None:
     scores, labels = _scores(2, rows=120, classes=2)
     scores = scores if digits is None else scores.round(digits)
-    record = evaluate(scores, labels)
-    entry = summarise([record], correct=hits(scores, labels), labels=labels, scores=scores)["auc"]
+    record = evaluate_scores(scores, labels)
+    entry = summarise_records(
+        [record], correct=right_predictions(scores, labels), labels=labels, scores=scores
+    )["auc"]
 
     def area(rows: np.ndarray) -> float:
-        return float(evaluate(scores[rows], labels[rows])["auc"])
+        return float(evaluate_scores(scores[rows], labels[rows])["auc"])
 
     low, high = _resampled(area, 120)
     assert entry["low"] == pytest.approx(low, abs=0.008)
@@ -430,15 +448,15 @@ def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
     scores, labels = _multi_hot(3, rows=60, classes=3, digits=1)
     labels[:, 0] = 0
     labels[:3, 0] = 1  # one resample in twenty has none of these
-    summary = summarise(
-        [evaluate(scores, labels, link="sigmoid")],
-        correct=hits(scores, labels, link="sigmoid"), labels=labels, scores=scores,
+    summary = summarise_records(
+        [evaluate_scores(scores, labels, link="sigmoid")],
+        correct=right_predictions(scores, labels, link="sigmoid"), labels=labels, scores=scores,
     )  # fmt: skip
     assert summary["exact_match_accuracy"]["interval"] == ROW_PROPORTION
     for name in ("auc", "accuracy"):
 
         def value(rows: np.ndarray, name: str = name) -> float:
-            found = evaluate(scores[rows], labels[rows], link="sigmoid")
+            found = evaluate_scores(scores[rows], labels[rows], link="sigmoid")
             return float(found.get(name, np.nan))
 
         low, high = _resampled(value, 60, times=400)
@@ -458,7 +476,7 @@ def test_weighted_areas_are_those_of_repeated_rows() -> None:
             continue
         counts = generator.integers(0, 4, size=(25, 6)).astype(np.float32)
         counts[positive, 5] = 0
-        found = Runs(scores[:, 0], positive, np.arange(25), np.ones(25)).areas(counts)
+        found = Runs(scores[:, 0], positive, np.arange(25), np.ones(25)).compute_areas(counts)
         assert np.isnan(found[5])
         for column in range(5):
             rows = np.repeat(np.arange(25), counts[:, column].astype(int))
@@ -470,11 +488,11 @@ def test_weighted_areas_are_those_of_repeated_rows() -> None:
 
 def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, labels = _multi_hot(4, rows=50)
-    correct = hits(scores, labels, link="sigmoid")
-    record = evaluate(scores, labels, link="sigmoid")
+    correct = right_predictions(scores, labels, link="sigmoid")
+    record = evaluate_scores(scores, labels, link="sigmoid")
 
     def run() -> Any:
-        return summarise([record], correct=correct, labels=labels, scores=scores)
+        return summarise_records([record], correct=correct, labels=labels, scores=scores)
 
     whole = run()
     monkeypatch.setattr(bootstrap, "_BLOCK_BYTES", 50 * 4 * 300)
@@ -482,8 +500,8 @@ def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyP
 
 
 def test_auc_over_seeds_has_students_interval() -> None:
-    records = [evaluate(*_multi_hot(seed), link="sigmoid") for seed in range(4)]
-    entry = summarise(records)["auc"]
+    records = [evaluate_scores(*_multi_hot(seed), link="sigmoid") for seed in range(4)]
+    entry = summarise_records(records)["auc"]
     values = [record["auc"] for record in records]
     low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
     assert (entry["low"], entry["high"]) == (pytest.approx(low), pytest.approx(high))
@@ -493,12 +511,12 @@ def test_auc_over_seeds_has_students_interval() -> None:
 def test_training_metrics_are_those_of_the_evaluation() -> None:
     scores, labels = _multi_hot(5)
     found = training_metrics(scores, labels, link="sigmoid")
-    whole = evaluate(scores, labels, link="sigmoid")
+    whole = evaluate_scores(scores, labels, link="sigmoid")
     assert found["test_auc"] == pytest.approx(whole["auc"])
     assert found["test_accuracy"] == pytest.approx(whole["accuracy"])
     scores, labels = _scores(5, classes=3)
     found = training_metrics(scores, labels)
-    assert found["test_accuracy"] == pytest.approx(evaluate(scores, labels)["accuracy"])
+    assert found["test_accuracy"] == pytest.approx(evaluate_scores(scores, labels)["accuracy"])
     assert "test_auc" not in found
     scores, labels = _multi_hot(5)
     scores[0, 0] = np.nan
@@ -509,12 +527,12 @@ def test_real_accuracy_takes_any_accepted_label_and_leaves_out_rows_without() ->
     scores = np.eye(4)[[0, 1, 2, 3, 0]]
     labels = np.array([0, 0, 2, 1, 3])
     accepted = [[0], [1, 2], [3], [], [2, 0]]
-    result = evaluate(scores, labels, accepted=accepted)
+    result = evaluate_scores(scores, labels, accepted=accepted)
     assert result["real_accuracy"] == pytest.approx(3 / 4)
     assert result["accuracy"] == pytest.approx(2 / 5)
-    assert "real_accuracy" not in evaluate(scores, labels)
+    assert "real_accuracy" not in evaluate_scores(scores, labels)
 
 
 def test_real_accuracy_of_no_judged_row_is_refused() -> None:
     with pytest.raises(DataError, match="no test row has an accepted label"):
-        evaluate(np.eye(3), np.arange(3), accepted=[[], [], []])
+        evaluate_scores(np.eye(3), np.arange(3), accepted=[[], [], []])

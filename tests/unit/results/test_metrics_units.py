@@ -17,8 +17,14 @@ from sklearn.metrics import (
 )
 
 from dpprobe.errors import DataError
-from dpprobe.results.intervals import wilson
-from dpprobe.results.metrics import Link, calibration_error, evaluate, hits, training_metrics
+from dpprobe.results.intervals import wilson_interval
+from dpprobe.results.metrics import (
+    Link,
+    calibration_error,
+    evaluate_scores,
+    right_predictions,
+    training_metrics,
+)
 from dpprobe.results.uncertainty import (
     ROW_BOOTSTRAP,
     ROW_CLASSES,
@@ -26,7 +32,7 @@ from dpprobe.results.uncertainty import (
     UNIT_BOOTSTRAP,
     UNIT_CLASSES,
     UNIT_PROPORTION,
-    summarise,
+    summarise_records,
 )
 from dpprobe.results.unit_counts import row_weights
 
@@ -53,9 +59,10 @@ def _made(
 def _summary(
     scores: np.ndarray, labels: np.ndarray, units: np.ndarray | None, link: Link = "softmax"
 ) -> dict[str, dict[str, Any]]:
-    return summarise(
-        [evaluate(scores, labels, link=link, units=units)],
-        correct=hits(scores, labels, link=link), labels=labels, scores=scores, units=units,
+    return summarise_records(
+        [evaluate_scores(scores, labels, link=link, units=units)],
+        correct=right_predictions(scores, labels, link=link), labels=labels, scores=scores,
+        units=units,
     )  # fmt: skip
 
 
@@ -81,7 +88,7 @@ def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
     rows: int, classes: int, digits: int, seed: int
 ) -> None:
     scores, labels, units = _made(seed, rows=rows, classes=classes, digits=digits)
-    found = evaluate(scores, labels, units=units)
+    found = evaluate_scores(scores, labels, units=units)
     weights = 1 / np.bincount(units)[units]
     predicted = scores.argmax(1)
     assert found["accuracy"] == pytest.approx(
@@ -109,7 +116,7 @@ def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
     rows: int, digits: int, seed: int
 ) -> None:
     scores, labels, units = _made(seed, rows=rows, several=True, digits=digits)
-    found = evaluate(scores, labels, link="sigmoid", units=units)
+    found = evaluate_scores(scores, labels, link="sigmoid", units=units)
     weights = 1 / np.bincount(units)[units]
     right = (scores > 0) == (labels != 0)
     for label in range(4):
@@ -133,10 +140,10 @@ def test_a_patient_of_thirty_images_counts_as_much_as_one_of_one() -> None:
     scores = np.tile([1.0, 0.0], (31, 1))
     scores[30] = [0.0, 1.0]
     accepted = [[0]] * 31
-    found = evaluate(scores, labels, accepted=accepted, units=units)
+    found = evaluate_scores(scores, labels, accepted=accepted, units=units)
     for name in ("accuracy", "macro_accuracy", "real_accuracy"):
         assert found[name] == pytest.approx(0.5)
-    assert evaluate(scores, labels)["accuracy"] == 30 / 31
+    assert evaluate_scores(scores, labels)["accuracy"] == 30 / 31
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -146,8 +153,8 @@ def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
     link: Link = "sigmoid" if several else "softmax"
     copies = np.random.default_rng(0).integers(1, 30, size=60)
     units = np.repeat(np.arange(60), copies)
-    once = evaluate(scores, labels, link=link)
-    often = evaluate(scores[units], labels[units], link=link, units=units)
+    once = evaluate_scores(scores, labels, link=link)
+    often = evaluate_scores(scores[units], labels[units], link=link, units=units)
     for name, value in once.items():
         assert often[name] == pytest.approx(value, abs=1e-12), name
     followed = training_metrics(scores[units], labels[units], link=link, units=units)
@@ -177,7 +184,9 @@ def test_patients_of_one_image_change_no_bit(
     scores, labels, _ = _made(seed, rows=rows, classes=classes, several=several)
     link: Link = "sigmoid" if several else "softmax"
     units = np.random.default_rng(seed).permutation(rows)
-    assert evaluate(scores, labels, link=link, units=units) == evaluate(scores, labels, link=link)
+    assert evaluate_scores(scores, labels, link=link, units=units) == evaluate_scores(
+        scores, labels, link=link
+    )
     over_patients = _summary(scores, labels, units, link)
     assert _plain(over_patients) == _summary(scores, labels, None, link)
     kinds = {entry["rows_interval"] for entry in over_patients.values()}
@@ -210,7 +219,7 @@ def test_intervals_over_patients_cover_where_those_over_rows_are_far_too_narrow(
         for name in ("accuracy", "macro_accuracy"):
             assert summary[name]["rows_interval"] == UNIT_BOOTSTRAP
             covered[name] += summary[name]["rows_low"] <= 0.8 <= summary[name]["rows_high"]
-        low, high = wilson(evaluate(scores, labels)["accuracy"], len(labels))
+        low, high = wilson_interval(evaluate_scores(scores, labels)["accuracy"], len(labels))
         covered["rows"] += low <= 0.8 <= high
     # Of 150 intervals that cover in 92 of 100 cases, fewer than 129 do so in 1 of 200.
     assert covered["accuracy"] >= 129
@@ -247,10 +256,10 @@ def test_where_all_is_right_the_number_of_patients_says_how_much_is_open() -> No
     summary = _summary(3.0 * np.eye(2)[labels], labels, units)
     accuracy, macro, area = (summary[name] for name in ("accuracy", "macro_accuracy", "auc"))
     assert {entry["rows_interval"] for entry in (accuracy, macro, area)} == {UNIT_PROPORTION}
-    assert (accuracy["rows_low"], accuracy["rows_high"]) == wilson(1.0, 20)
+    assert (accuracy["rows_low"], accuracy["rows_high"]) == wilson_interval(1.0, 20)
     # Each class, and each kind of row, is one of ten patients.
-    assert macro["rows_low"] == pytest.approx(wilson(1.0, 10)[0])
-    assert area["rows_low"] == pytest.approx(wilson(1.0, 10)[0])
+    assert macro["rows_low"] == pytest.approx(wilson_interval(1.0, 10)[0])
+    assert area["rows_low"] == pytest.approx(wilson_interval(1.0, 10)[0])
 
 
 def test_one_error_leaves_no_less_open_than_none() -> None:
@@ -261,7 +270,7 @@ def test_one_error_leaves_no_less_open_than_none() -> None:
     entry = _summary(scores, labels, units)["accuracy"]
     assert entry["mean"] == pytest.approx(1 - 1 / 3000)
     assert entry["rows_interval"] == UNIT_PROPORTION
-    assert entry["rows_low"] < wilson(1.0, 100)[0] + 0.01 < 0.98
+    assert entry["rows_low"] < wilson_interval(1.0, 100)[0] + 0.01 < 0.98
 
 
 @pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
@@ -271,7 +280,7 @@ def test_one_patient_says_next_to_nothing_of_others(right: float) -> None:
     for name, entry in _summary(scores, labels, np.zeros(40, dtype=np.int64)).items():
         if name in ("accuracy", "macro_accuracy"):
             assert entry["mean"] == pytest.approx(right)
-            assert (entry["rows_low"], entry["rows_high"]) == wilson(entry["mean"], 1)
+            assert (entry["rows_low"], entry["rows_high"]) == wilson_interval(entry["mean"], 1)
             assert entry["rows_high"] - entry["rows_low"] > 0.75
 
 
@@ -280,9 +289,9 @@ def test_a_class_of_one_patient_widens_what_rests_on_it() -> None:
     labels = (units == 100).astype(np.int64)
     summary = _summary(3.0 * np.eye(2)[labels], labels, units)
     low = {name: summary[name]["rows_low"] for name in ("accuracy", "macro_accuracy", "auc")}
-    assert low["accuracy"] == wilson(1.0, 101)[0] > 0.96
+    assert low["accuracy"] == wilson_interval(1.0, 101)[0] > 0.96
     assert low["macro_accuracy"] < 0.5
-    assert low["auc"] == wilson(1.0, 1)[0]
+    assert low["auc"] == wilson_interval(1.0, 1)[0]
 
 
 @settings(max_examples=80, deadline=None)
@@ -314,4 +323,4 @@ def test_intervals_over_patients_have_a_width_within_0_and_1(
 def test_units_of_other_rows_are_refused() -> None:
     scores, labels, units = _made(0)
     with pytest.raises(DataError, match=r"units \(199,\) and labels \(200,\) do not match"):
-        evaluate(scores, labels, units=units[1:])
+        evaluate_scores(scores, labels, units=units[1:])

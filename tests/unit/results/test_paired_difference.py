@@ -9,10 +9,10 @@ import pytest
 
 from dpprobe.data.options import Headline
 from dpprobe.results.halves import Halves, half_values, split_rows
-from dpprobe.results.metrics import evaluate
-from dpprobe.results.paired_difference import INDEPENDENT, PAIRED, compare
+from dpprobe.results.metrics import evaluate_scores
+from dpprobe.results.paired_difference import INDEPENDENT, PAIRED, compare_entries
 from dpprobe.results.summary import Entry
-from dpprobe.results.uncertainty import SEED_INTERVAL, summarise
+from dpprobe.results.uncertainty import SEED_INTERVAL, summarise_records
 
 TIMES = 200
 
@@ -24,7 +24,7 @@ def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
         half_values("accuracy", np.eye(2)[1 - right.astype(int)], labels) for right in correct
     ]
     records = [{"accuracy": float(right.mean())} for right in correct]
-    summary = summarise(records, correct=correct[0])["accuracy"]
+    summary = summarise_records(records, correct=correct[0])["accuracy"]
     return Entry(
         mean=100 * summary["mean"], low=None, high=None, interval=None,
         both_low=100 * summary["both_low"], both_high=100 * summary["both_high"],
@@ -38,7 +38,7 @@ def _entry_of(
     metric: Headline, scores: np.ndarray, labels: np.ndarray, halves: Halves | None
 ) -> Entry:
     """Makes the entry of a cell of one seed."""
-    record = evaluate(scores, labels)
+    record = evaluate_scores(scores, labels)
     return Entry(
         mean=100 * record[metric], low=None, high=None, interval=None,
         values=(100 * record[metric],),
@@ -78,7 +78,7 @@ def test_the_interval_covers_with_classes_in_other_shares(
             _entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels, halves)
             for recalls in (first, second)
         ]
-        told = compare(*entries)
+        told = compare_entries(*entries)
         assert told.low is not None
         assert told.high is not None
         held += told.low <= truth <= told.high
@@ -96,7 +96,7 @@ def test_the_interval_covers_a_difference_of_areas() -> None:
             noise = (shared + generator.normal(size=200)) / 2**0.5
             margin = np.stack([np.zeros(200), signal * labels + noise], axis=1)
             entries.append(_entry_of("auc", margin, labels, None))
-        told = compare(*entries)
+        told = compare_entries(*entries)
         assert told.low is not None
         assert told.high is not None
         # Phi(signal / sqrt 2) of normal scores with unit variance.
@@ -116,12 +116,12 @@ def test_of_a_rare_class_that_decides_the_interval_covers(rare: int) -> None:
         for recalls in ((0.9, 0.4), (0.8, 0.7)):
             scores = _answers(recalls, labels, generator.random(len(labels)))
             entry = _entry_of("macro_accuracy", scores, labels, halves)
-            record = evaluate(scores, labels)
+            record = evaluate_scores(scores, labels)
             correct = scores.argmax(axis=1) == labels
-            ends = summarise([record], correct=correct, labels=labels)["macro_accuracy"]
+            ends = summarise_records([record], correct=correct, labels=labels)["macro_accuracy"]
             low, high = 100 * ends["both_low"], 100 * ends["both_high"]
             entries.append(replace(entry, both_low=low, both_high=high, resting=float(rare)))
-        told = compare(*entries)
+        told = compare_entries(*entries)
         assert told.way == INDEPENDENT
         assert told.low is not None
         assert told.high is not None
@@ -145,7 +145,7 @@ def test_the_interval_covers_the_difference(rows: int, seeds: int) -> None:
     held = 0
     for _ in range(TIMES):
         first, second = _pair(generator, rows, seeds)
-        found = compare(_entry(first), _entry(second))
+        found = compare_entries(_entry(first), _entry(second))
         assert found.way == (PAIRED if rows == 300 else INDEPENDENT)
         assert found.low is not None
         assert found.high is not None
@@ -155,8 +155,8 @@ def test_the_interval_covers_the_difference(rows: int, seeds: int) -> None:
 
 def test_pairs_tell_more_than_two_intervals() -> None:
     first, second = _pair(np.random.default_rng(1), 1000, 3)
-    paired = compare(_entry(first), _entry(second))
-    alone = compare(_entry(first, halves=False), _entry(second, halves=False))
+    paired = compare_entries(_entry(first), _entry(second))
+    alone = compare_entries(_entry(first, halves=False), _entry(second, halves=False))
     assert paired.low is not None
     assert paired.high is not None
     assert alone.low is not None
@@ -173,27 +173,27 @@ def test_equal_cells_are_rarely_told_apart() -> None:
         first, second = (
             0.5 * hard + 0.5 * generator.random((seeds, 400)) < 0.6 for seeds in (5, 1)
         )
-        apart += compare(_entry(first), _entry(second)).apart
+        apart += compare_entries(_entry(first), _entry(second)).apart
     assert apart <= 0.08 * TIMES
 
 
 def test_cells_that_are_alike_everywhere_have_an_interval_with_a_width() -> None:
     entry = _entry(np.arange(660)[None] < 600)
-    found = compare(entry, entry)
+    found = compare_entries(entry, entry)
     assert (found.difference, found.way) == (0.0, INDEPENDENT)
     assert not found.apart
-    moved = found.moved(1.0)
+    moved = found.move_by(1.0)
     assert moved.difference == 1.0
     assert found.low is not None
     assert found.high is not None
     assert (moved.low, moved.high) == (found.low, found.high + 1.0)
-    assert found.moved(-1.0).low == found.low - 1.0
+    assert found.move_by(-1.0).low == found.low - 1.0
 
 
 @pytest.mark.parametrize(("rows", "way"), [(300, PAIRED), (15, INDEPENDENT)])
 def test_more_confidence_makes_a_wider_interval(rows: int, way: str) -> None:
     entries = [_entry(each) for each in _pair(np.random.default_rng(4), rows, 1)]
-    told = [compare(*entries, confidence=confidence) for confidence in (0.95, 0.995)]
+    told = [compare_entries(*entries, confidence=confidence) for confidence in (0.95, 0.995)]
     assert {each.way for each in told} == {way}
     widths = [each.high - each.low for each in told if each.high and each.low]
     # 1.43 of normal quantiles; of Student's t with the 31 degrees of the splits 1.48
@@ -204,19 +204,19 @@ def test_over_few_seeds_more_confidence_widens_as_students_t_does() -> None:
     entry = replace(
         _entry(np.arange(15)[None] < 10), both_interval=SEED_INTERVAL, values=(60.0, 70.0), seeds=2
     )
-    low = [compare(entry, entry, confidence=each).low for each in (0.95, 0.995)]
+    low = [compare_entries(entry, entry, confidence=each).low for each in (0.95, 0.995)]
     assert low[0] is not None
     assert low[1] == pytest.approx(10.01 * low[0], rel=0.01)  # 127.3 / 12.7
 
 
 def test_of_one_seed_the_noise_of_training_is_missing() -> None:
     one, five = (_entry(np.ones((seeds, 30), dtype=bool)) for seeds in (1, 5))
-    assert compare(one, five).one_seed
-    assert compare(five, one).one_seed
-    assert not compare(five, five).one_seed
-    assert not compare(five, replace(one, private=False)).one_seed
+    assert compare_entries(one, five).one_seed
+    assert compare_entries(five, one).one_seed
+    assert not compare_entries(five, five).one_seed
+    assert not compare_entries(five, replace(one, private=False)).one_seed
 
 
 def test_without_intervals_nothing_is_told_apart() -> None:
     entry = Entry(mean=50, low=None, high=None, interval=None, seeds=1, private=True, ceiling=False)
-    assert not compare(entry, entry).apart
+    assert not compare_entries(entry, entry).apart

@@ -176,7 +176,7 @@ def test_a_multi_label_dataset_is_shown_by_its_auc(tmp_path: Path) -> None:
     assert auc.high is not None
     assert entry.high == pytest.approx(100 * auc.high)
     measure = grid.measures["digits"]
-    assert measure.partial
+    assert measure.is_partial
     assert measure.title == "mean AUC over 2 of 3 labels"
 
 
@@ -190,7 +190,7 @@ def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
     grid = read_grid([tmp_path / "summary.parquet"])
     titles = {name: measure.title for name, measure in grid.measures.items()}
     assert titles == {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
-    assert not any(measure.partial for measure in grid.measures.values())
+    assert not any(measure.is_partial for measure in grid.measures.values())
     for cell in cells:
         record = read_cell(cell)
         entry = grid.get((record.cell.dataset, 1.0), ("pixels", "sgd"))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.study.ablations import best_base, changes, families, same_but_size, varied
+from dpprobe.study.ablations import (
+    best_base,
+    find_changes,
+    find_families,
+    find_varied,
+    same_but_size,
+)
 
 
 def test_families_differ_in_what_varies_alone() -> None:
@@ -14,8 +20,8 @@ def test_families_differ_in_what_varies_alone() -> None:
         "c": {"head": "sgd", "batch_size": 64, "x": 2},
         "d": {"head": "lamb", "batch_size": 32, "x": 1},
     }
-    assert families(options, ("batch_size",)) == [("a", "b"), ("c",), ("d",)]
-    assert families(options, ("batch_size", "x"))[0] == ("a", "b", "c")
+    assert find_families(options, ("batch_size",)) == [("a", "b"), ("c",), ("d",)]
+    assert find_families(options, ("batch_size", "x"))[0] == ("a", "b", "c")
 
 
 def test_methods_that_vary_in_batch_size_or_scale_are_found() -> None:
@@ -28,17 +34,17 @@ def test_methods_that_vary_in_batch_size_or_scale_are_found() -> None:
         "e": base | {"init": "torch"},
         "f": {"head": "least_squares"},
     }
-    assert varied(options, "batch_size") == [("a", "b")]
-    assert varied(options, "init_scale") == [("a", "c", "d")]
-    assert varied({"f": options["f"]}, "batch_size") == []
+    assert find_varied(options, "batch_size") == [("a", "b")]
+    assert find_varied(options, "init_scale") == [("a", "c", "d")]
+    assert find_varied({"f": options["f"]}, "batch_size") == []
 
 
 def test_learning_rates_vary_along_and_are_no_value_of_their_own() -> None:
     base: dict[str, Any] = {"head": "lamb", "batch_size": 32, "learning_rate": 0.1}
     swept = {"a": base, "b": base | {"learning_rate": 0.2}}
-    assert varied(swept, "batch_size") == []
+    assert find_varied(swept, "batch_size") == []
     both = swept | {"c": base | {"batch_size": 64, "learning_rate": 9.0}}
-    assert varied(both, "batch_size") == [("a", "b", "c")]
+    assert find_varied(both, "batch_size") == [("a", "b", "c")]
 
 
 def test_optimisers_differ_in_what_only_they_have() -> None:
@@ -49,8 +55,8 @@ def test_optimisers_differ_in_what_only_they_have() -> None:
         "large": base | {"batch_size": 64},
         "squares": {"head": "least_squares"},
     }
-    assert varied(options, "optimiser") == [("lamb", "momentum")]
-    assert varied({"lamb": base}, "optimiser") == []
+    assert find_varied(options, "optimiser") == [("lamb", "momentum")]
+    assert find_varied({"lamb": base}, "optimiser") == []
 
 
 def test_backbones_of_one_network_differ_in_the_size_of_images() -> None:
@@ -68,9 +74,9 @@ def test_backbones_of_one_network_differ_in_the_size_of_images() -> None:
 def test_another_head_is_one_change_whatever_only_it_knows() -> None:
     base = {"head": "lamb", "learning_rate": 0.1, "beta": 0.9, "steps": 1}
     other = {"head": "momentum", "learning_rate": 3.0, "momentum": 0.9, "steps": 1}
-    assert changes(base, other) == {"head": ("lamb", "momentum")}
-    assert list(changes(base, other | {"steps": 2})) == ["head", "steps"]
-    assert changes(base, base | {"learning_rate": 1.0}) == {"learning_rate": (0.1, 1.0)}
+    assert find_changes(base, other) == {"head": ("lamb", "momentum")}
+    assert list(find_changes(base, other | {"steps": 2})) == ["head", "steps"]
+    assert find_changes(base, base | {"learning_rate": 1.0}) == {"learning_rate": (0.1, 1.0)}
     named = {"a": base, "b": base | {"steps": 2}, "c": base | {"beta": 0.5}}
     assert best_base({"b": named["b"], "c": named["c"], "a": base}) == "a"
     assert best_base({"a": base}) is None

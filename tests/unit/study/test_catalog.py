@@ -115,7 +115,7 @@ def test_what_is_fetched_is_pinned(name: str) -> None:
     elif options.source == "torchvision":
         from dpprobe.data import torchvision_datasets
 
-        remotes = torchvision_datasets.remotes(written["name"])
+        remotes = torchvision_datasets.list_remotes(written["name"])
         assert all(len(remote.md5) == 32 for remote in remotes)
     else:
         assert options.download_params() is None
@@ -236,7 +236,7 @@ def test_options_that_choose_rows_give_up_the_sizes(values: dict[str, Any]) -> N
 def test_other_options_keep_the_sizes(values: dict[str, Any]) -> None:
     options = options_of("chexpert", **{"root": "x"} if "source" not in values else {}, **values)
     assert options.expect.train == 223414
-    assert options.expected().train == (10 if "limit" in values else 223414)
+    assert options.expected_counts().train == (10 if "limit" in values else 223414)
 
 
 def test_another_source_keeps_what_is_known_of_the_rows(tmp_path: Path) -> None:
@@ -269,12 +269,12 @@ def test_every_entry_has_a_fixture() -> None:
 
 
 def prepare(options: DatasetOptions, folder: Path, tables: Path) -> None:
-    options.check()
+    options.check_files()
     if options.download_params() is None:
-        dataset_preparation.prepare(options, tables)
+        dataset_preparation.prepare_dataset(options, tables)
         return
-    dataset_preparation.download(options, folder)
-    dataset_preparation.prepare(options, tables, downloaded=folder)
+    dataset_preparation.download_dataset(options, folder)
+    dataset_preparation.prepare_dataset(options, tables, downloaded=folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -299,7 +299,7 @@ def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) 
     seen = [
         image.sha256
         for split in ("train", "test")
-        for image in SplitTable(tmp_path / f"tables/{split}.parquet").images(0, 10_000)
+        for image in SplitTable(tmp_path / f"tables/{split}.parquet").read_images(0, 10_000)
     ]
     assert len(set(seen)) == small.train + small.test
 
@@ -317,13 +317,13 @@ def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -
     entry = catalog.dataset_entry("chexpert")
     small = BUILDERS["chexpert"](entry, place)
     options = options_of("chexpert", **small.values, expect={})
-    dataset_preparation.prepare(options, tmp_path)
+    dataset_preparation.prepare_dataset(options, tmp_path)
     table = SplitTable(tmp_path / "train.parquet")
-    labels = {name: table.labels()[:, k].tolist() for k, name in enumerate(table.class_names)}
+    labels = {name: table.read_labels()[:, k].tolist() for k, name in enumerate(table.class_names)}
     # Row r of the fixture says (1, 0, -1, blank)[(r + place) % 4]; Atelectasis has place 8.
     assert labels["Atelectasis"] == [1, 0, 1, 0] * 2
     assert labels["Cardiomegaly"] == [0, 0, 1, 0] * 2
-    groups = table.groups()
+    groups = table.read_groups()
     assert groups["group_age"][:4] == ["<20", "20-39", "40-59", "60-79"]
     assert groups["group_race"][:3] == ["Asian", "", "White"]
 
@@ -331,14 +331,16 @@ def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -
 def test_mimics_tables_are_joined(place: Place, tmp_path: Path) -> None:
     entry = catalog.dataset_entry("mimic_cxr")
     small = BUILDERS["mimic_cxr"](entry, place)
-    dataset_preparation.prepare(options_of("mimic_cxr", **small.values, expect={}), tmp_path)
+    dataset_preparation.prepare_dataset(
+        options_of("mimic_cxr", **small.values, expect={}), tmp_path
+    )
     table = SplitTable(tmp_path / "train.parquet")
-    groups = table.groups()
+    groups = table.read_groups()
     # Row r has r % 3 admissions, of which the first says Medicaid; row 3 has no labels.
     assert groups["group_insurance"] == ["", "Medicaid", "Medicaid"] * 2 + ["", "Medicaid"]
     assert groups["group_sex"][:2] == ["M", "F"]
-    assert table.labels()[3].tolist() == [0] * 5
-    assert table.ids()[0] == "02aa804e-00000000"
+    assert table.read_labels()[3].tolist() == [0] * 5
+    assert table.read_ids()[0] == "02aa804e-00000000"
 
 
 def test_imagenets_accepted_labels_follow_the_images_numbers(place: Place, tmp_path: Path) -> None:
@@ -346,7 +348,7 @@ def test_imagenets_accepted_labels_follow_the_images_numbers(place: Place, tmp_p
     small = BUILDERS["imagenet"](entry, place)
     prepare(options_of("imagenet", **small.values, expect={}), tmp_path / "downloads", tmp_path)
     # Files hold the images 4, 1, 6 and 2, 5, 3; image 2 is not judged.
-    assert SplitTable(tmp_path / "test.parquet").accepted() == [[1], [1], [0], [], [2], [0]]
+    assert SplitTable(tmp_path / "test.parquet").read_accepted() == [[1], [1], [0], [], [2], [0]]
 
 
 def test_plantdisease_leaves_the_background_out(place: Place, tmp_path: Path) -> None:
@@ -362,14 +364,14 @@ def test_a_folder_that_shall_be_left_out_must_be_there(tmp_path: Path) -> None:
         Image.new("RGB", (4, 4)).save(tmp_path / name / "a.png")
     written = {"source": "imagefolder", "path": str(tmp_path)}
     options = dataset_options({**written, "exclude": ["ground"]})
-    options.check()
+    options.check_files()
     assert options.count_classes() == 2
     assert not any("ground" in file for file in options.input_files())
     before = options.source_state()
     (tmp_path / "ground" / "a.png").unlink()
     assert options.source_state() == before
     with pytest.raises(ConfigError, match="exclude: .*no class folder sand"):
-        dataset_options({**written, "exclude": ["ground", "sand"]}).check()
+        dataset_options({**written, "exclude": ["ground", "sand"]}).check_files()
 
 
 # Words for prompts
@@ -383,5 +385,5 @@ def test_an_entrys_prompts_are_there(name: str) -> None:
     if entry.prompt_names == "imagenet":
         assert entry.sizes.classes == 1000
         return
-    for word in prompts.words(entry.class_names or (), entry.prompt_names):
+    for word in prompts.name_classes(entry.class_names or (), entry.prompt_names):
         assert not set("_/()") & set(word)

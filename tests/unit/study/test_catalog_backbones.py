@@ -45,7 +45,7 @@ def test_every_entry_is_whole_and_its_name_is_known(name: str) -> None:
     assert entry["source"].startswith("https://")
     assert all(re.fullmatch("[0-9]{3}", paper) for paper in entry["papers"])
     completed = options(name)
-    completed.check()
+    completed.check_files()
     assert completed.dimension == entry["dimension"]
     assert completed.catalog == name
 
@@ -93,10 +93,12 @@ def test_what_a_study_writes_goes_before() -> None:
 
 
 def test_another_dimension_is_an_error() -> None:
-    loaded = loading.load(options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu"))
+    loaded = loading.load_backbone(
+        options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu")
+    )
     assert loaded.dimension == 64
     with pytest.raises(ConfigError, match="dimension: 65 .* 64 come out"):
-        loading.load(
+        loading.load_backbone(
             options("tiny_vit", pretrained=False, dimension=65), runtime=Runtime(device="cpu")
         )
 
@@ -106,7 +108,7 @@ def test_another_dimension_is_an_error() -> None:
 def test_the_three_of_table_1_at_full_size(name: str) -> None:
     """Random weights: the whole pipeline against the library's own, dimensions 2048, 768, 512."""
     chosen = options(name, pretrained=False)
-    backbone = loading.load(chosen, runtime=Runtime(device="cpu"))
+    backbone = loading.load_backbone(chosen, runtime=Runtime(device="cpu"))
     encode: Any
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

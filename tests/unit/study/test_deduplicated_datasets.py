@@ -31,15 +31,15 @@ def test_all_rows_have_a_second_name() -> None:
         "digits", "part", "digits_all_rows", "part_all_rows", "seen",
     ]  # fmt: skip
     # a part is one of all rows, and its near-duplicates are looked for in it
-    assert made.wholes() == {"part_all_rows": "digits_all_rows"}
-    assert {cell.dataset for cell in made.cells()} == {"digits", "part"}
+    assert made.whole_datasets() == {"part_all_rows": "digits_all_rows"}
+    assert {cell.dataset for cell in made.list_cells()} == {"digits", "part"}
     assert other_name("digits_all_rows") == "digits"
     assert other_name("digits") == "digits_all_rows"
 
 
 def test_rare_classes_are_made_of_all_rows_too() -> None:
     rare = {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]}
-    assert study(imbalance=rare).wholes() == {"digits_3_0p5_all_rows": "digits_all_rows"}
+    assert study(imbalance=rare).whole_datasets() == {"digits_3_0p5_all_rows": "digits_all_rows"}
 
 
 def test_without_removal_nothing_has_a_second_name() -> None:

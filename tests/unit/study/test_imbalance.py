@@ -26,8 +26,8 @@ def test_each_class_and_fraction_is_a_dataset() -> None:
     assert part is not None
     assert part.fractions == {"3": 0.05}
     assert [rare.name for rare in rare_classes(loaded.imbalance)] == ADDED
-    assert loaded.wholes() == dict.fromkeys(ADDED, "digits")
-    assert {cell.dataset for cell in loaded.cells()} == {"digits", *ADDED}
+    assert loaded.whole_datasets() == dict.fromkeys(ADDED, "digits")
+    assert {cell.dataset for cell in loaded.list_cells()} == {"digits", *ADDED}
     assert list(study(None).datasets) == ["digits"]
     assert rare_classes(None) == []
 
@@ -36,11 +36,11 @@ def test_a_part_is_its_wholes_in_all_else() -> None:
     whole = {"source": "sklearn", "name": "digits", "delta": 1e-6, "split_seed": 3}
     loaded = study(datasets={"digits": whole})
     assert loaded.dataset_delta("digits_3_0p5") == 1e-6
-    assert loaded.datasets["digits_3_0p5"].whole() == loaded.datasets["digits"]
+    assert loaded.datasets["digits_3_0p5"].without_subsample() == loaded.datasets["digits"]
     other = study(datasets={"digits": whole, "again": {**whole, "split_seed": 4}})
-    assert other.wholes()["digits_3_0p5"] == "digits"
+    assert other.whole_datasets()["digits_3_0p5"] == "digits"
     alone = study(None, datasets={"part": {**whole, "subsample": {"per_class": 5}}})
-    assert alone.wholes() == {}
+    assert alone.whole_datasets() == {}
 
 
 def test_published_results_are_those_of_whole_datasets() -> None:

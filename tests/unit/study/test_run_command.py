@@ -14,12 +14,12 @@ from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, project_root
 from dpprobe.study.run_command import (
-    environment,
+    make_environment,
     profile_words,
     run_command,
     run_words,
     snakemake_words,
-    start,
+    start_snakemake,
     workflow_root,
 )
 from tests.conftest import REPOSITORY
@@ -88,10 +88,10 @@ def test_a_file_of_a_study_that_is_not_there_is_told_in_one_line(
     (here / "mine.yaml").touch()
     (here / "folder").mkdir()
     with pytest.raises(ConfigError, match=told):
-        start(typed)
+        start_snakemake(typed)
     assert not started
-    start(["heads", "--configfile", "mine.yaml", "config/audit.yaml"])
-    start(["--configfile=mine.yaml", "heads"])
+    start_snakemake(["heads", "--configfile", "mine.yaml", "config/audit.yaml"])
+    start_snakemake(["--configfile=mine.yaml", "heads"])
     assert len(started) == 2
 
 
@@ -143,13 +143,13 @@ def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
         (clone / name).touch()
     assert workflow_root(clone) == workflow_root(clone / "studies") == clone
     # rules and package are of one tree
-    assert environment(clone, {"PYTHONPATH": "b"})["PYTHONPATH"] == f"{clone / 'src'}:b"
-    assert environment(clone, {})["PYTHONPATH"] == str(clone / "src")
-    assert environment(REPOSITORY, {}) == {"DPPROBE_ROOT": str(REPOSITORY)}
+    assert make_environment(clone, {"PYTHONPATH": "b"})["PYTHONPATH"] == f"{clone / 'src'}:b"
+    assert make_environment(clone, {})["PYTHONPATH"] == str(clone / "src")
+    assert make_environment(REPOSITORY, {}) == {"DPPROBE_ROOT": str(REPOSITORY)}
 
 
 def test_the_process_becomes_snakemake(here: Path, started: list[Any]) -> None:
-    start(["-n"])
+    start_snakemake(["-n"])
     ((program, command, variables),) = started
     assert program == sys.executable
     assert command == [program, "-m", "snakemake", *words(here, "-n")]
@@ -167,7 +167,7 @@ def test_the_process_becomes_snakemake(here: Path, started: list[Any]) -> None:
 @pytest.mark.usefixtures("here")
 def test_an_object_store_is_refused(started: list[Any], typed: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"--default-storage-\w+: .*mount the bucket"):
-        start(typed)
+        start_snakemake(typed)
     assert not started
 
 
@@ -195,7 +195,7 @@ def test_without_the_files_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
     with pytest.raises(ConfigError, match=r"shipped: has no Snakefile; install dpprobe's wheel"):
-        start([])
+        start_snakemake([])
 
 
 def test_the_line_to_copy(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

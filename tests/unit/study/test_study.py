@@ -11,14 +11,14 @@ from tests.support.small_study import STUDY, changed
 
 def test_a_study_has_one_cell_for_each_combination() -> None:
     study = load_study(STUDY)
-    cells = [(cell.method, cell.epsilon) for cell in study.cells()]
+    cells = [(cell.method, cell.epsilon) for cell in study.list_cells()]
     assert cells == [("sgd", "0.5"), ("sgd", "1"), ("sgd", "inf"), ("ceiling", "inf")]
 
 
 def test_public_datasets_have_features_and_no_cells() -> None:
     public = {"other": {"source": "sklearn", "name": "digits"}}
     study = load_study(STUDY | {"public_datasets": public})
-    assert {cell.dataset for cell in study.cells()} == {"digits"}
+    assert {cell.dataset for cell in study.list_cells()} == {"digits"}
     assert list(study.all_datasets()) == ["digits", "other"]
     with pytest.raises(ConfigError, match=r"public_datasets\.digits: also the name of a private"):
         load_study(STUDY | {"public_datasets": STUDY["datasets"]})

@@ -23,7 +23,7 @@ from tests.support.small_study import STUDY, changed
 def test_public_files_are_named_for_each_dataset_and_backbone() -> None:
     method = {"head": "sgd", "init": "file", "init_file": "{dataset}/{backbone}.safetensors"}
     options = load_study(changed("methods.sgd", method)).methods["sgd"]
-    located = options.located(dataset="digits", backbone="pixels")
+    located = options.fill_paths(dataset="digits", backbone="pixels")
     assert located.input_files() == ("digits/pixels.safetensors",)
     wrong = load_study(changed("methods.sgd", method | {"init_file": "{other}.safetensors"}))
     with pytest.raises(ConfigError, match="only {dataset} and {backbone} may stand in braces"):

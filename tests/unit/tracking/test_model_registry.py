@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.study.study import Study as StudyOptions
-from dpprobe.tracking.model_registry import LOADER, choose
+from dpprobe.tracking.model_registry import LOADER, choose_cells
 from dpprobe.tracking.served_model import load_head, write_head
 from dpprobe.tracking.writer import Writer
 from tests.support.cell_files import DIMENSION, write_cell
@@ -27,7 +27,7 @@ def records(study: Study) -> list[tuple[Path, CellRecord]]:
 
 
 def test_true_chooses_the_best_private_cell_of_each_epsilon(study: Study) -> None:
-    chosen = choose(records(study), True)
+    chosen = choose_cells(records(study), True)
     assert sorted(record.cell.epsilon for _, record in chosen) == ["0.5", "2"]
     for _, record in chosen:
         assert record.private
@@ -40,8 +40,8 @@ def test_true_chooses_the_best_private_cell_of_each_epsilon(study: Study) -> Non
 
 
 def test_patterns_choose_by_name(study: Study) -> None:
-    assert choose(records(study), False) == []
-    names = [r.cell.backbone for _, r in choose(records(study), ["digits/*/sgd/eps-2"])]
+    assert choose_cells(records(study), False) == []
+    names = [r.cell.backbone for _, r in choose_cells(records(study), ["digits/*/sgd/eps-2"])]
     assert sorted(names) == ["pixels", "scattering"]
 
 
@@ -153,12 +153,12 @@ def test_a_head_of_a_dataset_that_left_is_not_current(study: Study) -> None:
     (name,) = study.ingest(register=["digits/pixels/sgd/eps-2"])["models"]
     client = MlflowClient(tracking_uri=study.uri)
     writer = Writer(client, study="study")
-    assert writer.retire(["digits"]) == set()
+    assert writer.retire_datasets(["digits"]) == set()
     assert "current" in client.get_registered_model(name).aliases
-    assert writer.retire(["letters"]) == {"digits"}
+    assert writer.retire_datasets(["letters"]) == {"digits"}
     assert client.get_registered_model(name).aliases == {}
     assert {run.data.tags["current"] for run in study.all_runs()} == {"false"}
-    assert writer.retire(["letters"]) == set()
+    assert writer.retire_datasets(["letters"]) == set()
     study.ingest(register=["digits/pixels/sgd/eps-2"])
     assert "current" in client.get_registered_model(name).aliases
 

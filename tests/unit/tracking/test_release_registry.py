@@ -272,7 +272,7 @@ def test_releases_stay_current_beside_each_other_and_the_study(
     third = register(study, bundle, name="another")
     study.ingest()
     study.ingest_whole()
-    assert Writer(client_of(study), study="study").retire(["letters"]) == {"digits"}
+    assert Writer(client_of(study), study="study").retire_datasets(["letters"]) == {"digits"}
     for receipt in (first, second, third):
         assert run_of(study, receipt).data.tags["current"] == "true"
         assert Path(study.root, "tracking/releases", f"{receipt['release']}.json").exists()
@@ -338,7 +338,7 @@ def images(tmp_path: Path) -> list[Path]:
 
 
 def expected(bundle: Path, paths: list[Path]) -> np.ndarray:
-    return Predictor.load(bundle).probabilities([Image.open(path) for path in paths])
+    return Predictor.load_bundle(bundle).predict_images([Image.open(path) for path in paths])
 
 
 def check_scores(result: pd.DataFrame, bundle: Path, paths: list[Path]) -> None:
@@ -456,7 +456,7 @@ def test_weights_are_taken_from_the_param_then_the_environment(
         monkeypatch.setenv("DPPROBE_CHECKPOINT", variable)
     predictor = Mock(**{"probabilities.return_value": np.full((1, 3), 1 / 3, np.float32)})
     load = Mock(return_value=predictor)
-    monkeypatch.setattr(Predictor, "load", load)
+    monkeypatch.setattr(Predictor, "load_bundle", load)
     register(study, with_checkpoint(bundle))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", study.uri)
     model = pyfunc.load_model(f"models:/{MODEL}@released")
@@ -478,8 +478,8 @@ def test_several_labels_and_scores_are_named(bundle: Path) -> None:
     facts = ServedRelease(bundle).facts
     several = facts.model_copy(update={"multi_label": True})
     values = np.array([[0.9, 0.2, 0.51], [0.1, 0.2, 0.3]], np.float32)
-    assert list(served_release.table(values, several)["class"]) == ["naevus|keratosis", ""]
+    assert list(served_release.make_table(values, several)["class"]) == ["naevus|keratosis", ""]
     head = facts.head.model_copy(update={"link": "none"})
-    scores = served_release.table(values, facts.model_copy(update={"head": head}))
+    scores = served_release.make_table(values, facts.model_copy(update={"head": head}))
     assert list(scores.columns)[1:] == [f"score_{name}" for name in CLASSES]
     assert list(scores["class"]) == ["naevus", "keratosis"]

@@ -28,7 +28,14 @@ from cryptography.x509.oid import NameOID
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.tracking import store
-from dpprobe.tracking.store import initialise, lock_file, locked, public_uri, reach, readable_errors
+from dpprobe.tracking.store import (
+    create_tables,
+    hold_lock,
+    lock_file,
+    public_uri,
+    reach_server,
+    readable_errors,
+)
 from tests.support.tracked_study import Study
 
 LOCALHOST = IPv4Address("127.0.0.1")
@@ -79,16 +86,16 @@ def test_a_long_wait_for_the_lock_is_noted(
     monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.1)
     caplog.set_level("INFO", logger="dpprobe")
     path = tmp_path / "new" / "lock"
-    with locked(path):
+    with hold_lock(path):
         pass
     with path.open() as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match="held by another process"), locked(path):
+        with pytest.raises(TrackingError, match="held by another process"), hold_lock(path):
             pytest.fail("two processes hold one lock")
     assert 2 <= len([text for text in caplog.messages if "waiting" in text]) <= 4
-    with pytest.raises(KeyError), locked(path):
+    with pytest.raises(KeyError), hold_lock(path):
         raise KeyError
-    with locked(path):
+    with hold_lock(path):
         pass
 
 
@@ -154,18 +161,18 @@ def test_a_certificate_that_is_not_trusted_is_named_at_once(
 ) -> None:
     address, path = login_server
     with pytest.raises(TrackingError, match="set MLFLOW_TRACKING_SERVER_CERT_PATH"):
-        reach(address)
+        reach_server(address)
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(path))
-        reach(address)
+        reach_server(address)
     monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
-    reach(address)
+    reach_server(address)
 
 
 @pytest.mark.parametrize("uri", ["results/mlruns", "sqlite:///", "ftp://server", "databricks"])
 def test_another_kind_of_store_is_refused(uri: str) -> None:
     with pytest.raises(TrackingError, match="write sqlite:///relative/path"):
-        initialise(uri)
+        create_tables(uri)
 
 
 def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

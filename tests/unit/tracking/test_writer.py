@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
-from dpprobe.tracking.writer import fit_to_tag, restore
+from dpprobe.tracking.writer import fit_to_tag, restore_experiment
 from tests.support.cell_files import write_cell, write_dataset_info
 from tests.support.tracked_study import Study
 
@@ -196,10 +196,10 @@ def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
     client.restore_experiment.side_effect = MlflowException("No deleted experiment")
     experiment = Mock(experiment_id="1")
     client.get_experiment.return_value.lifecycle_stage = "active"
-    restore(client, experiment)
+    restore_experiment(client, experiment)
     client.get_experiment.return_value.lifecycle_stage = "deleted"
     with pytest.raises(MlflowException):
-        restore(client, experiment)
+        restore_experiment(client, experiment)
 
 
 @pytest.mark.parametrize("lines", [1, 3000])

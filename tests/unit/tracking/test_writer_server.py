@@ -33,11 +33,11 @@ CELLS, SUMMARIES = 8, 2
 WRITERS = """
 import json, os, sys
 from pathlib import Path
-from dpprobe.tracking.ingest import ingest
+from dpprobe.tracking.ingest import update_dataset
 
 def write(a):
     root = Path(a["root"])
-    ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],
+    update_dataset(uri=a["uri"], study=a["study"], dataset=a["dataset"],
            metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
            dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
            artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",

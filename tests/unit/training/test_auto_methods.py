@@ -20,7 +20,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.results.cell_record import recorded_facts
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.training.auto_methods import decide
+from dpprobe.training.auto_methods import decide_methods
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import read_plans, write_plans
 from dpprobe.training.tasks import Job, open_job
@@ -76,12 +76,12 @@ def test_the_file_of_plans_has_none_for_auto(run: Run) -> None:
 
 def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
     run.train()
-    chosen = method_options(auto_rule.choose(FACTS))
+    chosen = method_options(auto_rule.choose_head(FACTS))
     values = run.record("auto")
     assert values["head"] == "auto"
     assert values["options"]["rule"] == auto_rule.RULE
     assert values["options"]["chosen"] == chosen.model_dump(mode="json")
-    task = opened(run).task("auto", device="cpu")
+    task = opened(run).make_task("auto", device="cpu")
     assert task.fingerprint == values["fingerprint"]
     seeds = [cell_seed(task.identity, index) for index in range(2)]
     store = FeatureStore(run.folder / "train/manifest.json")
@@ -94,7 +94,7 @@ def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
 def test_the_statement_names_the_rule_what_it_chose_and_the_facts(run: Run) -> None:
     run.train()
     said = statement(run)
-    chosen = auto_rule.choose(FACTS)["head"]
+    chosen = auto_rule.choose_head(FACTS)["head"]
     assert said["chosen_from"] == {
         "rule": f"auto rule {auto_rule.RULE}", "head": chosen, **FACTS.to_dict(),
     }  # fmt: skip
@@ -124,7 +124,7 @@ def test_what_a_rule_chooses_otherwise_is_another_cell(
 ) -> None:
     run.train()
     before = run.record("auto")["fingerprint"]
-    monkeypatch.setattr(auto, "choose", lambda _: {"head": "least_squares"})
+    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "least_squares"})
     run.train()
     assert run.record("auto")["fingerprint"] != before
     assert run.record("auto")["options"]["chosen"]["head"] == "least_squares"
@@ -135,7 +135,7 @@ def test_without_privacy_auto_chooses_too(run: Run) -> None:
     cell = run.folder / "cells/toy/none/auto/eps-inf"
     values = json.loads((cell / "metrics.json").read_text())
     facts = replace(FACTS, epsilon=float("inf"))
-    assert values["options"]["chosen"]["head"] == auto_rule.choose(facts)["head"]
+    assert values["options"]["chosen"]["head"] == auto_rule.choose_head(facts)["head"]
     said = json.loads((cell / "privacy.json").read_text())
     assert said["private"] is False
     assert said["chosen_from"]["epsilon"] == "inf"
@@ -153,7 +153,7 @@ def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {"head": "sgd", "batch_size": 1000, "steps": 3}
-    monkeypatch.setattr(auto, "choose", lambda _: few)
+    monkeypatch.setattr(auto, "choose_head", lambda _: few)
     with pytest.raises(DpprobeError, match="auto: batch_size 1000 is above the 300"):
         run.train()
     monkeypatch.undo()
@@ -177,26 +177,29 @@ def test_methods_that_all_fail_are_no_failure_of_auto(tmp_path: Path) -> None:
 
 def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
-    chosen = method_options(auto_rule.choose(FACTS))
+    chosen = method_options(auto_rule.choose_head(FACTS))
     target: dict[str, Any] = {"accountant": "pld", "cache": tmp_path, "seeds": 3}
     write_plans(
         {"auto": AUTO, "alone": chosen}, output=path, n=FACTS.n, epsilon=FACTS.epsilon,
         delta=FACTS.delta, **target,
     )  # fmt: skip
     calibrated = read_plans(path)
-    methods, plans = decide(
+    methods, plans = decide_methods(
         {"auto": AUTO, "alone": chosen}, calibrated, FACTS, patients=None, **target
     )
     assert methods["alone"] is chosen
-    assert methods["auto"].trained == chosen
+    assert methods["auto"].trained_options == chosen
     assert plans.plans["auto"].to_dict() == plans.plans["alone"].to_dict()
     assert plans.together["auto"] == plans.together["alone"]
-    assert decide({"alone": chosen}, calibrated, FACTS, patients=None, **target)[1] is calibrated
+    assert (
+        decide_methods({"alone": chosen}, calibrated, FACTS, patients=None, **target)[1]
+        is calibrated
+    )
 
 
 def test_readers_of_results_see_what_was_trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"head": "momentum", "steps": 3}
-    monkeypatch.setattr(auto, "choose", lambda _: steps)
+    monkeypatch.setattr(auto, "choose_head", lambda _: steps)
     run.train()
     (result,) = read_cell_results([run.cell("auto") / "metrics.json"])
     assert result.head == "auto"

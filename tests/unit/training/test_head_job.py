@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dpprobe import artifacts
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_embeddings
 from dpprobe.features.shard_header import ShardHeader
@@ -468,13 +468,13 @@ def test_a_file_system_that_loses_what_was_written_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a mounted bucket, where a renamed folder may have its files' content of before."""
-    staged = CellTask.stage
+    staged = CellTask.stage_cell
 
     def stage_and_lose(task: CellTask, *contents: Any) -> None:
         staged(task, *contents)
         (task.staged / "metrics.json").write_text("{")
 
-    monkeypatch.setattr(CellTask, "stage", stage_and_lose)
+    monkeypatch.setattr(CellTask, "stage_cell", stage_and_lose)
     with pytest.raises(DiskError, match="read back other than they were written.*storage.md"):
         run.train()
     assert not run.cell("small").exists()
@@ -708,7 +708,7 @@ def test_an_edited_plan_is_refused_before_it_is_run(
     record = json.loads(path.read_text())
     del record["sha256"]
     edit(record["methods"][method])
-    path.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
+    path.write_text(json.dumps({**record, "sha256": hash_value(record)}))
     with pytest.raises(DpprobeError) as refused:
         train_job(
             replace(run.job, methods=methods), train=run.folder / "train/manifest.json",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
@@ -121,7 +121,7 @@ def test_patients_are_the_unit_of_every_statement(run: Run) -> None:
         for item in statement["mechanisms"]:
             assert "one patient's rows" in item["sensitivity_of"]
             assert "patients" in item["sampling"]
-        price = accountants.epsilon(composition(statement), 1e-4, "pld")
+        price = accountants.compute_epsilon(composition(statement), 1e-4, "pld")
         assert price <= statement["epsilon_realised"] <= 4
     (gradients,) = run.read("sampled", "privacy")["mechanisms"]
     assert gradients["sample_rate"] == 20 / 120  # of patients
@@ -218,7 +218,7 @@ def test_an_edited_price_for_patients_is_refused(run: Run) -> None:
     record = json.loads(run.plans.read_text())
     del record["sha256"]
     record["methods"]["full"]["plan"]["patients"]["epsilon"] = 5.0
-    run.plans.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
+    run.plans.write_text(json.dumps({**record, "sha256": hash_value(record)}))
     with pytest.raises(
         PrivacyError, match="says epsilon 5 at .* to a patient of 20 images, but it is"
     ):

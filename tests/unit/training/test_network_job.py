@@ -242,9 +242,9 @@ def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) ->
     plan = read_plans(run.folder / "plans-2.json").plans["net"]
     options = method_options(SEARCHED)
     assert isinstance(options, Options)
-    changed = plan_for(plan, options.trial({"max_grad_norm": 0.5})).mechanism(GRADIENTS)
+    changed = plan_for(plan, options.make_trial({"max_grad_norm": 0.5})).find_mechanism(GRADIENTS)
     assert changed.sensitivity == 0.5
-    assert changed.noise_multiplier == plan.mechanism(GRADIENTS).noise_multiplier
+    assert changed.noise_multiplier == plan.find_mechanism(GRADIENTS).noise_multiplier
 
 
 def test_a_method_without_a_plan_says_why(run: Run) -> None:
@@ -270,7 +270,9 @@ def test_features_of_other_weights_are_refused(run: Run) -> None:
 
 
 def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
-    dataset_preparation.prepare(Sklearn.model_validate({"name": "digits"}), tmp_path / "data")
+    dataset_preparation.prepare_dataset(
+        Sklearn.model_validate({"name": "digits"}), tmp_path / "data"
+    )
     info = read_info(tmp_path / "data" / "dataset.json")
     table = SplitTable(tmp_path / "data" / "train.parquet")
     write_features(tmp_path)

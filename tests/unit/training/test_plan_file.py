@@ -91,8 +91,8 @@ def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
 def test_all_heads_together_are_priced(tmp_path: Path) -> None:
     found = read(tmp_path, {"full": FULL, "small": SMALL})
     for name, plan in found.plans.items():
-        five = [item.repeated(5) for item in plan.mechanisms]
-        tight = accountants.epsilon(five, 1e-5, "pld")
+        five = [item.repeat_count(5) for item in plan.mechanisms]
+        tight = accountants.compute_epsilon(five, 1e-5, "pld")
         assert tight <= found.together[name] <= tight * (1.3 if name == "small" else 1 + 1.1e-5)
         assert found.together[name] > plan.realised_epsilon
     alone = read(tmp_path, {"full": FULL}, seeds=1)
@@ -112,12 +112,12 @@ def test_a_tuned_method_is_priced_with_its_selection(tmp_path: Path) -> None:
     )
     found = read(tmp_path, {"full": FULL, "tuned": tuned})
     own = found.plans["tuned"]
-    assert own.selection == tuned.selection(300)
+    assert own.selection == tuned.priced_selection(300)
     assert own.selection is not None
     assert own.selection.repeated == ("score", "gradients")
-    noise = own.mechanism("gradients").noise_multiplier
-    assert noise > 1.5 * found.plans["full"].mechanism("gradients").noise_multiplier
-    five = accountants.together(own.mechanisms, 1e-5, 5, own.selection)
+    noise = own.find_mechanism("gradients").noise_multiplier
+    assert noise > 1.5 * found.plans["full"].find_mechanism("gradients").noise_multiplier
+    five = accountants.price_together(own.mechanisms, 1e-5, 5, own.selection)
     assert found.together["tuned"] == pytest.approx(five, rel=1e-4)
 
 

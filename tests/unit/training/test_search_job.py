@@ -157,7 +157,7 @@ def run(tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch) -> R
     write_features(tmp_path)
     monkeypatch.setattr("dpprobe.training.network_material.build_network", head_network)
     loaded = SimpleNamespace(weights_sha256=None)
-    monkeypatch.setattr("dpprobe.training.network_material.load", lambda *_, **__: loaded)
+    monkeypatch.setattr("dpprobe.training.network_material.load_backbone", lambda *_, **__: loaded)
     trainings = Trainings()
     monkeypatch.setattr(module, "train_network", trainings)
     job = Job(
@@ -344,7 +344,7 @@ def test_a_part_that_leaves_one_side_empty_is_refused(tmp_path: Path) -> None:
 
 def test_a_method_without_a_search_is_refused(run: Run) -> None:
     with pytest.raises(ConfigError, match="net: no search in its options"):
-        run.search(searched().trial({}))
+        run.search(searched().make_trial({}))
 
 
 def test_a_method_without_a_plan_is_refused(run: Run) -> None:
@@ -362,7 +362,7 @@ def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> No
     part = without_rows(whole, store, held)
     assert part.n == ROWS
     np.testing.assert_array_equal(part.lengths.isinf().numpy(), held)
-    for start, block in part.blocks(64):
+    for start, block in part.read_blocks(64):
         rows = slice(start, start + len(block))
         assert not block[torch.from_numpy(held[rows])].any()
         assert block[torch.from_numpy(~held[rows])].any(1).all()

@@ -22,7 +22,7 @@ def audit_cells(study: Study, *datasets: str) -> list[Cell]:
     methods, epsilons = study.block("audit").methods, study.block("audit").epsilons
     return [
         cell
-        for cell in study.cells(*datasets)
+        for cell in study.list_cells(*datasets)
         if (cell.epsilon != INFINITE or study.block("audit").membership)
         and (methods is None or cell.method in methods)
         and (epsilons is None or cell.epsilon in epsilons)

@@ -106,7 +106,7 @@ def epsilon_lower_bound(
     """
     if method not in _METHODS:
         raise ConfigError(f"audit method {method!r}: write one of {', '.join(_METHODS)}")
-    _check(delta, confidence, zero=method in ("clopper_pearson", "one_run"))
+    _check_inputs(delta, confidence, zero=method in ("clopper_pearson", "one_run"))
     if threshold is not None and (
         method not in ("clopper_pearson", "gdp") or threshold != threshold
     ):
@@ -119,7 +119,7 @@ def epsilon_lower_bound(
             f"group {group!r} of audit method {method!r}: write 1, or a larger number for "
             "'clopper_pearson', 'gdp' or 'normal'"
         )
-    pair = _scores("scores_in", scores_in), _scores("scores_out", scores_out)
+    pair = _read_scores("scores_in", scores_in), _read_scores("scores_out", scores_out)
     if group > 1 and method == "clopper_pearson":
         return _clopper_pearson_of_group(*pair, delta, 1 - confidence, threshold, group)
     bound = max(0.0, _METHODS[method](*pair, delta, 1 - confidence, threshold))
@@ -140,7 +140,7 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
       ConfigError: for a confidence that does not lie between 0 and 1.
       DataError: for counts that cannot be.
     """
-    _check(0.0, confidence, zero=True)
+    _check_inputs(0.0, confidence, zero=True)
     _check_counts(correct, runs, runs)
     return _share_below(correct, runs, 1 - confidence)
 
@@ -179,7 +179,7 @@ def one_run_lower_bound(
     """
     if family not in FAMILIES:
         raise ConfigError(f"family {family!r}: write one of {', '.join(FAMILIES)}")
-    _check(delta, confidence, zero=family == "approximate_dp")
+    _check_inputs(delta, confidence, zero=family == "approximate_dp")
     _check_counts(correct, guesses, canaries)
     bound = _one_run(correct, guesses, canaries, delta, 1 - confidence, family)
     return bound if family == "approximate_dp" else _epsilon_of_mu(bound, delta)
@@ -195,7 +195,9 @@ class _Rates(NamedTuple):
     false: npt.NDArray[np.float64]
 
 
-def _rates(scores_in: Scores, scores_out: Scores, error: float, threshold: float | None) -> _Rates:
+def _bound_rates(
+    scores_in: Scores, scores_out: Scores, error: float, threshold: float | None
+) -> _Rates:
     """Bounds the rates at every threshold, all of them together at the given error."""
     import numpy as np
 
@@ -218,9 +220,9 @@ def _rates(scores_in: Scores, scores_out: Scores, error: float, threshold: float
 def _clopper_pearson(
     scores_in: Scores, scores_out: Scores, delta: float, error: float, threshold: float | None
 ) -> float:
-    rates = _rates(scores_in, scores_out, error, threshold)
+    rates = _bound_rates(scores_in, scores_out, error, threshold)
     return max(
-        max(_ratio(true, false, delta), _ratio(1 - false, 1 - true, delta))
+        max(_solve_ratio(true, false, delta), _solve_ratio(1 - false, 1 - true, delta))
         for true, false in zip(*rates, strict=True)
     )
 
@@ -236,16 +238,16 @@ def _clopper_pearson_of_group(
     """Searches the largest epsilon of one canary whose chain of `group` is rejected."""
     import numpy as np
 
-    true, false = _rates(scores_in, scores_out, error, threshold)
+    true, false = _bound_rates(scores_in, scores_out, error, threshold)
     likely = np.concatenate([true, 1 - false])
     unlikely = np.concatenate([false, 1 - true])
 
-    def rejects(epsilon: float) -> bool:
+    def rejects_epsilon(epsilon: float) -> bool:
         links = np.exp(epsilon * np.arange(group))
         bound = math.exp(group * epsilon) * unlikely + delta * links.sum()
         return bool((likely > bound).any())
 
-    return _largest_rejected(rejects)
+    return _largest_rejected(rejects_epsilon)
 
 
 def _of_one(epsilon: float, delta: float, group: int) -> float:
@@ -254,17 +256,17 @@ def _of_one(epsilon: float, delta: float, group: int) -> float:
     return _epsilon_of_mu(mu / group, delta)
 
 
-def _ratio(likely: float, unlikely: float, delta: float) -> float:
+def _solve_ratio(likely: float, unlikely: float, delta: float) -> float:
     """Computes the smallest epsilon with likely <= exp(epsilon) unlikely + delta."""
     return math.log((likely - delta) / unlikely) if likely - delta > unlikely else 0.0
 
 
-def _gdp(
+def _bound_by_gdp(
     scores_in: Scores, scores_out: Scores, delta: float, error: float, threshold: float | None
 ) -> float:
     from scipy.special import ndtri
 
-    rates = _rates(scores_in, scores_out, error, threshold)
+    rates = _bound_rates(scores_in, scores_out, error, threshold)
     return _epsilon_of_mu(float((ndtri(rates.true) - ndtri(rates.false)).max()), delta)
 
 
@@ -309,7 +311,7 @@ def _order_statistics(
     right = _right_first_to_last(scores_in, scores_out)
     guesses = max(1, int(_MOST_EXTREME * right.size))
     wrong = guesses - int(np.count_nonzero(right[:guesses]))
-    ends = _ends()
+    ends = _halve_cells()
     if guesses < right.size:
         places = betaincinv(right.size - guesses, guesses + 1, ends)
     else:
@@ -318,7 +320,7 @@ def _order_statistics(
     return _epsilon_of_mu(mu, delta)
 
 
-def _ends() -> npt.NDArray[np.float64]:
+def _halve_cells() -> npt.NDArray[np.float64]:
     """Returns the upper ends of cells of [0, 1], halved over and over towards 1."""
     import numpy as np
 
@@ -338,13 +340,13 @@ def _few_errors(wrong: int, guesses: int, mu: float, places: npt.NDArray[np.floa
     at = np.minimum(np.searchsorted(1 - bad - good, places), grid.size - 1)
     chances = bdtr(wrong, guesses, bad[at] / (bad[at] + good[at]))
     chances = np.where(places < 1, chances, 1.0)
-    return float(np.diff(_ends(), prepend=0.0) @ chances)
+    return float(np.diff(_halve_cells(), prepend=0.0) @ chances)
 
 
 def _one_run_guesses(family: str) -> Callable[..., float]:
     """Returns the method that bounds by `_one_run` of halves, quarters, ... of all guesses."""
 
-    def bound(
+    def bound_epsilon(
         scores_in: Scores, scores_out: Scores, delta: float, error: float, _: float | None
     ) -> float:
         import numpy as np
@@ -360,7 +362,7 @@ def _one_run_guesses(family: str) -> Callable[..., float]:
             best = _one_run(count, size, right.size, delta, each, family, least=best)
         return best if family == "approximate_dp" else _epsilon_of_mu(best, delta)
 
-    return bound
+    return bound_epsilon
 
 
 def _one_run(
@@ -374,14 +376,14 @@ def _one_run(
 ) -> float:
     """Computes the largest epsilon, of the family `gaussian` mu, that is rejected, or `least`."""
 
-    def rejects(value: float) -> bool:
+    def rejects_value(value: float) -> bool:
         if family == "gaussian":
             return _curve_rejects(correct, guesses, canaries, value, error)
         if _one_run_chance(correct, guesses, canaries, value, 0.0) >= error:
             return False  # not even without delta, which is quick to say
         return _one_run_chance(correct, guesses, canaries, value, delta) < error
 
-    return _largest_rejected(rejects, least)
+    return _largest_rejected(rejects_value, least)
 
 
 def _one_run_chance(
@@ -428,7 +430,7 @@ def _curve_rejects(correct: int, guesses: int, canaries: int, mu: float, error: 
 # Parametric.
 
 
-def _normal(
+def _bound_by_normal(
     scores_in: Scores, scores_out: Scores, delta: float, error: float, _: float | None
 ) -> float:
     """Bounds mu = (mean in - mean out) / deviation by the two-sample t statistic, inverted."""
@@ -448,10 +450,10 @@ def _normal(
     gap = float(np.mean(scores_in) - np.mean(scores_out))
     statistic = gap / (spread * math.sqrt(squares / freedom))
 
-    def rejects(mu: float) -> bool:
+    def rejects_mu(mu: float) -> bool:
         return 1 - float(nctdtr(freedom, mu / spread, statistic)) < error
 
-    return _epsilon_of_mu(_largest_rejected(rejects), delta)
+    return _epsilon_of_mu(_largest_rejected(rejects_mu), delta)
 
 
 # Numbers.
@@ -484,7 +486,7 @@ def _largest_rejected(rejects: Callable[[float], bool], least: float = 0.0) -> f
     return low
 
 
-def _check(delta: float, confidence: float, *, zero: bool) -> None:
+def _check_inputs(delta: float, confidence: float, *, zero: bool) -> None:
     if not (0 < delta < 1 or (zero and delta == 0)):
         least = "0 or more" if zero else "above 0"
         raise ConfigError(f"delta {delta!r}: must be {least} and below 1")
@@ -500,7 +502,7 @@ def _check_counts(correct: int, guesses: int, canaries: int) -> None:
         )
 
 
-def _scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
+def _read_scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
     """Returns scores as an array.
 
     Raises:
@@ -521,9 +523,9 @@ def _scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
 
 _METHODS: dict[str, Callable[[Scores, Scores, float, float, float | None], float]] = {
     "clopper_pearson": _clopper_pearson,
-    "gdp": _gdp,
+    "gdp": _bound_by_gdp,
     "order_statistics": _order_statistics,
-    "normal": _normal,
+    "normal": _bound_by_normal,
     "one_run": _one_run_guesses("approximate_dp"),
     "one_run_gaussian": _one_run_guesses("gaussian"),
 }

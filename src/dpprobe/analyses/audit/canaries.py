@@ -19,7 +19,7 @@ import torch
 
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.unit_weights import Units
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 
 # Rows beside the canaries.
 OTHERS = 64
@@ -64,7 +64,7 @@ def make_worlds(shape: Shape, *, group: int, length: float, seed: int) -> Worlds
       length: a canary's norm before normalisation and clipping.
       seed: of the other rows.
     """
-    generator = stream(seed, "audit rows")
+    generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
     rows = generator.standard_normal((others, shape.dimension)).astype(np.float32)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
@@ -83,7 +83,7 @@ def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
     It is what a centring does that nobody priced. Without the canaries nothing is left of the
     rows; with them every row has norm 1.
     """
-    direction = stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
+    direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
     direction /= np.linalg.norm(direction)
     others = min(OTHERS, shape.n - group)
     labels = np.array([min(OTHER_LABEL, shape.num_classes - 1)] * others + [LABEL] * group)
@@ -103,7 +103,7 @@ def worlds_of(
     others = len(features) - group
     absent, present = features[:others], features
     if centre:
-        absent, present = _centred(absent), _centred(present)
+        absent, present = _centre_rows(absent), _centre_rows(present)
     return Worlds(
         absent=_training_set(shape, absent, labels[:others]),
         present=_training_set(shape, present, labels),
@@ -112,7 +112,7 @@ def worlds_of(
     )
 
 
-def _centred(features: np.ndarray) -> np.ndarray:
+def _centre_rows(features: np.ndarray) -> np.ndarray:
     """Returns rows minus their exact mean, each then scaled to unit norm; a zero row stays."""
     shifted = features - features.mean(axis=0, dtype=np.float64)
     lengths = np.linalg.norm(shifted, axis=1, keepdims=True)

@@ -83,26 +83,28 @@ class Attack:
     contrast: bool = False
     low_bits: bool = False
 
-    def run(self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress) -> Runs:
+    def train_and_score(
+        self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
+    ) -> Runs:
         """Trains and scores one run a seed."""
         releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
         used: dict[str, float] = {}
-        for chunk in self._chunks(seeds, members):
+        for chunk in self._split_runs(seeds, members):
             present = bool(members[chunk[0]])
             with silent_progress():
-                scores, margins = self._scored([seeds[i] for i in chunk], present, used)
+                scores, margins = self._score_runs([seeds[i] for i in chunk], present, used)
             releases[chunk], bundle[chunk] = scores, margins
-            progress.advance(len(chunk))
+            progress.advance_by(len(chunk))
         return Runs(members=members, releases=releases, bundle=bundle, used=used)
 
-    def strength(self, seeds: Sequence[int]) -> float:
+    def compute_strength(self, seeds: Sequence[int]) -> float:
         """Returns the root of the sum of |d_t|^2 / s_t^2 over the releases of a run.
 
         The mean of one run a seed.
         """
         with silent_progress():
-            _, transcripts = self._trained(seeds, present=True)
-            without, with_ = self._sums(transcripts, present=True)
+            _, transcripts = self._train_heads(seeds, present=True)
+            without, with_ = self._collect_sums(transcripts, present=True)
         strengths = []
         for seed, transcript in transcripts.items():
             squares = 0.0
@@ -110,16 +112,18 @@ class Attack:
                 transcript, without[seed], with_[seed], strict=True
             ):
                 change = float((present - absent).double().square().sum())
-                squares += change / self._deviation(release.name) ** 2
+                squares += change / self._noise_deviation(release.name) ** 2
             strengths.append(math.sqrt(squares))
         return math.fsum(strengths) / len(strengths)
 
-    def _chunks(self, seeds: Sequence[int], members: npt.NDArray[np.bool_]) -> Iterator[list[int]]:
+    def _split_runs(
+        self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
+    ) -> Iterator[list[int]]:
         """Yields indices of runs that are trained together: all in, or all out."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
             with silent_progress():
-                _, transcripts = self._trained([seeds[0]], present=False)
+                _, transcripts = self._train_heads([seeds[0]], present=False)
             size = sum(
                 2 * release.output.nelement() * release.output.element_size()
                 + release.sums.nelement() * release.sums.element_size()
@@ -131,20 +135,20 @@ class Attack:
             for start in range(0, len(group), most):
                 yield group[start : start + most]
 
-    def _scored(
+    def _score_runs(
         self, seeds: Sequence[int], present: bool, used: dict[str, float]
     ) -> tuple[list[float], Numbers]:
         if self.plan.selection is not None:
-            heads = fit_heads(self.method, self._data(present), self.plan, seeds)
-            return [math.nan] * len(seeds), self._margins(heads)
-        heads, transcripts = self._trained(seeds, present=present)
-        without, with_ = self._sums(transcripts, present=present)
+            heads = fit_heads(self.method, self._training_set(present), self.plan, seeds)
+            return [math.nan] * len(seeds), self._compute_margins(heads)
+        heads, transcripts = self._train_heads(seeds, present=present)
+        without, with_ = self._collect_sums(transcripts, present=present)
         scores = [
             self._log_ratio(transcripts[seed], without[seed], with_[seed], used) for seed in seeds
         ]
-        return scores, self._margins(heads)
+        return scores, self._compute_margins(heads)
 
-    def _sums(
+    def _collect_sums(
         self, transcripts: dict[int, Transcript], *, present: bool
     ) -> tuple[dict[int, list[torch.Tensor]], dict[int, list[torch.Tensor]]]:
         """Returns each seed's sums without and with canaries, of runs in one of the worlds."""
@@ -154,29 +158,37 @@ class Attack:
         }
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         # The sums of a run are those of its world, but where a sample decides if canaries are in.
-        without = self._replayed(transcripts, present=False) if present else seen
-        with_ = seen if present and not sampled else self._replayed(transcripts, present=True)
+        without = self._replay_sums(transcripts, present=False) if present else seen
+        with_ = seen if present and not sampled else self._replay_sums(transcripts, present=True)
         return without, with_
 
-    def _trained(
+    def _train_heads(
         self, seeds: Sequence[int], *, present: bool
     ) -> tuple[Heads, dict[int, Transcript]]:
         recorder = Recorder(self.broken)
-        heads = fit_heads(self.method, self._data(present), self.plan, seeds, observer=recorder)
+        heads = fit_heads(
+            self.method, self._training_set(present), self.plan, seeds, observer=recorder
+        )
         return heads, recorder.transcripts
 
-    def _replayed(
+    def _replay_sums(
         self, transcripts: dict[int, Transcript], *, present: bool
     ) -> dict[int, list[torch.Tensor]]:
         replayer = Replayer(transcripts, self.worlds.canaries, sampled=int(present))
-        fit_heads(self.method, self._data(present), self.plan, list(transcripts), observer=replayer)
+        fit_heads(
+            self.method,
+            self._training_set(present),
+            self.plan,
+            list(transcripts),
+            observer=replayer,
+        )
         return replayer.sums
 
-    def _data(self, present: bool) -> TrainingSet:
+    def _training_set(self, present: bool) -> TrainingSet:
         return self.worlds.present if present else self.worlds.absent
 
-    def _deviation(self, name: str) -> float:
-        mechanism = self.plan.mechanism(name)
+    def _noise_deviation(self, name: str) -> float:
+        mechanism = self.plan.find_mechanism(name)
         return self.noise * mechanism.noise_multiplier * mechanism.sensitivity
 
     def _log_ratio(
@@ -189,11 +201,11 @@ class Attack:
         group = len(self.worlds.canaries)
         total = -1.0 if self.low_bits else 0.0
         for name in dict.fromkeys(release.name for release in transcript):
-            mechanism = self.plan.mechanism(name)
+            mechanism = self.plan.find_mechanism(name)
             places = [place for place, release in enumerate(transcript) if release.name == name]
-            sums = _stacked(without, places)
-            change = _stacked(with_, places).sub_(sums)
-            noise = _stacked([release.output for release in transcript], places).sub_(sums)
+            sums = _stack_places(without, places)
+            change = _stack_places(with_, places).sub_(sums)
+            noise = _stack_places([release.output for release in transcript], places).sub_(sums)
             sampled = mechanism.sample_rate < 1
             joined = group if sampled else 1
             if self.low_bits:
@@ -204,7 +216,7 @@ class Attack:
                     continue  # no release of one row a class
                 change -= change.mean(1, keepdim=True)
                 noise -= noise.mean(1, keepdim=True)
-            deviation = self._deviation(name)
+            deviation = self._noise_deviation(name)
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
             total += _log_ratios(products, squares, mechanism.sample_rate, joined)
@@ -214,7 +226,7 @@ class Attack:
             used[name] = max(used.get(name, 0.0), longest)
         return total
 
-    def _margins(self, heads: Heads) -> Numbers:
+    def _compute_margins(self, heads: Heads) -> Numbers:
         scores = np.asarray(score_rows(heads, self.worlds.canary), dtype=np.float64)[:, 0]
         if scores.shape[1] == 1:
             return scores[:, 0]
@@ -229,14 +241,14 @@ def _float32_tells(noise: torch.Tensor, change: torch.Tensor, joined: int) -> fl
     number of canaries, minus that without.
     """
 
-    def share(values: torch.Tensor) -> torch.Tensor:
+    def share_exact(values: torch.Tensor) -> torch.Tensor:
         return (values.float().double() == values).flatten(1).double().mean(1)
 
-    inside = torch.stack([share(noise - count * change) for count in range(1, joined + 1)])
-    return float((inside.amax(0) - share(noise)).max())
+    inside = torch.stack([share_exact(noise - count * change) for count in range(1, joined + 1)])
+    return float((inside.amax(0) - share_exact(noise)).max())
 
 
-def _stacked(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> torch.Tensor:
+def _stack_places(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> torch.Tensor:
     return torch.stack([tensors[place] for place in places]).double().cpu()
 
 

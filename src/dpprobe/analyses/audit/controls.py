@@ -72,9 +72,9 @@ def make_controls(
         attack=replace(attack, broken=lambda sums, noisy: (sums + noisy) / 2, noise=0.5),
         noise=_with_noise(attack.plan, 0.5),
     )
-    yield _unclipped(attack, shape, group=group, seed=seed)
+    yield _make_unclipped_control(attack, shape, group=group, seed=seed)
     yield _half_rate(attack, cache)
-    yield _shared(attack, shape)
+    yield _make_shared_noise_control(attack, shape)
     yield Control(
         name="unpriced_centre",
         breaks="rows are centred by their exact mean, for which nothing was paid",
@@ -88,7 +88,7 @@ def make_controls(
     )
 
 
-def _unclipped(attack: Attack, shape: Shape, *, group: int, seed: int) -> Control:
+def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: int) -> Control:
     """Returns a control whose rows are clipped at several times the norm that is priced."""
     name, breaks = "no_clipping", f"rows may add {UNCLIPPED:g} times the clipping norm"
     method = attack.method
@@ -98,7 +98,7 @@ def _unclipped(attack: Attack, shape: Shape, *, group: int, seed: int) -> Contro
     if not method.normalize.priced:
         changes["normalize"] = NoNormalisation()
     loose: MethodOptions = method.model_copy(update=changes)
-    sensitivities = {item.name: item.sensitivity for item in loose.mechanisms(shape.n)}
+    sensitivities = {item.name: item.sensitivity for item in loose.list_mechanisms(shape.n)}
     mechanisms = tuple(
         replace(
             item,
@@ -141,10 +141,10 @@ def _half_rate(attack: Attack, cache: Path) -> Control:
 
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
-    return replace(plan, mechanisms=tuple(item.scaled(factor) for item in plan.mechanisms))
+    return replace(plan, mechanisms=tuple(item.scale_noise(factor) for item in plan.mechanisms))
 
 
-def _shared(attack: Attack, shape: Shape) -> Control:
+def _make_shared_noise_control(attack: Attack, shape: Shape) -> Control:
     name, breaks = "shared_noise", "all classes get the same noise"
     if shape.num_classes == 1:
         return Control(name=name, breaks=breaks, reason="there is one class")

@@ -34,7 +34,7 @@ from dpprobe.analyses.audit.audit_record import (
     power_in_words,
 )
 from dpprobe.analyses.audit.options import AuditOptions
-from dpprobe.artifacts import fingerprint, sha256_file, write_table
+from dpprobe.artifacts import hash_value, sha256_file, write_table
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
@@ -106,7 +106,7 @@ def audit_job(
     errors: dict[str, DpprobeError] = {}
     for task in stale:
         try:
-            task.run(rows)
+            task.audit_cell(rows)
         except DpprobeError as error:
             logger.warning("%s failed; why is told when the job ends", task.method)
             errors[task.method] = error
@@ -137,7 +137,7 @@ class _Task:
     @cached_property
     def options(self) -> MethodOptions:
         """The method's options, with the names of dataset and backbone put into paths."""
-        return self.job.methods[self.method].located(
+        return self.job.methods[self.method].fill_paths(
             dataset=self.job.dataset, backbone=self.job.backbone
         )
 
@@ -148,7 +148,7 @@ class _Task:
             "use": "audit",
             "versions": [VERSIONS["training"], VERSIONS["audit"]],
             "cell": list(self.key),
-            "options": self.options.identity(),
+            "options": self.options.identity_options(),
             "public": [sha256_file(Path(path)) for path in self.options.input_files()],
             "plan": plan_identity(self.plan),
             "audit": self.audit.model_dump(mode="json", exclude={"methods", "epsilons"}),
@@ -172,16 +172,16 @@ class _Task:
         except DataError:
             return False
         scores = audit_path(self.audits, self.key, SCORES_SUFFIX)
-        return record.fingerprint == fingerprint(self.identity) and scores.is_file()
+        return record.fingerprint == hash_value(self.identity) and scores.is_file()
 
-    def run(self, rows: TrainingSet | None) -> None:
+    def audit_cell(self, rows: TrainingSet | None) -> None:
         """Attacks heads of this cell's method and plan, and writes scores and record."""
         parts: dict[str, Any] = {"white_box": None, "controls": [], "membership": None}
         scores = []
         label = f"{self.method}, epsilon {self.job.epsilon}"
         if self.plan.private:
-            result = white_box.audit(
-                self.options.trained,
+            result = white_box.audit_plan(
+                self.options.trained_options,
                 self.plan,
                 dimension=self.train.dimension,
                 num_classes=self.train.num_classes,
@@ -196,8 +196,8 @@ class _Task:
             parts |= result.to_dict()
             scores.append(result.scores)
         if rows is not None and self.audit.membership:
-            attacked = membership.attack(
-                self.options.trained,
+            attacked = membership.attack_membership(
+                self.options.trained_options,
                 self.plan,
                 rows,
                 seed=cell_seed(self.identity, 1),
@@ -206,8 +206,8 @@ class _Task:
             )
             parts["membership"] = attacked.to_dict()
             scores.append(attacked.scores)
-        record = self._record(parts)
-        write_table(audit_path(self.audits, self.key, SCORES_SUFFIX), _table(scores))
+        record = self._make_record(parts)
+        write_table(audit_path(self.audits, self.key, SCORES_SUFFIX), _make_score_table(scores))
         record.write(audit_path(self.audits, self.key, RECORD_SUFFIX))
         if record.white_box:
             logger.info(
@@ -216,7 +216,7 @@ class _Task:
                 record.claim.epsilon,
             )  # fmt: skip
 
-    def _record(self, parts: Mapping[str, Any]) -> AuditRecord:
+    def _make_record(self, parts: Mapping[str, Any]) -> AuditRecord:
         dataset, backbone, method, epsilon = self.key
         return AuditRecord.model_validate(
             {
@@ -224,8 +224,8 @@ class _Task:
                 "backbone": backbone,
                 "method": method,
                 "epsilon": epsilon,
-                "fingerprint": fingerprint(self.identity),
-                "claim": claim(self.plan),
+                "fingerprint": hash_value(self.identity),
+                "claim": claim_of_plan(self.plan),
                 "plan": self.plan.to_dict(),
                 **parts,
                 "evidence": Evidence(
@@ -237,7 +237,7 @@ class _Task:
         )
 
 
-def claim(plan: Plan) -> Claim:
+def claim_of_plan(plan: Plan) -> Claim:
     """Returns the promise of one head of a plan."""
     sampled = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
     exact = plan.private and is_gaussian(plan.mechanisms) and plan.selection is None
@@ -251,7 +251,7 @@ def claim(plan: Plan) -> Claim:
     )
 
 
-def _table(scores: list[Mapping[str, Any]]) -> pa.Table:
+def _make_score_table(scores: list[Mapping[str, Any]]) -> pa.Table:
     """Returns the scores of all attacks, a row each, in the order of the attacks."""
     parts = [
         pa.table({name: np.asarray(part[name]) for name in SCORES.names}).cast(SCORES)

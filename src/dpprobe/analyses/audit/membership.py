@@ -27,14 +27,14 @@ import numpy as np
 
 from dpprobe.analyses.audit import membership_attacks
 from dpprobe.analyses.audit.membership_attacks import Flags, Numbers
-from dpprobe.analyses.audit.roc import Roc, roc
-from dpprobe.analyses.audit.shadows import Attacked, choose, toss, train_and_look
+from dpprobe.analyses.audit.roc import Roc, measure_roc
+from dpprobe.analyses.audit.shadows import Attacked, draw_units, toss_coins, train_and_look
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import derived_seed
-from dpprobe.privacy.trade_off import Allowed, allowed, everything
+from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks
 
 RATES = (0.001, 0.01)
 GROUPS = ("all", "mislabelled", "rarest_classes")
@@ -90,14 +90,14 @@ class MembershipResult:
             "targets": self.targets,
             "units": self.units,
             "n": self.n,
-            "rows": [_record(one) for one in self.measured],
+            "rows": [_describe_result(one) for one in self.measured],
             "not_applicable": [
                 {"rows": group, "reason": reason} for group, reason in self.not_applicable.items()
             ],
             "interval": INTERVAL,
             "roc": {
-                "fpr": _rounded(_CURVE[: -len(RATES)]),
-                "allowed": _rounded(bounds[: -len(RATES)]),
+                "fpr": _round_values(_CURVE[: -len(RATES)]),
+                "allowed": _round_values(bounds[: -len(RATES)]),
                 "curves": [_curve_record(one) for one in self.measured],
             },
             "allowed": {
@@ -109,7 +109,7 @@ class MembershipResult:
         }
 
 
-def attack(
+def attack_membership(
     method: MethodOptions,
     plan: Plan,
     data: TrainingSet,
@@ -139,26 +139,28 @@ def attack(
       DataError: for data with nothing to attack.
       PrivacyError: when the plan is not one for this method on this data.
     """
-    check(method, data, shadows=shadows, targets=targets, rows=rows, mislabelled=mislabelled)
+    check_request(
+        method, data, shadows=shadows, targets=targets, rows=rows, mislabelled=mislabelled
+    )
     started = time.monotonic()
     targets = shadows if targets is None else targets
-    attacked = choose(data, rows=rows, mislabelled=mislabelled, seed=seed)
-    members = toss(attacked, shadows, seed=seed)
+    attacked = draw_units(data, rows=rows, mislabelled=mislabelled, seed=seed)
+    members = toss_coins(attacked, shadows, seed=seed)
     seen = train_and_look(
         method, plan, data, attacked, members, seed=seed, label=f"{progress_label}: train"
     )
     trained = time.monotonic()
     scores = {
         "loss": seen.log_probability[:targets],
-        "lira": membership_attacks.lira(seen.scaled, members, targets),
-        "rmia": membership_attacks.rmia(seen.log_probability, members, targets),
+        "lira": membership_attacks.score_lira(seen.scaled, members, targets),
+        "rmia": membership_attacks.score_rmia(seen.log_probability, members, targets),
     }
-    groups, missing = _groups(attacked)
+    groups, missing = _group_units(attacked)
     measured = [
         Measured(group, name, int(chosen.sum()), curve)
         for group, chosen in groups.items()
         for name in ATTACKS
-        if (curve := _measure(scores[name], members[:targets], chosen, seed)) is not None
+        if (curve := _measure_roc(scores[name], members[:targets], chosen, seed)) is not None
     ]
     return MembershipResult(
         heads=shadows,
@@ -174,7 +176,7 @@ def attack(
     )
 
 
-def check(
+def check_request(
     method: MethodOptions,
     data: TrainingSet,
     *,
@@ -183,7 +185,7 @@ def check(
     rows: int,
     mislabelled: float,
 ) -> None:
-    """Checks what `attack` is asked for before anything is trained; see there."""
+    """Checks what `attack_membership` is asked for before anything is trained; see there."""
     if shadows < LEAST_SHADOWS:
         raise ConfigError(
             f"membership: {shadows} shadow heads; write {LEAST_SHADOWS} or more, so that there "
@@ -215,13 +217,13 @@ def allowed_by(plan: Plan) -> Allowed:
     """Computes what a plan allows any attack; everything where it promises nothing."""
     rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
-        return everything(rates)
-    return allowed(
+        return allow_everything(rates)
+    return bound_attacks(
         plan.mechanisms, rates, plan.selection, delta=plan.delta, epsilon=plan.realised_epsilon
     )
 
 
-def _groups(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
+def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
     """Returns the units of each group, and the reason for each group that has none."""
     groups = {"all": ~attacked.mislabelled, "mislabelled": attacked.mislabelled}
     missing = {}
@@ -238,9 +240,9 @@ def _groups(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
     return {name: chosen for name, chosen in groups.items() if name not in missing}, missing
 
 
-def _measure(scores: Numbers, members: Flags, chosen: Flags, seed: int) -> Roc | None:
+def _measure_roc(scores: Numbers, members: Flags, chosen: Flags, seed: int) -> Roc | None:
     resampling = derived_seed(seed, "intervals")
-    return roc(scores[:, chosen], members[:, chosen], _CURVE.tolist(), seed=resampling)
+    return measure_roc(scores[:, chosen], members[:, chosen], _CURVE.tolist(), seed=resampling)
 
 
 def _long_table(
@@ -260,7 +262,7 @@ def _long_table(
     }
 
 
-def _record(one: Measured) -> dict[str, Any]:
+def _describe_result(one: Measured) -> dict[str, Any]:
     ends = np.stack([one.roc.low, one.roc.high], axis=1)
     return {
         "rows": one.group,
@@ -269,10 +271,10 @@ def _record(one: Measured) -> dict[str, Any]:
         "members": one.roc.members,
         "non_members": one.roc.non_members,
         "auc": round(one.roc.auc, 6),
-        "auc_interval": _rounded(np.array(one.roc.auc_interval)),
+        "auc_interval": _round_values(np.array(one.roc.auc_interval)),
         "tpr_at_fpr": _by_rate(one.roc.tpr),
         "intervals": {
-            f"{rate:g}": None if np.isnan(pair).any() else _rounded(pair)
+            f"{rate:g}": None if np.isnan(pair).any() else _round_values(pair)
             for rate, pair in zip(RATES, ends[-len(RATES) :], strict=True)
         },
     }
@@ -283,17 +285,19 @@ def _curve_record(one: Measured) -> dict[str, Any]:
     return {
         "rows": one.group,
         "attack": one.attack,
-        "tpr": _rounded(one.roc.tpr[:last]),
-        "low": _rounded(one.roc.low[:last]),
-        "high": _rounded(one.roc.high[:last]),
+        "tpr": _round_values(one.roc.tpr[:last]),
+        "low": _round_values(one.roc.low[:last]),
+        "high": _round_values(one.roc.high[:last]),
     }
 
 
 def _by_rate(values: Numbers) -> dict[str, float | None]:
     """Returns the last values of a curve, by the false positive rates that are reported."""
-    return {f"{rate:g}": v for rate, v in zip(RATES, _rounded(values[-len(RATES) :]), strict=True)}
+    return {
+        f"{rate:g}": v for rate, v in zip(RATES, _round_values(values[-len(RATES) :]), strict=True)
+    }
 
 
-def _rounded(values: Numbers) -> list[float | None]:
+def _round_values(values: Numbers) -> list[float | None]:
     """Returns numbers of six decimals; None for NaN."""
     return [None if math.isnan(value) else round(value, 6) for value in values.tolist()]

@@ -42,7 +42,9 @@ class Confidences(NamedTuple):
     scaled: Numbers
 
 
-def confidences(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> Confidences:
+def compute_confidences(
+    scores: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]
+) -> Confidences:
     """Computes log p and phi of each row, [rows] each.
 
     Scores that are no logits are taken as if they were: an attack may look at anything.
@@ -63,7 +65,7 @@ def confidences(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) 
     return Confidences(-np.logaddexp(0.0, wrong - right), right - wrong)
 
 
-def lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
+def score_lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
     """Computes LiRA's scores of the first `targets` heads, all others being a head's shadows.
 
     Args:
@@ -75,7 +77,7 @@ def lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
     """
     scores = np.zeros((targets, scaled.shape[1]))
     for target in range(targets):
-        others, inside = _without(scaled, target), _without(members, target)
+        others, inside = _drop_head(scaled, target), _drop_head(members, target)
         seen = scaled[target]
         ratio = _log_density(seen, others, inside) - _log_density(seen, others, ~inside)
         decided = inside.any(axis=0) & ~inside.all(axis=0)
@@ -83,18 +85,18 @@ def lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
     return scores
 
 
-def rmia(log_probability: Numbers, members: Flags, targets: int) -> Numbers:
-    """Computes RMIA's scores, from log p; see `lira`."""
+def score_rmia(log_probability: Numbers, members: Flags, targets: int) -> Numbers:
+    """Computes RMIA's scores, from log p; see `score_lira`."""
     scores = np.empty((targets, log_probability.shape[1]))
     for target in range(targets):
-        others, inside = _without(log_probability, target), _without(members, target)
+        others, inside = _drop_head(log_probability, target), _drop_head(members, target)
         ratios = log_probability[target] - _log_mean_over_sides(others, inside)
         at_most = np.searchsorted(np.sort(ratios), ratios, side="right") - 1  # without itself
         scores[target] = at_most / max(1, len(ratios) - 1)
     return scores
 
 
-def _without(values: npt.NDArray, head: int) -> npt.NDArray:  # type: ignore[type-arg]
+def _drop_head(values: npt.NDArray, head: int) -> npt.NDArray:  # type: ignore[type-arg]
     return np.delete(values, head, axis=0)
 
 

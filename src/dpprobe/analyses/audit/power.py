@@ -57,12 +57,12 @@ class PlanFamily:
         return tuple(replace(item, sensitivity=1.0, released="") for item in self.plan.mechanisms)
 
     @property
-    def scales(self) -> bool:
+    def has_price(self) -> bool:
         """True if the plan has noise that a factor changes, and a price for each."""
         return self.plan.private and self.plan.selection is None
 
     @cached_property
-    def _mu(self) -> float | None:
+    def _gaussian_mu(self) -> float | None:
         """The plan's mu, None where a mechanism samples its rows."""
         if not accountants.is_gaussian(self._mechanisms):
             return None
@@ -71,12 +71,12 @@ class PlanFamily:
     @property
     def exact(self) -> bool:
         """True if the plan's total variation is known, and no bound."""
-        return self.scales and self._mu is not None
+        return self.has_price and self._gaussian_mu is not None
 
     @property
     def separation(self) -> float:
         """The mu of a Gaussian mechanism that allows as much as the plan."""
-        return separation(self.total_variation())
+        return compute_separation(self.total_variation())
 
     def total_variation(self, factor: float = 1.0) -> float:
         """Computes the total variation that the plan allows with `factor` times its noise.
@@ -93,11 +93,11 @@ class PlanFamily:
                 return math.nan
             grown = math.exp(-self.plan.realised_epsilon)
             return (1 - grown + 2 * self.plan.delta * grown) / (1 + grown)
-        if self._mu is not None:
-            return math.erf(self._mu / factor / math.sqrt(8))
-        return _sampled_variation(self._scaled(factor), self.plan.delta, self.group)
+        if self._gaussian_mu is not None:
+            return math.erf(self._gaussian_mu / factor / math.sqrt(8))
+        return _sampled_variation(self._scale_noise(factor), self.plan.delta, self.group)
 
-    def epsilon(self, factor: float = 1.0) -> float:
+    def compute_epsilon(self, factor: float = 1.0) -> float:
         """Computes the epsilon at the plan's delta with `factor` times its noise, from below.
 
         Returns:
@@ -110,7 +110,7 @@ class PlanFamily:
             return math.nan
         if math.isinf(factor):
             return 0.0
-        return accountants.epsilon_below(self._scaled(factor), self.plan.delta)
+        return accountants.epsilon_below(self._scale_noise(factor), self.plan.delta)
 
     def factor_of(self, total_variation: float) -> float:
         """Computes the largest factor with which the plan allows a total variation.
@@ -126,25 +126,25 @@ class PlanFamily:
         """
         if not total_variation <= 1:
             raise ConfigError(f"total variation {total_variation!r}: must be at most 1")
-        if not self.scales:
+        if not self.has_price:
             return math.nan
         if total_variation <= 0:
             return math.inf
-        wanted = separation(total_variation)
-        if self._mu is not None:
-            return self._mu / wanted * _ABOVE
-        return self._search(wanted)
+        wanted = compute_separation(total_variation)
+        if self._gaussian_mu is not None:
+            return self._gaussian_mu / wanted * _ABOVE
+        return self._search_factor(wanted)
 
-    def _search(self, wanted: float) -> float:
+    def _search_factor(self, wanted: float) -> float:
         """Searches the factor of a sampled plan that has a separation, from above."""
         least = self._least_factor
 
-        def price(factor: float) -> float:
-            return separation(self.total_variation(max(factor, least)))
+        def price_factor(factor: float) -> float:
+            return compute_separation(self.total_variation(max(factor, least)))
 
         try:
             factor, _ = calibration.find_factor(
-                price, wanted, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
+                price_factor, wanted, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
             )
         except PrivacyError:  # more than the least factor allows
             return least
@@ -153,7 +153,7 @@ class PlanFamily:
     @cached_property
     def _least_factor(self) -> float:
         factor = 1.0
-        while accountants.rough_epsilon(self._scaled(factor / 1.25), self.plan.delta) < _FAR:
+        while accountants.rough_epsilon(self._scale_noise(factor / 1.25), self.plan.delta) < _FAR:
             factor /= 1.25
         return factor
 
@@ -175,14 +175,14 @@ class PlanFamily:
             raise ConfigError(f"accuracy {accuracy!r}: must lie between 0 and 1")
         if accuracy <= 0.5:
             return 0.0
-        if self.scales:
-            return self.epsilon(self.factor_of(2 * accuracy - 1))
+        if self.has_price:
+            return self.compute_epsilon(self.factor_of(2 * accuracy - 1))
         if accuracy == 1:
             return math.inf
         return max(0.0, math.log(max(accuracy - self.plan.delta, 0.5) / (1 - accuracy)))
 
-    def _scaled(self, factor: float) -> tuple[Mechanism, ...]:
-        return tuple(item.scaled(factor) for item in self._mechanisms)
+    def _scale_noise(self, factor: float) -> tuple[Mechanism, ...]:
+        return tuple(item.scale_noise(factor) for item in self._mechanisms)
 
 
 def caught_factor(
@@ -215,7 +215,7 @@ def caught_factor(
     if not 0 < probability < 1:
         raise ConfigError(f"probability {probability!r}: must lie between 0 and 1, such as 0.95")
     accuracy_lower_bound(runs, runs, confidence)
-    if not family.scales or strength <= 0:
+    if not family.has_price or strength <= 0:
         return math.nan
     allowed = (1 + family.total_variation()) / 2
     needed = _fewest_that_reject(allowed, runs, confidence)
@@ -223,7 +223,7 @@ def caught_factor(
         return math.nan
     # With this accuracy so many, or more, are right with the given probability.
     accuracy = float(betaincinv(needed, runs - needed + 1, probability))
-    wanted = min(math.erf(separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
+    wanted = min(math.erf(compute_separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
     factor = family.factor_of(wanted)
     reached = factor > 0 and family.total_variation(factor) >= wanted * (1 - 2 * _TOLERANCE)
     return 1 / factor if reached and factor < 1 else math.nan
@@ -264,7 +264,7 @@ def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | 
     return high if high <= runs else None
 
 
-def separation(total_variation: float) -> float:
+def compute_separation(total_variation: float) -> float:
     """Computes the mu of two normal distributions of this total variation."""
     from scipy.special import erfinv
 

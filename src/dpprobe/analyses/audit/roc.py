@@ -37,7 +37,7 @@ class Curve(NamedTuple):
         """The chance that a member's score is higher than a non-member's; equal ones count half."""
         return float(np.trapezoid(self.true_positives, self.false_positives))
 
-    def at(self, rates: Numbers) -> Numbers:
+    def rates_at(self, rates: Numbers) -> Numbers:
         """Returns the largest true positive rate whose false positive rate is at most each rate."""
         last = np.searchsorted(self.false_positives, rates * (1 + _ROUND_OFF), side="right") - 1
         return self.true_positives[last]
@@ -52,7 +52,7 @@ class Ranked:
         ranked = scores[self._order]
         self._ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of ties
 
-    def curve(self, weights: Numbers | None = None) -> Curve | None:
+    def make_curve(self, weights: Numbers | None = None) -> Curve | None:
         """Returns the curve of weighted scores; None without a member or without a non-member."""
         weighted = np.ones(len(self._order)) if weights is None else weights[self._order]
         gained = np.where(self._members, weighted, 0.0)
@@ -86,7 +86,9 @@ class Roc:
     high: Numbers
 
 
-def roc(scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int) -> Roc | None:
+def measure_roc(
+    scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int
+) -> Roc | None:
     """Measures an attack on heads [heads, units]; None where all are members, or none is.
 
     A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1 %, 1,000 for 1 %. Of
@@ -94,7 +96,7 @@ def roc(scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int) -
     """
     at = np.asarray(rates)
     ranked = Ranked(scores.ravel(), members.ravel())
-    curve = ranked.curve()
+    curve = ranked.make_curve()
     if curve is None:
         return None
     count = int(members.sum())
@@ -102,14 +104,14 @@ def roc(scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int) -
     generator = np.random.Generator(np.random.Philox(seed))
     for _ in range(RESAMPLES):
         times = [np.bincount(generator.integers(k, size=k), minlength=k) for k in scores.shape]
-        resampled = ranked.curve(np.outer(*times).ravel().astype(np.float64))
+        resampled = ranked.make_curve(np.outer(*times).ravel().astype(np.float64))
         if resampled is not None:
             areas.append(resampled.area)
-            rows.append(resampled.at(at))
+            rows.append(resampled.rates_at(at))
     low, high = np.quantile(areas or [curve.area], [_TAIL, 1 - _TAIL])
-    ends = np.quantile(rows or [curve.at(at)], [_TAIL, 1 - _TAIL], axis=0)
+    ends = np.quantile(rows or [curve.rates_at(at)], [_TAIL, 1 - _TAIL], axis=0)
     unresolved = (members.size - count) * at * (1 + _ROUND_OFF) < LEAST_FALSE_POSITIVES
-    tpr, lows, highs = (np.where(unresolved, np.nan, v) for v in (curve.at(at), *ends))
+    tpr, lows, highs = (np.where(unresolved, np.nan, v) for v in (curve.rates_at(at), *ends))
     return Roc(
         members=count,
         non_members=members.size - count,

@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.audit.membership_attacks import Confidences, Flags, confidences
+from dpprobe.analyses.audit.membership_attacks import Confidences, Flags, compute_confidences
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -69,18 +69,18 @@ class Attacked:
         return np.bincount(self.unit_of, minlength=len(self.units))
 
 
-def choose(data: TrainingSet, *, rows: int, mislabelled: float, seed: int) -> Attacked:
+def draw_units(data: TrainingSet, *, rows: int, mislabelled: float, seed: int) -> Attacked:
     """Draws at most `rows` units, and those of them whose labels are changed."""
     members = units_of(data)
-    drawn = stream(seed, "attacked units").permutation(members.count)[:rows]
+    drawn = open_stream(seed, "attacked units").permutation(members.count)[:rows]
     units = np.sort(drawn)
     indices, sizes = members.rows_of(units, np.ones(len(units), dtype=np.int64))
     unit_of = np.repeat(np.arange(len(units)), sizes)
-    changes = stream(seed, "changed labels")
+    changes = open_stream(seed, "changed labels")
     changed = np.zeros(len(units), dtype=bool)
     changed[changes.permutation(len(units))[: round(mislabelled * len(units))]] = True
     labels = data.labels.cpu().numpy().copy()
-    rare_rows = _rare(labels, data.num_classes)
+    rare_rows = _find_rare_rows(labels, data.num_classes)
     picked = indices[changed[unit_of]]
     if data.multi_label:
         labels[picked] = 1 - labels[picked]
@@ -104,7 +104,7 @@ def units_of(data: TrainingSet) -> Units:
     )
 
 
-def _rare(labels: npt.NDArray[np.integer], num_classes: int) -> Flags | None:
+def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags | None:
     """Returns the rows of rare classes, [rows]; None where classes are about balanced."""
     multi_label = labels.ndim == 2
     counts = labels.sum(axis=0) if multi_label else np.bincount(labels, minlength=num_classes)
@@ -118,12 +118,12 @@ def _rare(labels: npt.NDArray[np.integer], num_classes: int) -> Flags | None:
     return np.asarray(labels[:, rare].any(axis=1) if multi_label else np.isin(labels, rare))
 
 
-def toss(attacked: Attacked, heads: int, *, seed: int) -> Flags:
+def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
     """Tosses a fair coin for each head and attacked unit: [heads, u], True where it is in."""
-    return stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
+    return open_stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
 
 
-def without(data: TrainingSet, attacked: Attacked, members: Flags) -> TrainingSet:
+def leave_units_out(data: TrainingSet, attacked: Attacked, members: Flags) -> TrainingSet:
     """Returns the training set of one head: units that are out have weight 0.
 
     Args:
@@ -132,7 +132,7 @@ def without(data: TrainingSet, attacked: Attacked, members: Flags) -> TrainingSe
     units = units_of(data)
     weights = units.weights.copy()
     weights[attacked.rows[~members[attacked.unit_of]]] = 0.0
-    return data.relabelled(attacked.labels, Units(units.members, units.starts, weights))
+    return data.replace_labels(attacked.labels, Units(units.members, units.starts, weights))
 
 
 def train_and_look(
@@ -150,40 +150,44 @@ def train_and_look(
     Returns:
       [heads, u] each: a unit's is the mean over its rows.
     """
-    method = settled(method, plan, data.relabelled(attacked.labels, units_of(data)), seed=seed)
-    features = gather(data, attacked.rows)
+    method = settle_choice(
+        method, plan, data.replace_labels(attacked.labels, units_of(data)), seed=seed
+    )
+    features = copy_rows(data, attacked.rows)
     labels = attacked.labels.numpy()[attacked.rows].astype(np.int64)
     seen = Confidences(*(np.empty(members.shape) for _ in Confidences._fields))
 
-    def train(index: int) -> Confidences:
-        rows = without(data, attacked, members[index])
+    def train_one(index: int) -> Confidences:
+        rows = leave_units_out(data, attacked, members[index])
         heads = fit_heads(method, rows, plan, [derived_seed(seed, f"head {index}")])
-        return confidences(score_rows(heads, features)[0], labels)
+        return compute_confidences(score_rows(heads, features)[0], labels)
 
     with (
         Progress(len(members), label=label, unit="shadow heads") as progress,
         _side_by_side(data) as each,
     ):
-        for index, by_row in enumerate(each(train, range(len(members)))):
+        for index, by_row in enumerate(each(train_one, range(len(members)))):
             for kept, values in zip(seen, by_row, strict=True):
                 total = np.bincount(attacked.unit_of, values, minlength=len(attacked.units))
                 kept[index] = total / attacked.sizes
-            progress.advance(1)
+            progress.advance_by(1)
     return seen
 
 
-def settled(method: MethodOptions, plan: Plan, data: TrainingSet, *, seed: int) -> MethodOptions:
+def settle_choice(
+    method: MethodOptions, plan: Plan, data: TrainingSet, *, seed: int
+) -> MethodOptions:
     """Returns a method whose choice by cross-validation is made, once, with all units in.
 
     Each head's choice for itself would take ten times a fit, and hardly tell of any one unit.
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
-    heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=_nothing)
+    heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=_record_nothing)
     return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
 
 
-def _nothing(*_: object) -> None:
+def _record_nothing(*_: object) -> None:
     """Records nothing, so that a history is kept."""
 
 
@@ -197,25 +201,25 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1
 
-    def keep(record: logging.LogRecord) -> bool:
+    def keep_record(record: logging.LogRecord) -> bool:
         return record.thread == caller or record.levelno >= logging.WARNING
 
     # Every fit sets this and puts it back, which must not happen in the midst of another.
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    logger.addFilter(keep)
+    logger.addFilter(keep_record)
     try:
         with ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) as pool:
             yield pool.map
     finally:
-        logger.removeFilter(keep)
+        logger.removeFilter(keep_record)
         torch.set_float32_matmul_precision(precision)
 
 
-def gather(data: TrainingSet, rows: Index) -> torch.Tensor:
+def copy_rows(data: TrainingSet, rows: Index) -> torch.Tensor:
     """Returns copies of rows; of streamed ones too."""
     out = torch.empty((len(rows), data.dimension), device=data.device)
-    for start, block in data.blocks():
+    for start, block in data.read_blocks():
         here = np.flatnonzero((rows >= start) & (rows < start + len(block)))
         out[torch.from_numpy(here)] = block[torch.from_numpy(rows[here] - start)]
     return out

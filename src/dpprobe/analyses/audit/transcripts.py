@@ -47,7 +47,7 @@ class Recorder:
         self.transcripts: dict[int, Transcript] = defaultdict(list)
         self._broken = broken
 
-    def released(
+    def observe_release(
         self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
         kept, output = sums.clone(), draw()
@@ -56,7 +56,7 @@ class Recorder:
         self.transcripts[seed].append(Release(name, kept, output))
         return output
 
-    def sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
+    def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
         return sampler
 
 
@@ -78,7 +78,7 @@ class Replayer:
         self._canaries = canaries
         self._sampled = sampled
 
-    def released(
+    def observe_release(
         self,
         name: str,
         seed: int,
@@ -94,7 +94,7 @@ class Replayer:
         self.sums[seed].append(sums.clone())
         return transcript[place].output
 
-    def sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
+    def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
         return FixedCanaries(sampler, self._canaries, self._sampled)
 
 
@@ -106,8 +106,8 @@ class FixedCanaries:
         self._canaries = canaries
         self._sampled = sampled
 
-    def block(self, steps: int) -> tuple[Index, Index]:
-        units, sizes = self._sampler.block(steps)
+    def draw_block(self, steps: int) -> tuple[Index, Index]:
+        units, sizes = self._sampler.draw_block(steps)
         step = np.repeat(np.arange(steps), sizes)
         kept = (units < self._canaries.start) | (units >= self._canaries.stop)
         units, step = units[kept], step[kept]

@@ -25,12 +25,17 @@ from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bo
 from dpprobe.analyses.audit.canaries import OTHERS, Shape, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack, Runs
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
-from dpprobe.analyses.audit.power import PlanFamily, caught_factor, runs_to_reject, separation
+from dpprobe.analyses.audit.power import (
+    PlanFamily,
+    caught_factor,
+    compute_separation,
+    runs_to_reject,
+)
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import Channels, GroupNorm
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.progress import Progress
 
 # Features and classes of the audited heads at most.
@@ -73,7 +78,7 @@ class WhiteBoxResult:
         return {"white_box": dict(self.white_box), "controls": [dict(c) for c in self.controls]}
 
 
-def audit(
+def audit_plan(
     method: MethodOptions,
     plan: Plan,
     *,
@@ -115,8 +120,8 @@ def audit(
     started = time.perf_counter()
     shape = audited_shape(method, plan, dimension, num_classes, multi_label)
     cell = _Cell(method, plan, shape, seed, runs, confidence)
-    test = cell.run(cell.attack, runs, "runs", progress_label)
-    box = cell.bounds(test)
+    test = cell.run_attack(cell.attack, runs, "runs", progress_label)
+    box = cell.describe_bounds(test)
     tables = [("bundle", test.members, test.bundle)]
     if plan.selection is None:
         tables.insert(0, ("releases", test.members, test.releases))
@@ -127,9 +132,11 @@ def audit(
             records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
         elif controls:
             folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            every = make_controls(cell.attack, shape, group=cell.group, seed=seed, cache=folder)
+            every = make_controls(
+                cell.attack, shape, group=cell.canary_count, seed=seed, cache=folder
+            )
             for control in every:
-                broken, record = cell.control(control, f"{progress_label}, {control.name}")
+                broken, record = cell.attack_control(control, f"{progress_label}, {control.name}")
                 records.append(record)
                 if broken is not None:
                     tables.append((control.name, broken.members, broken.releases))
@@ -178,7 +185,7 @@ class _Cell:
     confidence: float
 
     @cached_property
-    def group(self) -> int:
+    def canary_count(self) -> int:
         """The number of canaries: their separation together is near `_SEPARATION`."""
         if self.plan.selection is not None:
             return 1
@@ -188,43 +195,45 @@ class _Cell:
 
     @cached_property
     def family(self) -> PlanFamily:
-        return PlanFamily(self.plan, group=self.group)
+        return PlanFamily(self.plan, group=self.canary_count)
 
     @property
     def attack(self) -> Attack:
         """The attack with the shortest canary that moves releases most."""
-        return self._piloted[0]
+        return self._piloted_attack[0]
 
     @cached_property
-    def _piloted(self) -> tuple[Attack, float]:
+    def _piloted_attack(self) -> tuple[Attack, float]:
         """The attack and its strength, by a few runs with each canary; 0 for a search."""
         attacks = [
             Attack(
                 method=self.method,
                 plan=self.plan,
-                worlds=make_worlds(self.shape, group=self.group, length=length, seed=self.seed),
+                worlds=make_worlds(
+                    self.shape, group=self.canary_count, length=length, seed=self.seed
+                ),
             )
             for length in LENGTHS
         ]
         if self.plan.selection is not None:
             return attacks[0], 0.0
         pilots = [derived_seed(self.seed, f"audit pilot {place}") for place in range(_PILOTS)]
-        strengths = [attack.strength(pilots) for attack in attacks]
+        strengths = [attack.compute_strength(pilots) for attack in attacks]
         good = (1 - _AS_GOOD) * max(strengths)
         return next(pair for pair in zip(attacks, strengths, strict=True) if pair[1] >= good)
 
-    def run(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
+    def run_attack(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
         """Trains and scores runs whose membership fair coins decide."""
-        members = stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
+        members = open_stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
         seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(runs)]
         with Progress(runs, label=label, unit="runs") as progress:
-            return attack.run(seeds, members, progress)
+            return attack.train_and_score(seeds, members, progress)
 
-    def bounds(self, test: Runs) -> dict[str, Any]:
+    def describe_bounds(self, test: Runs) -> dict[str, Any]:
         """Returns the record of the test of what is right, but for its time."""
         searched = self.plan.selection is not None
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
-        bundle_correct, bundle_runs = _guessed(test)
+        bundle_correct, bundle_runs = _count_right_guesses(test)
         bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
         correct, runs = bundle_correct, bundle_runs
         if not searched:
@@ -234,30 +243,30 @@ class _Cell:
         scores = test.bundle if searched else test.releases
         pair = scores[test.members], scores[~test.members]
         return {
-            "test": self._test(sampled=sampled, searched=searched),
-            "canary": self._canary(),
-            "rows": self._rows(),
-            "group": self.group,
+            "test": self._name_test(sampled=sampled, searched=searched),
+            "canary": self._describe_canary(),
+            "rows": self._describe_rows(),
+            "group": self.canary_count,
             "runs": runs,
             "in": int(test.members[-runs:].sum()),
             "out": int((~test.members[-runs:]).sum()),
             "confidence": self.confidence,
             "accuracy": correct / runs,
             "epsilon_lower": lower,
-            "holds": self._holds(correct, runs, test.used),
+            "holds": self._passes_test(correct, runs, test.used),
             "noise_factor": self.family.factor_of(2 * accuracy - 1),
             "caught_factor": caught_factor(
                 self.family,
                 runs,
                 self.confidence,
                 PROBABILITY,
-                strength=self._strength(correct / runs),
+                strength=self._relative_strength(correct / runs),
             ),
             "probability": PROBABILITY,
             "parametric_epsilon_lower": None
             if sampled or searched or not scores.std()
-            else self._epsilon(pair, "normal"),
-            "direct_epsilon_lower": self._epsilon(pair, "clopper_pearson"),
+            else self._bound_epsilon(pair, "normal"),
+            "direct_epsilon_lower": self._bound_epsilon(pair, "clopper_pearson"),
             "bundle": {
                 "accuracy": bundle_correct / bundle_runs,
                 "epsilon_lower": self.family.epsilon_of_accuracy(bundle),
@@ -265,7 +274,7 @@ class _Cell:
             "sensitivity_used": dict(test.used),
         }
 
-    def _holds(self, correct: int, runs: int, used: Mapping[str, float]) -> bool:
+    def _passes_test(self, correct: int, runs: int, used: Mapping[str, float]) -> bool:
         """Returns False where right guesses refute the plan, or a sum has moved too far.
 
         At a confidence of its own: of a thousand cells whose promise is kept one is refuted.
@@ -275,15 +284,17 @@ class _Cell:
         shown = accuracy_lower_bound(correct, runs, REFUTED)
         return shown <= allowed and moved <= 1 + _ROUND_OFF
 
-    def _strength(self, accuracy: float) -> float:
+    def _relative_strength(self, accuracy: float) -> float:
         """Returns the test's separation over the plan's: computed, or by the runs' accuracy."""
         if self.plan.selection is not None:
             return 0.0
         best = self.family.separation
-        reached = self._piloted[1] if self.family.exact else separation(2 * accuracy - 1)
+        reached = (
+            self._piloted_attack[1] if self.family.exact else compute_separation(2 * accuracy - 1)
+        )
         return min(1.0, reached / best)
 
-    def control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
+    def attack_control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
         if control.attack is None:
             reason = control.reason
@@ -292,7 +303,7 @@ class _Cell:
         if runs > MOST_CONTROL_RUNS:
             reason = f"to tell it from the plan takes some {runs} runs"
             return None, {"name": control.name, "not_applicable": reason}
-        test = self.run(control.attack, runs, control.name, label)
+        test = self.run_attack(control.attack, runs, control.name, label)
         correct = int(((test.releases > 0) == test.members).sum())
         lower = self.family.epsilon_of_accuracy(
             accuracy_lower_bound(correct, runs, self.confidence)
@@ -311,37 +322,43 @@ class _Cell:
         allowed = (1 + self.family.total_variation()) / 2
         accuracy = 1.0
         if control.noise is not None:
-            family = PlanFamily(control.noise, group=self.group)
+            family = PlanFamily(control.noise, group=self.canary_count)
             accuracy = (1 + family.total_variation()) / 2
         needed = runs_to_reject(allowed, accuracy, self.confidence, CONTROL_PROBABILITY)
         return max(needed, CONTROL_RUNS)
 
-    def _epsilon(
+    def _bound_epsilon(
         self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
     ) -> float:
         if not min(len(scores) for scores in pair):
             return 0.0
-        return epsilon_lower_bound(*pair, self.plan.delta, self.confidence, kind, group=self.group)
+        return epsilon_lower_bound(
+            *pair, self.plan.delta, self.confidence, kind, group=self.canary_count
+        )
 
-    def _test(self, *, sampled: bool, searched: bool) -> str:
+    def _name_test(self, *, sampled: bool, searched: bool) -> str:
         name = HEADS if searched else SAMPLED if sampled else JOINT
-        return name if self.method.exact or searched else f"{name}, as real numbers"
+        return name if self.method.is_exact or searched else f"{name}, as real numbers"
 
-    def _canary(self) -> str:
-        rows = "a synthetic row" if self.group == 1 else f"{self.group} equal synthetic rows"
+    def _describe_canary(self) -> str:
+        rows = (
+            "a synthetic row"
+            if self.canary_count == 1
+            else f"{self.canary_count} equal synthetic rows"
+        )
         if self.plan.selection is not None:
             return f"{rows}, with another label than those in its direction"
         return f"{rows} at the clipping norm, with another label than those in its direction"
 
-    def _rows(self) -> str:
-        others = min(OTHERS, self.plan.n - self.group)
+    def _describe_rows(self) -> str:
+        others = min(OTHERS, self.plan.n - self.canary_count)
         return (
             f"{others} synthetic rows of {self.shape.dimension} features in "
             f"{self.shape.num_classes} classes; the others of n = {self.plan.n} are null rows"
         )
 
 
-def _guessed(test: Runs) -> tuple[int, int]:
+def _count_right_guesses(test: Runs) -> tuple[int, int]:
     """Tests by a head's score alone: right guesses, and runs.
 
     A first part of the runs sets the threshold, and which side of it says in; the others are

@@ -23,7 +23,7 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
     methods, epsilons = study.block("fairness").methods, study.block("fairness").epsilons
     chosen = {
         cell
-        for cell in study.cells(*datasets)
+        for cell in study.list_cells(*datasets)
         if (methods is None or cell.method in methods)
         and (epsilons is None or cell.epsilon in epsilons)
     }
@@ -32,7 +32,7 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
         for cell in chosen
         if (other := reference_of(study, cell.method, cell.epsilon))
     }
-    return [cell for cell in study.cells(*datasets) if cell in chosen]
+    return [cell for cell in study.list_cells(*datasets) if cell in chosen]
 
 
 def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | None:
@@ -78,8 +78,8 @@ def fairness_faults(study: Study) -> Iterator[str]:
         yield "no cell of the study has these methods and epsilons; write others"
     for name, dataset in study.datasets.items():
         yield from _group_faults(study, name, dataset)
-    columns = {group for dataset in study.datasets.values() for group in _groups(dataset)}
-    for group in _named(study):
+    columns = {group for dataset in study.datasets.values() for group in _group_columns(dataset)}
+    for group in _chosen_groups(study):
         if group not in columns and group != CLASSES:
             yield (
                 f"groups: {group} is a group of no dataset; write some of "
@@ -97,7 +97,7 @@ def _pair_faults(study: Study) -> Iterator[str]:
     seen: set[frozenset[str]] = set()
     for first, second in pairs:
         pair = f"pairs: [{first}, {second}]"
-        columns = [set(_groups(dataset)) for dataset in study.datasets.values()]
+        columns = [set(_group_columns(dataset)) for dataset in study.datasets.values()]
         if first == second:
             yield f"{pair}: a pair needs two different columns"
         elif frozenset((first, second)) in seen:
@@ -118,7 +118,7 @@ def _group_faults(study: Study, name: str, dataset: DatasetOptions) -> Iterator[
     if (
         chosen
         and CLASSES not in chosen
-        and not set(map(group_name, chosen)) & set(_groups(dataset))
+        and not set(map(group_name, chosen)) & set(_group_columns(dataset))
     ):
         yield (
             f"groups: datasets.{name} has none of {', '.join(chosen)}; add one that it has, or "
@@ -126,12 +126,12 @@ def _group_faults(study: Study, name: str, dataset: DatasetOptions) -> Iterator[
         )
 
 
-def _named(study: Study) -> list[str]:
+def _chosen_groups(study: Study) -> list[str]:
     """Returns the names of all groups that a study chooses, each once."""
     assert study.block("fairness") is not None
     pairs = (group for pair in study.block("fairness").pairs for group in pair)
     return list(dict.fromkeys(map(group_name, [*(study.block("fairness").groups or ()), *pairs])))
 
 
-def _groups(dataset: DatasetOptions) -> list[str]:
+def _group_columns(dataset: DatasetOptions) -> list[str]:
     return list(map(group_name, dataset.group_names()))

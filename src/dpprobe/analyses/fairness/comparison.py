@@ -19,9 +19,9 @@ from dpprobe.analyses.fairness.fairness_record import (
 from dpprobe.analyses.fairness.gaps import (
     CHANCE,
     Groups,
-    counted,
-    difference,
-    interval,
+    count_units,
+    gap_difference,
+    mean_gap_interval,
     smallest_deviation,
 )
 from dpprobe.analyses.fairness.group_metrics import Drawn, Head, Layout, Resamples, Ways
@@ -29,11 +29,11 @@ from dpprobe.analyses.fairness.groupings import (
     Grouping,
     TestRows,
     Values,
-    compared,
+    choose_compared,
     kept_groups,
     label_counts,
 )
-from dpprobe.results.intervals import wilson
+from dpprobe.results.intervals import wilson_interval
 
 # Metrics that need units with each label of their mean; AUC needs units without it as well.
 OF_LABELS = ("auc", "recall")
@@ -65,39 +65,39 @@ class Comparison:
     ways: Ways | None = None
 
     @property
-    def names(self) -> list[str]:
+    def group_names(self) -> list[str]:
         return [self.grouping.names[index] for index in self.kept]
 
     @property
-    def possible(self) -> bool:
+    def is_possible(self) -> bool:
         """True if there are two groups to compare."""
         return len(self.kept) > 1
 
     @property
-    def exchangeable(self) -> bool:
+    def is_exchangeable(self) -> bool:
         """True if rows can be given to groups at random."""
-        return self.possible and not self.grouping.by_label
+        return self.is_possible and not self.grouping.by_label
 
     @property
     def layout(self) -> Layout:
         if self.grouping.by_label:
-            return Layout.whole(len(self.rows.labels))
-        return Layout.of(self.grouping, self.kept)
+            return Layout.layout_whole(len(self.rows.labels))
+        return Layout.layout_groups(self.grouping, self.kept)
 
-    def drawn(self, head: Head, resamples: Resamples) -> tuple[Values, Drawn]:
+    def compute_metric(self, head: Head, resamples: Resamples) -> tuple[Values, Drawn]:
         """Computes the metric, [groups, labels] and [groups, labels, resamples]."""
-        values, drawn = head.drawn(self.metric, self.layout, self.labels, resamples)
+        values, drawn = head.compute_metric(self.metric, self.layout, self.labels, resamples)
         if self.grouping.by_label:
             return values.T, np.swapaxes(drawn, 0, 1)
         return values, drawn
 
-    def whole(self, head: Head, once: Resamples) -> Values:
+    def compute_whole(self, head: Head, once: Resamples) -> Values:
         """Computes the metric of all rows, [labels], or [groups] where groups are labels."""
-        layout = Layout.whole(len(self.rows.labels))
-        return np.asarray(head.drawn(self.metric, layout, self.labels, once)[0][0])
+        layout = Layout.layout_whole(len(self.rows.labels))
+        return np.asarray(head.compute_metric(self.metric, layout, self.labels, once)[0][0])
 
 
-def comparisons(
+def make_comparisons(
     rows: TestRows, grouping: Grouping, minimum: Minimum, *, seed: int
 ) -> list[Comparison]:
     """Returns an attribute's comparisons, one for each metric that its groups can have.
@@ -110,21 +110,21 @@ def comparisons(
     """
     made: list[Comparison] = []
     for metric in GROUP_METRICS:
-        names = rows.ranked if metric == "auc" else rows.recalled
+        names = rows.ranked_labels if metric == "auc" else rows.recalled_labels
         if grouping.by_label:
             fits = metric != "calibration_error"
         else:
             fits = metric not in OF_LABELS or (bool(names) and not grouping.classes)
         if fits:
-            made.append(_comparison(rows, grouping, metric, names, minimum))
+            made.append(_make_comparison(rows, grouping, metric, names, minimum))
     ways: dict[tuple[int, ...], Ways] = {}
     for item in made:
-        if item.exchangeable and tuple(item.kept) not in ways:
-            ways[tuple(item.kept)] = item.layout.shuffled(rows, seed)
+        if item.is_exchangeable and tuple(item.kept) not in ways:
+            ways[tuple(item.kept)] = item.layout.shuffle_blocks(rows, seed)
     return [replace(item, ways=ways.get(tuple(item.kept))) for item in made]
 
 
-def _comparison(
+def _make_comparison(
     rows: TestRows, grouping: Grouping, metric: str, names: tuple[str, ...], minimum: Minimum
 ) -> Comparison:
     kept, chosen = kept_groups(grouping, grouping.left_out), Compared(labels=(), left_out={})
@@ -138,7 +138,9 @@ def _comparison(
         if grouping.by_label:
             labels = tuple(grouping.names[index] for index in kept)
         else:
-            chosen = compared(rows, grouping, names, counts, minimum, negatives=metric == "auc")
+            chosen = choose_compared(
+                rows, grouping, names, counts, minimum, negatives=metric == "auc"
+            )
             kept, labels = (
                 kept_groups(grouping, {**grouping.left_out, **chosen.left_out}),
                 chosen.labels,
@@ -171,12 +173,12 @@ class Measured:
     chance_gap: float | None
 
     @property
-    def resamples(self) -> int:
+    def usable_resamples(self) -> int:
         """The resamples in which every group has a value."""
         return int(np.isfinite(self.heads[0].deviations).all(axis=0).sum()) if self.heads else 0
 
 
-def measure(
+def measure_comparison(
     comparison: Comparison,
     heads: Sequence[Head],
     resamples: Resamples,
@@ -189,15 +191,15 @@ def measure(
       heads: of the cell's seeds.
       resamples: that all cells share. once: without any.
     """
-    whole = np.mean([comparison.whole(head, once) for head in heads], axis=0)
-    chance_gap, excess, spread = _chance(comparison, heads[0], once)
+    whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
+    chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
-    least = np.maximum(smallest_deviation(counted(units), confidence), spread)
+    least = np.maximum(smallest_deviation(count_units(units), confidence), spread)
     groups, values, drawn = [], np.zeros(()), np.zeros((), dtype=np.float32)
     for head in heads:
-        of_head, resampled = comparison.drawn(head, resamples)
+        of_head, resampled = comparison.compute_metric(head, resamples)
         part = of_head.mean(axis=1), resampled.mean(axis=1)
-        groups.append(Groups.of(*part, least=least, excess=excess))
+        groups.append(Groups.prepare_groups(*part, least=least, excess=excess))
         values, drawn = values + of_head, drawn + resampled
     return Measured(
         comparison=comparison,
@@ -209,7 +211,7 @@ def measure(
     )
 
 
-def _chance(
+def _compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
     """Returns the gap between groups at random, and of each its mean above the whole, its spread.
@@ -220,11 +222,13 @@ def _chance(
     if comparison.ways is None:
         return None, excess, excess
     metric, labels = comparison.metric, comparison.labels
-    shuffled = head.shuffled(metric, comparison.layout, labels, comparison.ways)
+    shuffled = head.compute_shuffled(metric, comparison.layout, labels, comparison.ways)
     there = np.isfinite(shuffled)
     means = np.where(there, shuffled, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
     if metric == "calibration_error":
-        excess = np.where(there.any(axis=1), means - comparison.whole(head, once).mean(), 0.0)
+        excess = np.where(
+            there.any(axis=1), means - comparison.compute_whole(head, once).mean(), 0.0
+        )
     largest = np.where(there, shuffled, -np.inf).max(axis=0)
     smallest = np.where(there, shuffled, np.inf).min(axis=0)
     gaps = (largest - smallest)[there.sum(axis=0) >= 2]
@@ -241,16 +245,16 @@ def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: f
     """
     comparison, heads = measured.comparison, measured.heads
     means = measured.values.mean(axis=1)
-    low, high = interval(heads, confidence)
+    low, high = mean_gap_interval(heads, confidence)
     gaps = [head.gap for head in heads]
-    between = difference(heads, reference, confidence) if reference else (None, None, None)
+    between = gap_difference(heads, reference, confidence) if reference else (None, None, None)
     ranked = means if GROUP_METRICS[comparison.metric] else -means
     worst, best = int(ranked.argmin()), int(ranked.argmax())
     return Gap(
         overall=float(measured.whole.mean()),
-        worst_group=comparison.names[worst],
+        worst_group=comparison.group_names[worst],
         worst=means[worst],
-        best_group=comparison.names[best],
+        best_group=comparison.group_names[best],
         best=means[best],
         gap=float(np.mean(gaps)),
         low=low,
@@ -261,7 +265,7 @@ def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: f
         difference_low=between[1],
         difference_high=between[2],
         groups=len(comparison.kept),
-        resamples=measured.resamples,
+        resamples=measured.usable_resamples,
     )
 
 
@@ -283,8 +287,8 @@ def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]
     for labels, values, drawn, whole in parts:
         units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
         if values.shape[1] != units.shape[1]:
-            units = np.broadcast_to(counted(units)[:, None], values.shape)
-        low, high = _intervals(values, drawn, units, confidence)
+            units = np.broadcast_to(count_units(units)[:, None], values.shape)
+        low, high = _compute_intervals(values, drawn, units, confidence)
         for (place, column), value in np.ndenumerate(values):
             group = comparison.kept[place]
             positives = comparison.positives
@@ -317,7 +321,7 @@ def left_out_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def _intervals(
+def _compute_intervals(
     values: Values, drawn: Drawn, units: Values, confidence: float
 ) -> tuple[Values, Values]:
     """Returns the ends [groups, labels] of each value's interval over test units.
@@ -336,6 +340,8 @@ def _intervals(
     low, high = (values + end - middle for end in ends)
     inside = (low > 0) & (high < 1) & (low < high)  # not so of NaN, where no resample has a value
     for place in zip(*np.nonzero(~inside), strict=True):
-        lower, upper = wilson(float(values[place]), max(float(units[place]), 1.0), confidence)
+        lower, upper = wilson_interval(
+            float(values[place]), max(float(units[place]), 1.0), confidence
+        )
         low[place], high[place] = np.fmin(low[place], lower), np.fmax(high[place], upper)
     return np.clip(low, 0.0, values), np.clip(high, values, 1.0)

@@ -127,7 +127,7 @@ class Gap(Part):
     resamples: int
 
     @property
-    def wide(self) -> bool:
+    def is_apart(self) -> bool:
         """True if the interval shows the groups to differ."""
         return self.low is not None and self.low > 0
 
@@ -174,7 +174,7 @@ class FairnessCell(Part):
     overall: dict[str, float]
     attributes: tuple[CellAttribute, ...]
 
-    def gap(self, attribute: str, metric: str) -> Gap | None:
+    def find_gap(self, attribute: str, metric: str) -> Gap | None:
         """Returns the gap of an attribute by a metric; None where there is none."""
         named = (item for item in self.attributes if item.attribute == attribute)
         return next((item.gaps[metric] for item in named if metric in item.gaps), None)
@@ -206,11 +206,11 @@ class FairnessRecord(Record):
     attributes: tuple[Attribute, ...]
     cells: tuple[FairnessCell, ...]
 
-    def attribute(self, name: str) -> Attribute:
+    def find_attribute(self, name: str) -> Attribute:
         """Returns an attribute by its name; KeyError where there is none."""
         return {item.attribute: item for item in self.attributes}[name]
 
-    def cell(self, method: str, epsilon: str) -> FairnessCell | None:
+    def find_cell(self, method: str, epsilon: str) -> FairnessCell | None:
         """Returns a cell; None where there is none."""
         key = (method, epsilon)
         return next((cell for cell in self.cells if (cell.method, cell.epsilon) == key), None)

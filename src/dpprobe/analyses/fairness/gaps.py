@@ -60,7 +60,7 @@ class Groups:
     errors: Values
 
     @classmethod
-    def of(
+    def prepare_groups(
         cls, values: Values, drawn: npt.NDArray[np.floating], *, least: Values, excess: Values
     ) -> Groups:
         """Prepares the groups of one head.
@@ -75,7 +75,7 @@ class Groups:
         counts = np.maximum(there.sum(axis=1), 1)
         means = np.where(there, drawn, 0.0).sum(axis=1, dtype=np.float64) / counts
         deviations = np.ascontiguousarray(drawn - means[:, None], dtype=np.float32)
-        variance = _variances(deviations)
+        variance = _compute_variances(deviations)
         return cls(
             values=values,
             corrected=values - excess,
@@ -92,7 +92,7 @@ class Groups:
         """The groups with the largest and with the smallest value."""
         return int(self.values.argmax()), int(self.values.argmin())
 
-    def interval(self, confidence: float) -> tuple[float, float]:
+    def gap_interval(self, confidence: float) -> tuple[float, float]:
         """Returns low and high of the gap, low below 0 where chance explains more than the gap."""
         still = np.zeros(self.deviations.shape[1])
         low = self.lower_bound(0.0, still, confidence)
@@ -101,7 +101,7 @@ class Groups:
         return low, high
 
     @property
-    def spread(self) -> tuple[float, Values]:
+    def gap_spread(self) -> tuple[float, Values]:
         """The distance of best and worst group, less chance's part, and its deviations."""
         best, worst = self.extremes
         distance = float(self.corrected[best] - self.corrected[worst])
@@ -138,18 +138,18 @@ class Groups:
         return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
 
 
-def interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
+def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
     """Returns low and high of the mean of the heads' gaps, which is 0 or more.
 
     Bounds are cut after their mean: one head of several whose bound is above 0 by chance would else
     lift it.
     """
-    low, high = np.mean([head.interval(confidence) for head in heads], axis=0)
+    low, high = np.mean([head.gap_interval(confidence) for head in heads], axis=0)
     gap = float(np.mean([head.gap for head in heads]))
     return float(np.clip(low, 0.0, gap)), float(max(high, gap))
 
 
-def difference(
+def gap_difference(
     heads: Sequence[Groups], others: Sequence[Groups], confidence: float
 ) -> tuple[float, float, float]:
     """Returns the mean gap of a cell's heads less that of another's, low and high.
@@ -165,12 +165,12 @@ def difference(
 
 def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float) -> float:
     """Returns a lower bound of the mean gap of heads less that of others."""
-    shifts, moves = zip(*(other.spread for other in others), strict=True)
+    shifts, moves = zip(*(other.gap_spread for other in others), strict=True)
     shift, moved = float(np.mean(shifts)), np.mean(moves, axis=0)
     return float(np.mean([head.lower_bound(shift, moved, level) for head in heads]))
 
 
-def _variances(deviations: npt.NDArray[np.floating]) -> Values:
+def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
     """Returns the variances [groups, groups] of differences, over resamples that have both."""
     there = np.isfinite(deviations)
     numbers = np.where(there, deviations, 0.0).astype(np.float64)
@@ -185,7 +185,7 @@ def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Va
     return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
 
 
-def counted(units: npt.NDArray[np.floating]) -> Values:
+def count_units(units: npt.NDArray[np.floating]) -> Values:
     """Returns the units [groups] that a mean over labels counts, of those of each label.
 
     A mean's deviation is at most the mean of the deviations: the number whose inverse root is the

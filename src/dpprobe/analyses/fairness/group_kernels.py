@@ -25,7 +25,7 @@ _FAST = frozenset({"contract", "nsz"})
     "float64[:,::1])",
     fastmath=_FAST,
 )
-def areas(counts, unit, positive, last, weight, starts, out):
+def compute_areas(counts, unit, positive, last, weight, starts, out):
     """Computes the area under the ROC curve of each group in each resample.
 
     The chance that a row with the label scores above one without it, ties for a half; rows count by

@@ -47,10 +47,12 @@ class Resamples:
         self.threads = threads
         starts = range(0, resamples + 1, _LANES)
         self.blocks = [
-            _counts(units, min(_LANES, resamples + 1 - start), seed, start) for start in starts
+            _draw_counts(units, min(_LANES, resamples + 1 - start), seed, start) for start in starts
         ]
 
-    def fill(self, compute: Callable[[npt.NDArray[np.uint8]], Values]) -> tuple[Values, Drawn]:
+    def compute_all(
+        self, compute: Callable[[npt.NDArray[np.uint8]], Values]
+    ) -> tuple[Values, Drawn]:
         """Computes a function of each block's counts [units, lanes], whose last axis is lanes.
 
         Returns:
@@ -68,7 +70,7 @@ class Resamples:
         return np.ascontiguousarray(first[..., 0]), drawn
 
 
-def _counts(units: int, lanes: int, seed: int, start: int) -> npt.NDArray[np.uint8]:
+def _draw_counts(units: int, lanes: int, seed: int, start: int) -> npt.NDArray[np.uint8]:
     generator = np.random.Generator(np.random.Philox([seed, start]))
     counts = np.empty((units, lanes), dtype=np.uint8)
     for lane in range(lanes):
@@ -87,14 +89,14 @@ class Layout:
     groups: int
 
     @classmethod
-    def of(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
+    def layout_groups(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
         """Returns the layout of some groups of an attribute, in their order."""
         place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # the last for a code of -1
         place[list(kept)] = np.arange(len(kept), dtype=np.int32)
         return cls(codes=place[grouping.codes], groups=len(kept))
 
     @classmethod
-    def whole(cls, rows: int) -> Layout:
+    def layout_whole(cls, rows: int) -> Layout:
         """Returns the layout of all rows as one group."""
         return cls(codes=np.zeros(rows, dtype=np.int32), groups=1)
 
@@ -105,7 +107,7 @@ class Layout:
         starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
         return sorted_rows[starts[0] :], (starts - starts[0]).astype(np.int64)
 
-    def blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
+    def assign_blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
         """Returns each row's block, [n], and the group of each block.
 
         A block is the rows of one group that a unit has: the unit itself, unless its rows are of
@@ -116,13 +118,13 @@ class Layout:
         blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
         return block.astype(np.int32), (blocks % (self.groups + 1)).astype(np.int16)
 
-    def shuffled(self, rows: TestRows, seed: int) -> Ways:
+    def shuffle_blocks(self, rows: TestRows, seed: int) -> Ways:
         """Gives the blocks to groups at random, int16 [permutations, blocks].
 
         A group keeps its number of blocks.
         """
         generator = np.random.Generator(np.random.Philox(seed))
-        _, codes = self.blocks(rows)
+        _, codes = self.assign_blocks(rows)
         return generator.permuted(np.tile(codes, (PERMUTATIONS, 1)), axis=1)
 
 
@@ -135,7 +137,9 @@ class _Sum:
     value: np.ndarray
     places: int
 
-    def drawn(self, rows: TestRows, layout: Layout, counts: npt.NDArray[np.uint8]) -> Values:
+    def sum_resamples(
+        self, rows: TestRows, layout: Layout, counts: npt.NDArray[np.uint8]
+    ) -> Values:
         """Returns the sums [groups, places, lanes] of units drawn so often."""
         codes = layout.codes[self.row]
         named = codes >= 0
@@ -145,7 +149,7 @@ class _Sum:
         group_kernels.add_sums(counts, unit, place, self.value[named], out)
         return out.reshape(layout.groups, self.places, -1)
 
-    def shuffled(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
+    def sum_permutations(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
         """Returns the sums [groups, places, permutations].
 
         Args:
@@ -169,26 +173,26 @@ class Head:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that these rows and scores have."""
-        several, two = self.rows.multi_label, bool(self.rows.ranked)
+        several, two = self.rows.multi_label, bool(self.rows.ranked_labels)
         wanted = "sigmoid" if several else "softmax"
         names = ["auc"] * two + ["accuracy", "recall"]
         return (*names, *(["calibration_error"] * (self.link == wanted)))
 
     @cached_property
-    def columns(self) -> np.ndarray:
+    def ranking_scores(self) -> np.ndarray:
         """The scores that rank the rows of each ranked label, float64 [n, labels]."""
         scores = self.scores.astype(np.float64)
         return scores if self.rows.multi_label else scores[:, 1:] - scores[:, :1]
 
     @cached_property
-    def right(self) -> npt.NDArray[np.bool_]:
+    def right_predictions(self) -> npt.NDArray[np.bool_]:
         """Right predictions: [n, K] of several labels, else [n, 1]."""
         labels = self.rows.labels
         if self.rows.multi_label:
             return np.asarray((self.scores > THRESHOLDS[self.link]) == labels)
         return np.asarray(self.scores.argmax(axis=1) == labels)[:, None]
 
-    def drawn(
+    def compute_metric(
         self, metric: str, layout: Layout, labels: Sequence[str], resamples: Resamples
     ) -> tuple[Values, Drawn]:
         """Computes a metric of each group and label.
@@ -203,47 +207,51 @@ class Head:
         if metric == "auc":
             parts = [self._drawn_areas(label, layout, resamples) for label in labels]
             return np.stack([p[0] for p in parts], axis=1), np.stack([p[1] for p in parts], axis=1)
-        sums = self._sums(metric, labels)
+        sums = self._make_sums(metric, labels)
 
-        def compute(counts: npt.NDArray[np.uint8]) -> Values:
-            return _finish(metric, *(part.drawn(self.rows, layout, counts) for part in sums))
+        def compute_ratio(counts: npt.NDArray[np.uint8]) -> Values:
+            return _divide_sums(
+                metric, *(part.sum_resamples(self.rows, layout, counts) for part in sums)
+            )
 
-        return resamples.fill(compute)
+        return resamples.compute_all(compute_ratio)
 
     def _drawn_areas(
         self, label: str, layout: Layout, resamples: Resamples
     ) -> tuple[Values, Drawn]:
-        order, starts = layout.in_groups(self._order(label))
-        arguments = (*self._ranked(label, order, starts), starts)
+        order, starts = layout.in_groups(self._order_rows(label))
+        arguments = (*self._rank_rows(label, order, starts), starts)
 
-        def compute(counts: npt.NDArray[np.uint8]) -> Values:
+        def compute_block(counts: npt.NDArray[np.uint8]) -> Values:
             out = np.empty((layout.groups, counts.shape[1]))
-            group_kernels.areas(counts, *arguments, out)
+            group_kernels.compute_areas(counts, *arguments, out)
             return out
 
-        return resamples.fill(compute)
+        return resamples.compute_all(compute_block)
 
-    def shuffled(self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways) -> Values:
+    def compute_shuffled(
+        self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways
+    ) -> Values:
         """Computes a metric's mean over labels, [groups, permutations], for groups at random."""
-        block, _ = layout.blocks(self.rows)
+        block, _ = layout.assign_blocks(self.rows)
         if metric != "auc":
-            sums = self._sums(metric, labels)
-            parts = (part.shuffled(block, layout.groups, ways) for part in sums)
-            return np.asarray(_finish(metric, *parts).mean(axis=1))
+            sums = self._make_sums(metric, labels)
+            parts = (part.sum_permutations(block, layout.groups, ways) for part in sums)
+            return np.asarray(_divide_sums(metric, *parts).mean(axis=1))
         total = np.zeros((len(ways), layout.groups + 1))
         for label in labels:
             out = np.empty_like(total)
-            order = self._order(label)
+            order = self._order_rows(label)
             starts = np.array([0, len(order)])
-            _, *ranked = self._ranked(label, order, starts)
+            _, *ranked = self._rank_rows(label, order, starts)
             group_kernels.shuffled_areas(ways, block[order], *ranked, out)
             total += out / len(labels)
         return np.ascontiguousarray(total[:, : layout.groups].T)
 
-    def _order(self, label: str) -> np.ndarray:
+    def _order_rows(self, label: str) -> np.ndarray:
         """Returns the rows by their scores for a label."""
         if label not in self._orders:
-            column = self.columns[:, self.rows.ranked.index(label)]
+            column = self.ranking_scores[:, self.rows.ranked_labels.index(label)]
             self._orders[label] = np.argsort(column).astype(np.int32)
         return self._orders[label]
 
@@ -251,24 +259,24 @@ class Head:
     def _orders(self) -> dict[str, np.ndarray]:
         return {}
 
-    def _ranked(self, label: str, order: np.ndarray, starts: np.ndarray) -> tuple[Any, ...]:
+    def _rank_rows(self, label: str, order: np.ndarray, starts: np.ndarray) -> tuple[Any, ...]:
         """Returns units, presence, ends of equal scores and weights of rows in an order."""
-        column = self.columns[order, self.rows.ranked.index(label)]
+        column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
         last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)
         last[starts[1:][starts[1:] > 0] - 1] = True
         return (
             self.rows.units[order].astype(np.int32),
-            self.rows.has(label)[order],
+            self.rows.rows_with(label)[order],
             last,
             self.rows.weights[order],
         )
 
-    def _sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
+    def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
         """Returns the sums of which a metric is the ratio, above and below."""
         weights, count = self.rows.weights, len(self.rows.labels)
         everything = np.arange(count, dtype=np.int32)
         if metric == "accuracy":
-            right = self.right
+            right = self.right_predictions
             if self.rows.multi_label:
                 right = right[:, [self.rows.class_names.index(name) for name in labels]]
             row, place = np.indices(right.shape, dtype=np.int32).reshape(2, -1)
@@ -276,7 +284,7 @@ class Head:
             above = _Sum(row=row, place=place, value=value, places=right.shape[1])
             return above, _Sum(row=everything, place=0 * everything, value=weights, places=1)
         if metric == "recall":
-            rows = [np.flatnonzero(self.rows.has(name)).astype(np.int32) for name in labels]
+            rows = [np.flatnonzero(self.rows.rows_with(name)).astype(np.int32) for name in labels]
             row = np.concatenate(rows) if rows else everything[:0]
             place = np.repeat(np.arange(len(rows), dtype=np.int32), [len(part) for part in rows])
             hits = [self._right_of(name)[part] for name, part in zip(labels, rows, strict=True)]
@@ -298,7 +306,7 @@ class Head:
     def _right_of(self, label: str) -> np.ndarray:
         """Returns the rows whose prediction of a label is right, bool [n]."""
         index = self.rows.class_names.index(label)
-        return self.right[:, index if self.rows.multi_label else 0]
+        return self.right_predictions[:, index if self.rows.multi_label else 0]
 
     @property
     def _calibrated(self) -> tuple[Values, np.ndarray]:
@@ -306,9 +314,11 @@ class Head:
         scores = self.scores.astype(np.float64)
         if self.rows.multi_label:
             return expit(scores), self.rows.labels
-        return np.exp(log_softmax(scores, axis=1).max(axis=1))[:, None], self.right
+        return np.exp(log_softmax(scores, axis=1).max(axis=1))[:, None], self.right_predictions
 
-    def predicted(self, threshold: float | None, false_positives: float | None) -> Iterator[Any]:
+    def predict_labels(
+        self, threshold: float | None, false_positives: float | None
+    ) -> Iterator[Any]:
         """Yields (label, bool [n]): the rows that are predicted to have each label.
 
         Args:
@@ -318,23 +328,25 @@ class Head:
 
         A label whose scores are no logits has no rows at a probability other than 1/2.
         """
-        if not self.rows.ranked:
+        if not self.rows.ranked_labels:
             top = self.scores.argmax(axis=1)
             for index, name in enumerate(self.rows.class_names):
                 yield name, top == index
             return
-        for index, name in enumerate(self.rows.ranked):
-            column = self.columns[:, index]
+        for index, name in enumerate(self.rows.ranked_labels):
+            column = self.ranking_scores[:, index]
             cut: float | None
             if false_positives is not None:
-                cut = _quantile(column, self.rows.weights * ~self.rows.has(name), false_positives)
+                cut = _weighted_quantile(
+                    column, self.rows.weights * ~self.rows.rows_with(name), false_positives
+                )
             else:
-                cut = _cut(self.link, threshold or 0.5, self.rows.multi_label)
+                cut = _score_cut(self.link, threshold or 0.5, self.rows.multi_label)
             if cut is not None:
                 yield name, column > cut
 
 
-def _cut(link: Link, probability: float, several: bool) -> float | None:
+def _score_cut(link: Link, probability: float, several: bool) -> float | None:
     """Returns the score at which a probability lies; None where scores tell only the larger."""
     if link == "none" and several:
         return probability
@@ -343,7 +355,7 @@ def _cut(link: Link, probability: float, several: bool) -> float | None:
     return 0.0 if probability == 0.5 else None
 
 
-def _quantile(column: Values, weights: Values, share: float) -> float:
+def _weighted_quantile(column: Values, weights: Values, share: float) -> float:
     """Returns the smallest score that at most a share of the weight lies above."""
     order = np.argsort(column)[::-1]
     ranked, heavy = column[order], weights[order]
@@ -353,7 +365,7 @@ def _quantile(column: Values, weights: Values, share: float) -> float:
     return float(ranked[ends][few]) if few < len(above) else -np.inf
 
 
-def _finish(metric: str, above: Values, below: Values) -> Values:
+def _divide_sums(metric: str, above: Values, below: Values) -> Values:
     """Returns the ratio of sums [groups, labels, ...]; NaN where nothing is below."""
     if metric == "calibration_error":
         above = np.abs(above).sum(axis=1, keepdims=True)

@@ -62,23 +62,23 @@ class TestRows:
         """1 / m for each row of a unit of m rows."""
         return 1 / np.bincount(self.units)[self.units]
 
-    def number(self, units: int) -> str:
+    def format_number(self, units: int) -> str:
         """Writes a number of units: "1 patient", "5 rows"."""
         return f"{units} {'patient' if self.named_units else 'row'}{'s' * (units != 1)}"
 
     @cached_property
-    def ranked(self) -> tuple[str, ...]:
+    def ranked_labels(self) -> tuple[str, ...]:
         """The names of the labels that scores rank: all of several, the second of two."""
         if self.multi_label:
             return self.class_names
         return self.class_names[1:] if len(self.class_names) == 2 else ()
 
     @cached_property
-    def recalled(self) -> tuple[str, ...]:
+    def recalled_labels(self) -> tuple[str, ...]:
         """The names of the labels that have a recall."""
-        return self.ranked or self.class_names
+        return self.ranked_labels or self.class_names
 
-    def has(self, name: str) -> npt.NDArray[np.bool_]:
+    def rows_with(self, name: str) -> npt.NDArray[np.bool_]:
         """Returns the rows that have a label, bool [n]."""
         index = self.class_names.index(name)
         return np.asarray(self.labels[:, index] if self.multi_label else self.labels == index)
@@ -106,7 +106,7 @@ class Grouping:
     by_label: bool = False
 
 
-def groupings(
+def make_groupings(
     rows: TestRows,
     *,
     groups: Sequence[str] | None,
@@ -131,7 +131,7 @@ def groupings(
     for pair in pairs:
         first, second = map(group_name, pair)
         if first in columns and second in columns:
-            values = _joined(columns[first], columns[second])
+            values = _join_names(columns[first], columns[second])
             made.append(_of_column(rows, f"{first} x {second}", values, minimum))
     if not made:
         raise DataError(
@@ -141,14 +141,15 @@ def groupings(
     return made
 
 
-def _joined(first: Sequence[str | None], second: Sequence[str | None]) -> list[str]:
+def _join_names(first: Sequence[str | None], second: Sequence[str | None]) -> list[str]:
     """Returns the names of intersections; blank where either is."""
     return [
-        "" if _blank(a) or _blank(b) else f"{a} x {b}" for a, b in zip(first, second, strict=True)
+        "" if _is_blank(a) or _is_blank(b) else f"{a} x {b}"
+        for a, b in zip(first, second, strict=True)
     ]
 
 
-def _blank(name: str | None) -> bool:
+def _is_blank(name: str | None) -> bool:
     return name is None or not str(name).strip()
 
 
@@ -156,14 +157,14 @@ def _of_column(
     rows: TestRows, attribute: str, values: Sequence[str | None], minimum: Minimum
 ) -> Grouping:
     """Returns the groups of a column, in the order of their names; the blank one last."""
-    given = [NO_NAME if _blank(value) else str(value) for value in values]
-    names = sorted(set(given) - {NO_NAME}, key=natural)
+    given = [NO_NAME if _is_blank(value) else str(value) for value in values]
+    names = sorted(set(given) - {NO_NAME}, key=natural_key)
     place = {name: code for code, name in enumerate(names)} | {NO_NAME: NO_GROUP}
     codes = np.array([place[name] for name in given], dtype=np.int32)
-    return _grouping(rows, attribute, tuple(names), codes, minimum)
+    return _make_grouping(rows, attribute, tuple(names), codes, minimum)
 
 
-def natural(name: str) -> tuple[bool, float, str]:
+def natural_key(name: str) -> tuple[bool, float, str]:
     """Sorts "<20", "20-39", "100-119" by their numbers, other names by their letters."""
     digits = name.lstrip("<>=").split("-")[0]
     try:
@@ -178,10 +179,12 @@ def natural(name: str) -> tuple[bool, float, str]:
 def _of_classes(rows: TestRows, minimum: Minimum) -> Grouping:
     if not rows.multi_label:
         codes = rows.labels.astype(np.int32)
-        return replace(_grouping(rows, CLASSES, rows.class_names, codes, minimum), classes=True)
+        return replace(
+            _make_grouping(rows, CLASSES, rows.class_names, codes, minimum), classes=True
+        )
     left_out = {}
     for name in rows.class_names:
-        if reason := _lack(rows, rows.has(name), name, minimum, negatives=True):
+        if reason := _explain_lack(rows, rows.rows_with(name), name, minimum, negatives=True):
             left_out[name] = reason
     return Grouping(
         attribute=CLASSES,
@@ -195,13 +198,13 @@ def _of_classes(rows: TestRows, minimum: Minimum) -> Grouping:
     )
 
 
-def _grouping(
+def _make_grouping(
     rows: TestRows, attribute: str, names: tuple[str, ...], codes: Codes, minimum: Minimum
 ) -> Grouping:
     sizes = np.bincount(codes[codes >= 0], minlength=len(names))
-    units = _units(rows, codes, len(names))
+    units = _count_units(rows, codes, len(names))
     left_out = {
-        name: f"{rows.number(count)}, {minimum.units} needed"
+        name: f"{rows.format_number(count)}, {minimum.units} needed"
         for name, count in zip(names, units.tolist(), strict=True)
         if count < minimum.units
     }
@@ -215,23 +218,25 @@ def _grouping(
     )
 
 
-def _units(rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None) -> np.ndarray:
+def _count_units(
+    rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None
+) -> np.ndarray:
     """Counts the units of each group, int64 [groups]: all, or those of some rows [n]."""
     named = codes >= 0 if of is None else (codes >= 0) & of
     pairs = np.unique(codes[named].astype(np.int64) * rows.count + rows.units[named])
     return np.bincount(pairs // rows.count, minlength=groups)
 
 
-def _lack(
+def _explain_lack(
     rows: TestRows, has: np.ndarray, label: str, minimum: Minimum, *, negatives: bool
 ) -> str | None:
     """Returns the reason why rows are too few for a metric of a label; None where they are not."""
     positive = len(np.unique(rows.units[has]))
     if positive < minimum.positives:
-        return f"{rows.number(positive)} with {label}, {minimum.positives} needed"
+        return f"{rows.format_number(positive)} with {label}, {minimum.positives} needed"
     negative = len(np.unique(rows.units[~has]))
     if negatives and negative < minimum.negatives:
-        return f"{rows.number(negative)} without {label}, {minimum.negatives} needed"
+        return f"{rows.format_number(negative)} without {label}, {minimum.negatives} needed"
     return None
 
 
@@ -246,22 +251,23 @@ class Counts:
 def label_counts(rows: TestRows, grouping: Grouping, labels: Sequence[str]) -> Counts:
     """Counts the units that a group has with each label and without."""
     if grouping.by_label:
-        both = [(rows.has(name), ~rows.has(name)) for name in labels]
+        both = [(rows.rows_with(name), ~rows.rows_with(name)) for name in labels]
         pairs = [[len(np.unique(rows.units[part])) for part in parts] for parts in both]
         counts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return Counts(positives=counts[:, :1], negatives=counts[:, 1:])
     groups = len(grouping.names)
 
-    def count(present: bool) -> np.ndarray:
+    def count_labels(present: bool) -> np.ndarray:
         columns = [
-            _units(rows, grouping.codes, groups, of=rows.has(name) == present) for name in labels
+            _count_units(rows, grouping.codes, groups, of=rows.rows_with(name) == present)
+            for name in labels
         ]
         return np.stack(columns, axis=1) if columns else np.zeros((groups, 0), dtype=np.int64)
 
-    return Counts(positives=count(True), negatives=count(False))
+    return Counts(positives=count_labels(True), negatives=count_labels(False))
 
 
-def compared(
+def choose_compared(
     rows: TestRows,
     grouping: Grouping,
     labels: Sequence[str],
@@ -298,7 +304,8 @@ def compared(
             kind, number = ("with", counts.positives) if few else ("without", counts.negatives)
             needed = minimum.positives if few else minimum.negatives
             left_out[grouping.names[index]] = (
-                f"{rows.number(int(number[index, label]))} {kind} {labels[label]}, {needed} needed"
+                f"{rows.format_number(int(number[index, label]))} {kind} {labels[label]}, "
+                f"{needed} needed"
             )
     return Compared(labels=tuple(labels[label] for label in used), left_out=left_out)
 

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from dpprobe.analyses.fairness.comparison import (
     Comparison,
-    comparisons,
     gap_of,
     group_rows,
     left_out_rows,
-    measure,
+    make_comparisons,
+    measure_comparison,
     no_gap,
 )
 from dpprobe.analyses.fairness.fairness_record import (
@@ -41,9 +41,15 @@ from dpprobe.analyses.fairness.fairness_record import (
 )
 from dpprobe.analyses.fairness.gaps import Groups
 from dpprobe.analyses.fairness.group_metrics import Head, Layout, Resamples
-from dpprobe.analyses.fairness.groupings import Counts, Grouping, TestRows, groupings, label_counts
+from dpprobe.analyses.fairness.groupings import (
+    Counts,
+    Grouping,
+    TestRows,
+    label_counts,
+    make_groupings,
+)
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.analyses.fairness.parity import named_thresholds, parity, parity_rows
+from dpprobe.analyses.fairness.parity import compute_parity, named_thresholds, parity_rows
 from dpprobe.artifacts import write_table
 from dpprobe.data.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
@@ -114,22 +120,24 @@ def fairness_job(
     label = f"groups of {first.cell.dataset}, {first.cell.backbone}"
     with Progress(len(read), label=label, unit="cells") as progress:
         # A reference comes before the cells that are compared with it.
-        for cell, path in sorted(read, key=lambda item: _key(item[0]) not in references.values()):
-            key = _key(cell)
+        for cell, path in sorted(
+            read, key=lambda item: _cell_key(item[0]) not in references.values()
+        ):
+            key = _cell_key(cell)
             reference = references.get(key)
             others = kept[reference] if reference else {}
-            measured = work.measure(read_heads(cell, path, rows), others)
-            described[key] = work.describe(cell, measured, reference)
+            measured = work.measure_cell(read_heads(cell, path, rows), others)
+            described[key] = work.describe_cell(cell, measured, reference)
             lines[key] = [{"method": key[0], "epsilon": key[1], **line} for line in measured.lines]
             if key in references.values():
                 kept[key] = measured.heads
-            progress.advance(1)
-    keys = [_key(cell) for cell, _ in read]
+            progress.advance_by(1)
+    keys = [_cell_key(cell) for cell, _ in read]
     write_table(table, pa.Table.from_pylist([line for key in keys for line in lines[key]], TABLE))
-    work.record(first, [described[key] for key in keys]).write(record)
+    work.make_record(first, [described[key] for key in keys]).write(record)
 
 
-def _key(cell: CellRecord) -> Key:
+def _cell_key(cell: CellRecord) -> Key:
     return cell.cell.method, cell.cell.epsilon
 
 
@@ -138,9 +146,9 @@ def read_rows(cell: CellRecord, predictions: Path) -> TestRows:
     table = pq.read_table(predictions, filters=[("seed_index", "==", cell.seeds[0]["index"])])
     named = "unit" in table.column_names
     return TestRows(
-        labels=_labels(table["label"], cell.multi_label, len(cell.class_names)),
+        labels=_read_labels(table["label"], cell.multi_label, len(cell.class_names)),
         class_names=tuple(cell.class_names),
-        units=_units(table["unit"].to_pylist()) if named else np.arange(table.num_rows),
+        units=_number_units(table["unit"].to_pylist()) if named else np.arange(table.num_rows),
         named_units=named,
         groups={
             name: table[name].to_pylist()
@@ -150,13 +158,13 @@ def read_rows(cell: CellRecord, predictions: Path) -> TestRows:
     )
 
 
-def _units(names: Sequence[Any]) -> np.ndarray:
+def _number_units(names: Sequence[Any]) -> np.ndarray:
     codes = unit_codes(names)
     assert codes is not None
     return codes
 
 
-def _labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np.ndarray:
+def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np.ndarray:
     if not multi_label:
         return np.asarray(column.to_numpy(), dtype=np.int64)
     flat = column.combine_chunks().flatten().to_numpy()
@@ -171,7 +179,7 @@ def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head
     """
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
-    labels = _labels(table["label"], cell.multi_label, classes)
+    labels = _read_labels(table["label"], cell.multi_label, classes)
     scores = table["scores"].combine_chunks().flatten().to_numpy()
     if not np.array_equal(labels, np.concatenate([rows.labels] * heads)):
         raise DataError(
@@ -228,10 +236,12 @@ class _Work:
         self.attributes = [
             _Attribute(
                 grouping=grouping,
-                comparisons=comparisons(rows, grouping, self.minimum, seed=seed),
-                counts=None if grouping.classes else label_counts(rows, grouping, rows.recalled),
+                comparisons=make_comparisons(rows, grouping, self.minimum, seed=seed),
+                counts=None
+                if grouping.classes
+                else label_counts(rows, grouping, rows.recalled_labels),
             )
-            for grouping in groupings(
+            for grouping in make_groupings(
                 rows, groups=options.groups, pairs=options.pairs, minimum=self.minimum
             )
         ]
@@ -242,23 +252,23 @@ class _Work:
             2 if rows.multi_label else len(rows.class_names),
         )
 
-    def measure(self, heads: Sequence[Head], reference: Heads) -> _Measured:
+    def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
         """Compares the groups of one cell's heads, and these with the reference's.
 
         fairlearn's part, in Python, runs beside the machine code, which leaves Python to others.
         """
         with ThreadPoolExecutor(1) as pool:
-            rates = [pool.submit(self._parity, item, heads) for item in self.attributes]
-            gaps, lines, groups = self._gaps(heads, reference)
+            rates = [pool.submit(self._measure_parity, item, heads) for item in self.attributes]
+            gaps, lines, groups = self._measure_gaps(heads, reference)
         return _Measured(
-            overall=self._overall(heads),
+            overall=self._measure_overall(heads),
             gaps=gaps,
             parity=[rate.result() for rate in rates],
             lines=lines,
             heads=groups,
         )
 
-    def _gaps(
+    def _measure_gaps(
         self, heads: Sequence[Head], reference: Heads
     ) -> tuple[list[dict[str, Gap]], list[dict[str, Any]], Heads]:
         """Returns `gaps`, `lines` and `heads` of a cell."""
@@ -272,50 +282,54 @@ class _Work:
                 of_metric[item.metric] = no_gap(item)
                 made = list(left_out_rows(item))
                 if item.kept:
-                    measured = measure(item, heads, self.resamples, self.once, self.confidence)
+                    measured = measure_comparison(
+                        item, heads, self.resamples, self.once, self.confidence
+                    )
                     groups[title, item.metric] = measured.heads
                     made = [*group_rows(measured, self.confidence), *made]
-                    if item.possible:
+                    if item.is_possible:
                         other = reference.get((title, item.metric))
                         of_metric[item.metric] = gap_of(measured, other, self.confidence)
                 lines += [{"attribute": title, **line} for line in made]
             gaps.append(of_metric)
         return gaps, lines, groups
 
-    def _overall(self, heads: Sequence[Head]) -> dict[str, float]:
+    def _measure_overall(self, heads: Sequence[Head]) -> dict[str, float]:
         """Computes each metric of all rows, the mean over heads; of labels that have both values.
 
         A recall needs rows with the label alone.
         """
         rows = self.rows
-        layout = Layout.whole(len(rows.labels))
+        layout = Layout.layout_whole(len(rows.labels))
         ranked = [rows.class_names[i] for i in ranked_labels(rows.labels, len(rows.class_names))]
         labels = {
             "auc": ranked,
             "accuracy": list(rows.class_names),
-            "recall": [name for name in rows.recalled if rows.has(name).any()],
+            "recall": [name for name in rows.recalled_labels if rows.rows_with(name).any()],
             "calibration_error": [],
         }
         return {
             metric: float(
-                np.mean([head.drawn(metric, layout, names, self.once)[0] for head in heads])
+                np.mean(
+                    [head.compute_metric(metric, layout, names, self.once)[0] for head in heads]
+                )
             )
             for metric, names in labels.items()
             if metric in heads[0].metrics and (names or metric == "calibration_error")
         }
 
-    def _parity(self, attribute: _Attribute, heads: Sequence[Head]) -> tuple[Parity, ...]:
+    def _measure_parity(self, attribute: _Attribute, heads: Sequence[Head]) -> tuple[Parity, ...]:
         counts = attribute.counts
         if counts is None:
             return ()
         return parity_rows(
             [
-                parity(head, attribute.grouping, counts, self.thresholds, self.minimum)
+                compute_parity(head, attribute.grouping, counts, self.thresholds, self.minimum)
                 for head in heads
             ]
         )
 
-    def describe(
+    def describe_cell(
         self, cell: CellRecord, measured: _Measured, reference: Key | None
     ) -> FairnessCell:
         """Returns a cell's part of the record."""
@@ -335,7 +349,7 @@ class _Work:
             ),
         )
 
-    def record(self, first: CellRecord, cells: Sequence[FairnessCell]) -> FairnessRecord:
+    def make_record(self, first: CellRecord, cells: Sequence[FairnessCell]) -> FairnessRecord:
         """Returns the record of the job.
 
         Args:
@@ -354,12 +368,12 @@ class _Work:
             resamples=self.resamples.count,
             confidence=self.confidence,
             minimum=self.minimum,
-            attributes=tuple(_described(attribute) for attribute in self.attributes),
+            attributes=tuple(_describe_attribute(attribute) for attribute in self.attributes),
             cells=tuple(cells),
         )
 
 
-def _described(attribute: _Attribute) -> Attribute:
+def _describe_attribute(attribute: _Attribute) -> Attribute:
     """Returns an attribute's part of the record."""
     grouping = attribute.grouping
     return Attribute(

@@ -52,7 +52,7 @@ def named_thresholds(values: Sequence[float | dict[str, float]], classes: int) -
     return named
 
 
-def parity(
+def compute_parity(
     head: Head,
     grouping: Grouping,
     counts: Counts,
@@ -73,18 +73,20 @@ def parity(
         metrics: dict[str, _Rate] = {}
         weights: dict[str, np.ndarray] = {}
         labels = []
-        for name, predicted in head.predicted(probability, rate):
-            label = head.rows.recalled.index(name)
-            sums = _sums(head.rows, grouping, name, predicted)[kept]
+        for name, predicted in head.predict_labels(probability, rate):
+            label = head.rows.recalled_labels.index(name)
+            sums = _sum_weights(head.rows, grouping, name, predicted)[kept]
             enough = (counts.positives[kept, label] >= minimum.positives) & (
                 counts.negatives[kept, label] >= minimum.negatives
             )
-            for kind, compute in zip(KINDS, (_selected, _true_rate, _false_rate), strict=True):
+            for kind, compute in zip(
+                KINDS, (_selected_share, _true_rate, _false_rate), strict=True
+            ):
                 metrics[f"{kind} {label}"] = compute
                 weights[f"{kind} {label}"] = sums if kind == "selected" else sums * enough[:, None]
             labels.append((name, label))
         if labels and len(kept) > 1:
-            spread = _spread(metrics, weights)
+            spread = _rate_spread(metrics, weights)
             for name, label in labels:
                 selected, true, false = (spread[f"{kind} {label}"] for kind in KINDS)
                 odds = None if true is None or false is None else max(true, false)
@@ -92,18 +94,20 @@ def parity(
     return made
 
 
-def _sums(rows: TestRows, grouping: Grouping, label: str, predicted: np.ndarray) -> np.ndarray:
+def _sum_weights(
+    rows: TestRows, grouping: Grouping, label: str, predicted: np.ndarray
+) -> np.ndarray:
     """Returns the weight of each group's rows of four kinds, [groups, 4].
 
     Without the label and not predicted to have it, without and predicted, with and not, with it.
     """
     named = grouping.codes >= 0
-    kinds = 4 * grouping.codes[named] + 2 * rows.has(label)[named] + predicted[named]
+    kinds = 4 * grouping.codes[named] + 2 * rows.rows_with(label)[named] + predicted[named]
     sums = np.bincount(kinds, rows.weights[named], minlength=4 * len(grouping.names))
     return sums[: 4 * len(grouping.names)].reshape(-1, 4)
 
 
-def _spread(
+def _rate_spread(
     metrics: Mapping[str, _Rate], weights: Mapping[str, np.ndarray]
 ) -> dict[str, float | None]:
     """Returns the largest rate of a group less the smallest; None where fewer than two have one."""
@@ -123,18 +127,18 @@ def _spread(
     }
 
 
-def _selected(_: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray) -> float:
+def _selected_share(_: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray) -> float:
     """Computes the share of the weight that is predicted; NaN of no weight."""
     total = float(np.sum(sample_weight))
     return float(np.dot(y_pred, sample_weight)) / total if total > 0 else math.nan
 
 
 def _true_rate(y_true: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray) -> float:
-    return _selected(y_true, y_pred, sample_weight * y_true)
+    return _selected_share(y_true, y_pred, sample_weight * y_true)
 
 
 def _false_rate(y_true: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray) -> float:
-    return _selected(y_true, y_pred, sample_weight * (1 - y_true))
+    return _selected_share(y_true, y_pred, sample_weight * (1 - y_true))
 
 
 def parity_rows(
@@ -143,18 +147,21 @@ def parity_rows(
     """Returns the mean over heads for each threshold and label, then "mean" and "worst" of labels.
 
     Args:
-      heads: one result of `parity` each, all of the same thresholds and labels.
+      heads: one result of `compute_parity` each, all of the same thresholds and labels.
     """
     made = []
     for threshold in dict.fromkeys(threshold for threshold, _ in heads[0]):
         labels = [label for at, label in heads[0] if at == threshold]
         columns = np.array(
-            [[_mean([head[threshold, label][i] for head in heads]) for i in range(3)]
+            [[_mean_or_nan([head[threshold, label][i] for head in heads]) for i in range(3)]
              for label in labels]
         )  # fmt: skip
         rows = list(zip(labels, columns, strict=True))
         if len(labels) > 1:
-            rows += [("mean", _over(columns, np.nanmean)), ("worst", _over(columns, np.nanmax))]
+            rows += [
+                ("mean", _compute_over_labels(columns, np.nanmean)),
+                ("worst", _compute_over_labels(columns, np.nanmax)),
+            ]
         for label, values in rows:
             given = (None if np.isnan(value) else float(value) for value in values)
             rates = dict(zip(DIFFERENCES, given, strict=True))
@@ -162,11 +169,11 @@ def parity_rows(
     return tuple(made)
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def _mean_or_nan(values: Sequence[float | None]) -> float:
     return float("nan") if None in values else float(np.mean(np.array(values, dtype=np.float64)))
 
 
-def _over(columns: np.ndarray, compute: Any) -> np.ndarray:
+def _compute_over_labels(columns: np.ndarray, compute: Any) -> np.ndarray:
     """Computes a statistic over the labels of each difference; NaN where no label has it."""
     return np.array(
         [compute(column) if np.isfinite(column).any() else np.nan for column in columns.T]

@@ -28,7 +28,7 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.unit_weights import Units
-from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 from dpprobe.study.study import Study
@@ -153,8 +153,8 @@ def few_shot(
     probe = _Probe(task, stores, resolve_device(device))
     results, records = [], []
     for count in task.shots:
-        draws = probe.draws(count)
-        summary = probe.summary(draws)
+        draws = probe.run_draws(count)
+        summary = probe.summarise_draws(draws)
         if shown not in summary:
             raise DataError(
                 f"{test}: no {shown} to show: no label that some test rows have and others have "
@@ -167,7 +167,7 @@ def few_shot(
             | {"train_rows": [tested["train_rows"] for tested in draws]}
             | {"train_units": [tested["train_units"] for tested in draws], "summary": summary}
         )
-        records += [_row(task, shots, index, tested) for index, tested in enumerate(draws)]
+        records += [_make_row(task, shots, index, tested) for index, tested in enumerate(draws)]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
     write_json(
         output,
@@ -183,7 +183,9 @@ def few_shot(
     )  # fmt: skip
 
 
-def _row(task: Task, shots: int | None, index: int, tested: Mapping[str, Any]) -> dict[str, Any]:
+def _make_row(
+    task: Task, shots: int | None, index: int, tested: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "dataset": task.dataset,
         "backbone": task.backbone,
@@ -196,7 +198,9 @@ def _row(task: Task, shots: int | None, index: int, tested: Mapping[str, Any]) -
     }
 
 
-def draw(labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None) -> np.ndarray:
+def draw_shots(
+    labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None
+) -> np.ndarray:
     """Draws sorted rows: `count` of each label, or all of a label that has fewer.
 
     Args:
@@ -205,7 +209,7 @@ def draw(labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = N
       units: int64 [n], whose each row is. Then `count` units are drawn of each label, all that
         have it with the same chance, and of each unit one of its rows with the label.
     """
-    generator = stream(seed, "few_shot")
+    generator = open_stream(seed, "few_shot")
     groups = (
         [np.flatnonzero(column) for column in (*labels.T, ~labels.any(axis=1))]
         if labels.ndim == 2
@@ -230,7 +234,7 @@ class _Probe:
     def __init__(self, task: Task, stores: tuple[FeatureStore, FeatureStore], device: str) -> None:
         self._task, self._device = task, device
         self._train, self._test = stores
-        self._train_labels, self._test_labels = map(_labels, stores)
+        self._train_labels, self._test_labels = map(_read_labels, stores)
         self._options = nonprivate.Options()
         self._link: metrics.Link = self._options.link_on(self._train.multi_label)
         self._train_rows, self._test_rows = map(self._in_memory, stores)
@@ -254,16 +258,16 @@ class _Probe:
             return None
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
 
-    def draws(self, count: Shots) -> list[dict[str, Any]]:
+    def run_draws(self, count: Shots) -> list[dict[str, Any]]:
         """Returns each draw's metrics, rows and penalty. The whole split is drawn once."""
         records: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
-            rows = self._chosen(count, seed)
+            rows = self._choose_rows(count, seed)
             with torch.inference_mode():
-                weights, penalty = self._fit(self._training_set(rows), count)
-                scores = self._scores(weights)
+                weights, penalty = self._fit_probe(self._training_set(rows), count)
+                scores = self._score_test_rows(weights)
             self._first = scores if not records else self._first
-            tested = metrics.evaluate(
+            tested = metrics.evaluate_scores(
                 scores,
                 self._test_labels,
                 link=self._link,
@@ -275,23 +279,23 @@ class _Probe:
             records.append(tested | counted | {"penalty": penalty})
         return records
 
-    def summary(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def summarise_draws(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Computes means and intervals of what `draws` returned last."""
         assert self._first is not None
-        return uncertainty.summarise(
+        return uncertainty.summarise_records(
             draws,
-            correct=metrics.hits(self._first, self._test_labels, link=self._link),
+            correct=metrics.right_predictions(self._first, self._test_labels, link=self._link),
             labels=self._test_labels,
             scores=self._first,
             units=self._test_units,
             seed=self._task.study_seed,
         )
 
-    def _chosen(self, count: Shots, seed: int) -> np.ndarray:
+    def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
         """Returns a draw's rows by class: every third row, a fold, then holds all classes."""
         if count == "full":
             return np.arange(self._train.rows)
-        rows = draw(self._train_labels, count, seed, self._train_units)
+        rows = draw_shots(self._train_labels, count, seed, self._train_units)
         if self._train_labels.ndim == 2:
             return rows
         return np.asarray(rows[np.argsort(self._train_labels[rows], kind="stable")])
@@ -303,7 +307,7 @@ class _Probe:
         elif len(rows) < self._train.rows:
             order = np.argsort(rows)
             drawn = np.empty((len(rows), self._train.dimension), dtype=np.float32)
-            drawn[order] = self._train.select(rows[order])
+            drawn[order] = self._train.read_rows(rows[order])
             features = torch.from_numpy(drawn).to(self._device)
         return TrainingSet(
             features,
@@ -317,22 +321,24 @@ class _Probe:
         """Returns the units of rows that are trained on; None where each row is one."""
         if self._train_units is None:
             return None
-        return Units.of([str(unit) for unit in self._train_units[rows]])
+        return Units.number_units([str(unit) for unit in self._train_units[rows]])
 
-    def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
+    def _fit_probe(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
         """Returns weights [K, d + 1] on the features themselves, and their penalty."""
         rows = Rows(data, Transform(NoNormalisation()))
         objective = Objective(rows, one_scale=count != "full")
         few = count != "full" and count < FEWEST_TO_CHOOSE
         penalty = FEW_PENALTY if few else nonprivate.choose_penalty(objective, self._options)
-        start = objective.zeros()
-        solution = nonprivate.solve(objective, objective.everyone, penalty, start, self._options)
+        start = objective.zero_parameters()
+        solution = nonprivate.find_minimum(
+            objective, objective.everyone, penalty, start, self._options
+        )
         return objective.raw_weights(solution), penalty
 
-    def _scores(self, weights: np.ndarray) -> np.ndarray:
+    def _score_test_rows(self, weights: np.ndarray) -> np.ndarray:
         """Computes scores [m, K] of all test rows."""
         head = torch.from_numpy(weights.astype(np.float32)).to(self._device)
-        blocks: Iterable[tuple[int, np.ndarray]] = self._test.blocks(BLOCK_ROWS)
+        blocks: Iterable[tuple[int, np.ndarray]] = self._test.read_blocks(BLOCK_ROWS)
         if self._test_rows is not None:
             blocks = [(0, self._test_rows)]
         return np.concatenate(
@@ -349,5 +355,5 @@ class _Probe:
         return store.read() if fits else None
 
 
-def _labels(store: FeatureStore) -> np.ndarray:
+def _read_labels(store: FeatureStore) -> np.ndarray:
     return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)

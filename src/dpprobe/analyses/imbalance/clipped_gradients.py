@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.heads.fitted import Heads
-from dpprobe.heads.scoring import products
+from dpprobe.heads.scoring import compute_scores
 
 _BLOCK_ROWS = 2048
 
@@ -61,9 +61,9 @@ def class_gradients(
     clipped, length = np.zeros(seeds), np.zeros(seeds)
     with torch.inference_mode():
         for seed in range(seeds):
-            for rows in _blocks(features):
+            for rows in _read_blocks(features):
                 normal = heads.transforms[seed](rows)
-                logits = products(weights[seed : seed + 1], normal)[0].double()
+                logits = compute_scores(weights[seed : seed + 1], normal)[0].double()
                 residuals = logits.sigmoid() if sigmoid else logits.softmax(dim=1)
                 residuals[:, label] -= 1
                 extended = torch.cat([normal.double(), torch.ones(len(normal), 1).double()], dim=1)
@@ -84,6 +84,6 @@ def class_gradients(
         )
 
 
-def _blocks(features: npt.NDArray[np.float32]) -> Iterator[torch.Tensor]:
+def _read_blocks(features: npt.NDArray[np.float32]) -> Iterator[torch.Tensor]:
     for start in range(0, len(features), _BLOCK_ROWS):
         yield torch.from_numpy(features[start : start + _BLOCK_ROWS])

@@ -26,12 +26,14 @@ def imbalance_path(folder: Path | str, dataset: str, backbone: str, suffix: str)
     return Path(folder, dataset, f"{backbone}{suffix}")
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     """Writes None where there is no number."""
     return None if value is None or math.isnan(value) else float(value)
 
 
-OptionalNumber = Annotated[float | None, BeforeValidator(_finite), PlainSerializer(_finite)]
+OptionalNumber = Annotated[
+    float | None, BeforeValidator(_finite_or_none), PlainSerializer(_finite_or_none)
+]
 
 
 class Estimate(Part):
@@ -183,7 +185,7 @@ class Law(Part):
     reason: str
 
     @property
-    def extrapolated(self) -> bool:
+    def is_extrapolated(self) -> bool:
         """True if `half` lies outside the cells that the curve went through."""
         if self.half is None or self.class_rows is None or self.epsilons is None:
             return False

@@ -27,7 +27,12 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     TrainingSet,
     imbalance_path,
 )
-from dpprobe.analyses.imbalance.rare_classes import break_down, estimate, fit_law, least_reference
+from dpprobe.analyses.imbalance.rare_classes import (
+    break_down,
+    estimate_share,
+    fit_law,
+    least_reference,
+)
 from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
@@ -47,7 +52,7 @@ from dpprobe.results.cell_record import (
     CellRecord,
     read_cell,
 )
-from dpprobe.results.cell_results import difference
+from dpprobe.results.cell_results import compare_means
 from dpprobe.results.metrics import Link
 from dpprobe.results.unit_counts import row_weights
 
@@ -129,7 +134,7 @@ def imbalance_job(
     sets = {name: _training_set(name, path, info.class_names) for name, path in
             sources.infos.items()}  # fmt: skip
     tested = _test_all(sources, sets, classes, label=f"rare classes of {dataset}, {backbone}")
-    cells = [each for key in tested for each in _cells(key, tested, sets, info.class_names)]
+    cells = [each for key in tested for each in _list_cells(key, tested, sets, info.class_names)]
     methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
     record = ImbalanceRecord(
         dataset=dataset,
@@ -167,10 +172,10 @@ def _test_all(
             for cell in sources.names:
                 if cell.dataset == name:
                     folder = cell.folder(sources.cells)
-                    tested[name, cell.method, cell.epsilon] = _test(
+                    tested[name, cell.method, cell.epsilon] = _test_cell(
                         folder, looked_at, training_rows
                     )
-                    progress.advance(1)
+                    progress.advance_by(1)
     return tested
 
 
@@ -190,7 +195,7 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
     )
 
 
-def _test(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) -> Tested:
+def _test_cell(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) -> Tested:
     """Reads a cell and its predictions, and measures what it makes of some classes."""
     from sklearn.metrics import roc_auc_score
 
@@ -209,7 +214,7 @@ def _test(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) ->
     for name in classes:
         k = class_names.index(name)
         positive = labels == k
-        recall[k] = np.array([_number(s["per_class_recall"][k]) for s in record.seeds])
+        recall[k] = np.array([_number_or_nan(s["per_class_recall"][k]) for s in record.seeds])
         never[k] = ~(scores.argmax(axis=2) == k).any(axis=1)
         sides = len(np.unique(units[positive])), len(np.unique(units[~positive]))
         counted[k] = sides[0], min(sides)
@@ -225,11 +230,11 @@ def _test(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) ->
         auc=auc,
         never=never,
         counted=counted,
-        gradients=_gradients(record, folder, training_rows),
+        gradients=_measure_gradients(record, folder, training_rows),
     )
 
 
-def _number(value: float | None) -> float:
+def _number_or_nan(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
@@ -258,7 +263,7 @@ def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str,
         named = {f"gradient_{name}": values for name, values in vars(gradients).items()}
         columns[k] = columns.get(k, {}) | named
     for k, metrics in columns.items():
-        place = _of(tested.record.cell, training_set, k)
+        place = _describe_class(tested.record.cell, training_set, k)
         place["class"] = tested.record.class_names[k]
         for metric, values in metrics.items():
             for index, value in enumerate(values):
@@ -266,7 +271,7 @@ def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str,
                 yield {**place, "seed_index": index, "metric": metric, "value": number}
 
 
-def _of(cell: CellName, training_set: TrainingSet, k: int) -> dict[str, Any]:
+def _describe_class(cell: CellName, training_set: TrainingSet, k: int) -> dict[str, Any]:
     return {
         "training_set": training_set.name,
         "rare_class": training_set.class_name or "",
@@ -294,18 +299,18 @@ class _TrainingRows:
             size = min(GRADIENT_ROWS, len(mine))
             chosen.append(generator.choice(mine, size=size, replace=False))
         places = np.sort(np.concatenate(chosen))
-        features, labels = store.select(places), store.labels[places]
+        features, labels = store.read_rows(places), store.labels[places]
         return {k: features[labels == k] for k in range(store.num_classes)}
 
 
-def _gradients(
+def _measure_gradients(
     record: CellRecord, folder: Path, training_rows: _TrainingRows
 ) -> dict[int, ClassGradients]:
     """Returns what clipping does to each class's gradients; nothing for heads that have none.
 
     At epsilon inf nothing is clipped, and the numbers say what clipping would do.
     """
-    options = method_options(record.options).trained
+    options = method_options(record.options).trained_options
     # a network's gradients are not those of its head
     if not isinstance(options, GradientOptions) or options.tunes_network:
         return {}
@@ -332,7 +337,7 @@ def read_heads(folder: Path, options: GradientOptions) -> Heads:
     return Heads(weights=weights, seeds=seeds, transforms=tuple(transforms), steps=0)
 
 
-def _cells(
+def _list_cells(
     key: tuple[str, str, str],
     tested: Mapping[tuple[str, str, str], Tested],
     sets: Mapping[str, TrainingSet],
@@ -340,7 +345,7 @@ def _cells(
 ) -> Iterator[RareCell]:
     """Yields a cell's results, one for each looked-at class that has test rows."""
     mine, training_set = tested[key], sets[key[0]]
-    reference = _reference(key, tested)
+    reference = _find_reference(key, tested)
     for k, recall in mine.recall.items():
         if np.isnan(recall).any():
             logger.warning("%s: no test row of class %s: left out", key[0], class_names[k])
@@ -357,43 +362,46 @@ def _cells(
             epsilon=key[2],
             private=mine.record.guaranteed,
             seeds=len(recall),
-            recall=estimate(recall.tolist(), mine.counted[k][0]),
-            auc=None if auc is None else estimate(auc.tolist(), mine.counted[k][1]),
+            recall=estimate_share(recall.tolist(), mine.counted[k][0]),
+            auc=None if auc is None else estimate_share(auc.tolist(), mine.counted[k][1]),
             never_predicted=int(mine.never[k].sum()),
             macro_accuracy=float(np.mean([s["macro_accuracy"] for s in mine.record.seeds])),
             reference=reference[1:] if reference else None,
             reference_recall=None if base is None else float(base.mean()),
             reference_learnt=base is not None
             and float(base.mean()) > least_reference(len(class_names)),
-            **_drop(recall, base),
-            clipping=_clipping(mine.gradients, k),
+            **_recall_drop(recall, base),
+            clipping=_average_clipping(mine.gradients, k),
         )
 
 
-def _drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float | None]:
+def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float | None]:
     """Returns by how much a recall [seeds] is below the reference's, with its interval."""
     if base is None:
         return {"drop": None, "drop_low": None, "drop_high": None}
-    gap, half = difference(recall.tolist(), base.tolist())
+    gap, half = compare_means(recall.tolist(), base.tolist())
     ends = (None, None) if half is None else (gap - half, gap + half)
     return {"drop": gap, "drop_low": ends[0], "drop_high": ends[1]}
 
 
-def _clipping(gradients: Mapping[int, ClassGradients], k: int) -> Clipping | None:
+def _average_clipping(gradients: Mapping[int, ClassGradients], k: int) -> Clipping | None:
     """Returns means over seeds for one class, and for the others."""
     if not gradients:
         return None
 
-    def mean(name: str, classes: Sequence[int]) -> float:
+    def average_over(name: str, classes: Sequence[int]) -> float:
         return float(np.mean([getattr(gradients[each], name) for each in classes]))
 
     others = [each for each in gradients if each != k]
     return Clipping(
-        **{name: (mean(name, [k]), mean(name, others)) for name in Clipping.model_fields}
+        **{
+            name: (average_over(name, [k]), average_over(name, others))
+            for name in Clipping.model_fields
+        }
     )
 
 
-def _reference(
+def _find_reference(
     key: tuple[str, str, str], tested: Mapping[tuple[str, str, str], Tested]
 ) -> tuple[str, str, str] | None:
     """Returns the cell without privacy on the same rows: the ceiling, else the method itself."""

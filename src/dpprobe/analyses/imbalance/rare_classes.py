@@ -19,7 +19,7 @@ from scipy.special import expit, logit
 from dpprobe.analyses.imbalance.imbalance_record import BreakDown, Estimate, Law, Ranged, RareCell
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.intervals import wilson
+from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.metrics import SAME
 
 # A reference with less recall has not learnt the class either: its half says nothing.
@@ -33,7 +33,7 @@ _STEEPEST = 20.0  # exponents beyond are a step, which has no slope to estimate
 Array = np.ndarray
 
 
-def estimate(values: Sequence[float], counted: float) -> Estimate:
+def estimate_share(values: Sequence[float], counted: float) -> Estimate:
     """Returns the mean over seeds of a share, with an interval over seeds and test rows.
 
     Args:
@@ -44,7 +44,7 @@ def estimate(values: Sequence[float], counted: float) -> Estimate:
 
     array = np.asarray(values, dtype=np.float64)
     mean = float(array.mean())
-    low, high = wilson(mean, counted)
+    low, high = wilson_interval(mean, counted)
     if len(array) == 1:
         return Estimate(mean=mean, std=None, low=low, high=high)
     std = 0.0 if np.ptp(array) <= SAME else float(array.std(ddof=1))
@@ -66,16 +66,16 @@ def least_reference(classes: int) -> float:
     return max(_LEAST_REFERENCE, 2 / classes)
 
 
-def _promised(cells: Sequence[RareCell]) -> list[RareCell]:
+def _keep_promised(cells: Sequence[RareCell]) -> list[RareCell]:
     """Returns the cells with a finite epsilon and a reference that has learnt the class."""
     return [cell for cell in cells if cell.private and cell.reference_learnt]
 
 
-def _product(cell: RareCell) -> float:
+def _rows_times_epsilon(cell: RareCell) -> float:
     return cell.class_rows * epsilon_value(cell.epsilon)
 
 
-def retained(cell: RareCell) -> float:
+def retained_recall(cell: RareCell) -> float:
     """Returns rho, the recall over the reference's, at most 1."""
     assert cell.reference_recall
     return min(cell.recall.mean / cell.reference_recall, 1.0)
@@ -89,9 +89,9 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
         are passed over.
     """
     mine = [c for c in cells if c.private and (c.class_name, c.method) == (class_name, method)]
-    compared = sorted(_promised(mine), key=_product)
-    held = [retained(cell) >= 0.5 for cell in compared]
-    products = [_product(cell) for cell in compared]
+    compared = sorted(_keep_promised(mine), key=_rows_times_epsilon)
+    held = [retained_recall(cell) >= 0.5 for cell in compared]
+    products = [_rows_times_epsilon(cell) for cell in compared]
     reached = next((p for p, good in zip(products, held, strict=True) if good), None)
     failed = max((p for p, good in zip(products, held, strict=True) if not good), default=0.0)
     lasting = next((product for product in products if product > failed), None)
@@ -139,32 +139,32 @@ def fit_law(
         with all else that sets the backbones apart.
       seed: of the draws.
     """
-    mine = _promised([cell for cell in cells if cell.method == method])
-    rho = np.array([retained(cell) for cell in mine])
+    mine = _keep_promised([cell for cell in cells if cell.method == method])
+    rho = np.array([retained_recall(cell) for cell in mine])
     between = int(np.sum((rho >= 0.1) & (rho <= 0.9)))
     classes = sorted({cell.class_name for cell in mine})
     groups = [(cell.training_set, cell.class_name) for cell in mine]
-    columns = _covariates(mine, dimension)
+    columns = _make_covariates(mine, dimension)
     facts = {
         "method": method,
         "points": len(mine),
         "between": between,
         "sets": len(set(groups)),
-        "class_rows": _ends([cell.class_rows for cell in mine]),
-        "epsilons": _ends([epsilon_value(cell.epsilon) for cell in mine]),
+        "class_rows": _range_ends([cell.class_rows for cell in mine]),
+        "epsilons": _range_ends([epsilon_value(cell.epsilon) for cell in mine]),
     }
     if reason := _no_law(columns, between, len(set(groups))):
-        return _lawless(facts, reason)
+        return _make_lawless(facts, reason)
     which = np.array([classes.index(cell.class_name) for cell in mine])
     design = np.column_stack([np.eye(len(classes))[which], *columns])
-    fitted = _curve(design, rho)
-    draws = _redrawn(design, rho, groups, len(classes), seed)
+    fitted = _fit_curve(design, rho)
+    draws = _refit_redrawn(design, rho, groups, len(classes), seed)
     if np.abs(fitted[len(classes) :]).max() > _STEEPEST or len(draws) < RESAMPLES / 2:
-        return _lawless(facts, "recall jumps from none to all: a step has no slope")
+        return _make_lawless(facts, "recall jumps from none to all: a step has no slope")
     residuals = rho - expit(design @ fitted)
     return Law(
         **facts,
-        **_numbers(fitted, draws, len(classes), with_dimension=dimension is not None),
+        **_describe_curve(fitted, draws, len(classes), with_dimension=dimension is not None),
         intercepts=dict(zip(classes, map(float, fitted), strict=False)),
         resamples=len(draws),
         r_squared=1 - float(residuals.var() / rho.var()),
@@ -173,11 +173,11 @@ def fit_law(
     )
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float] | None:
+def _range_ends(values: Sequence[float]) -> tuple[float, float] | None:
     return (min(values), max(values)) if values else None
 
 
-def _covariates(
+def _make_covariates(
     cells: Sequence[RareCell], dimension: Callable[[RareCell], int] | None
 ) -> list[Array]:
     """Returns the logarithms of n_c, epsilon and, where it is given, the dimension."""
@@ -190,7 +190,7 @@ def _covariates(
     return [np.log(column.astype(np.float64)) for column in columns]
 
 
-def _lawless(facts: Mapping[str, Any], reason: str) -> Law:
+def _make_lawless(facts: Mapping[str, Any], reason: str) -> Law:
     """Returns a law without a curve, and why there is none."""
     numbers = ("n_c_exponent", "epsilon_exponent", "dimension_exponent", "ratio", "half")
     nothing = dict.fromkeys((*numbers, "r_squared", "error"))
@@ -211,7 +211,7 @@ def _no_law(columns: Sequence[Array], between: int, sets: int) -> str:
     return ""
 
 
-def _curve(design: Array, rho: Array) -> Array:
+def _fit_curve(design: Array, rho: Array) -> Array:
     """Returns the coefficients of the least squares fit of rho by expit(design @ coefficients).
 
     Args:
@@ -231,7 +231,7 @@ def _curve(design: Array, rho: Array) -> Array:
     return np.asarray(least_squares(residuals, start, slopes, method="trf", max_nfev=200).x)
 
 
-def _redrawn(
+def _refit_redrawn(
     design: Array, rho: Array, groups: Sequence[tuple[str, str]], classes: int, seed: int
 ) -> list[Array]:
     """Returns the coefficients of fits to each class's training sets, drawn again.
@@ -249,31 +249,31 @@ def _redrawn(
         chosen = np.array([row for each in drawn for row in each])
         varies = np.ptp(design[chosen][:, classes:], axis=0) > 0
         if varies.all() and np.ptp(rho[chosen]) > 0:
-            fit = _curve(design[chosen], rho[chosen])
+            fit = _fit_curve(design[chosen], rho[chosen])
             if np.abs(fit[classes:]).max() <= _STEEPEST:
                 fits.append(fit)
     return fits
 
 
-def _numbers(
+def _describe_curve(
     fitted: Array, draws: Sequence[Array], classes: int, *, with_dimension: bool
 ) -> dict[str, Ranged | None]:
     """Returns the exponents, their ratio and the half point, each with its interval."""
 
-    def ranged(value: Callable[[Array], float]) -> Ranged:
+    def make_ranged(value: Callable[[Array], float]) -> Ranged:
         drawn = np.array([value(each) for each in draws])
         low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
         return Ranged(value=value(fitted), low=float(low), high=float(high))
 
-    def half(each: Array) -> float:
+    def half_point(each: Array) -> float:
         return math.exp(min(-float(each[:classes].mean()) / each[classes], 700.0))
 
     return {
-        "n_c_exponent": ranged(lambda each: float(each[classes])),
-        "epsilon_exponent": ranged(lambda each: float(each[classes + 1])),
-        "dimension_exponent": ranged(lambda each: float(each[-1])) if with_dimension else None,
-        "ratio": ranged(lambda each: float(each[classes + 1] / each[classes])),
-        "half": None if with_dimension else ranged(half),
+        "n_c_exponent": make_ranged(lambda each: float(each[classes])),
+        "epsilon_exponent": make_ranged(lambda each: float(each[classes + 1])),
+        "dimension_exponent": make_ranged(lambda each: float(each[-1])) if with_dimension else None,
+        "ratio": make_ranged(lambda each: float(each[classes + 1] / each[classes])),
+        "half": None if with_dimension else make_ranged(half_point),
     }
 
 

@@ -108,7 +108,7 @@ def _gap_places(study: Study) -> list[Place]:
     points = len(datasets) * len(study.backbones)
     if options is None or not options.memorisation or points < 2:
         return []
-    cells = study.cells(*datasets)
+    cells = study.list_cells(*datasets)
     promised = any(
         cell.epsilon != INFINITE and study.methods[cell.method].private for cell in cells
     )

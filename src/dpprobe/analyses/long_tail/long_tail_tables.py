@@ -66,7 +66,7 @@ def write_long_tail_tables(
     made = list_tables(read_long_tails(records), read_grid(summaries))
     for name, comma_separated, page in zip(LONG_TAIL_TABLES, csv, markdown, strict=True):
         write_text(comma_separated, tables.comma_separated(made[name]))
-        write_text(page, tables.markdown(made[name]))
+        write_text(page, tables.write_markdown(made[name]))
 
 
 def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> dict[str, Table]:
@@ -104,16 +104,16 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
                 make_row(
                     record.dataset,
                     record.backbone,
-                    _count(item.clusters),
-                    _count(measured.sub_classes),
-                    _index(measured),
-                    _index(plain),
-                    *(_percent(measured.few[few]) for few in FEW),
-                    _percent(plain.few[FEW[-1]]),
-                    _number(measured.effective),
-                    _number(plain.effective),
-                    _number(math.log(record.units), digits=2),
-                    _number(item.m_ln_n, digits=0),
+                    _count_cell(item.clusters),
+                    _count_cell(measured.sub_classes),
+                    _index_cell(measured),
+                    _index_cell(plain),
+                    *(_percent_cell(measured.few[few]) for few in FEW),
+                    _percent_cell(plain.few[FEW[-1]]),
+                    _number_cell(measured.effective),
+                    _number_cell(plain.effective),
+                    _number_cell(math.log(record.units), digits=2),
+                    _number_cell(item.m_ln_n, digits=0),
                 )
             )
     titles = [
@@ -131,7 +131,10 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
     return Table(
         name="long_tail",
         title="Sub-classes of each class, not private",
-        columns=(*_names(), *(Column(title=title, interval="index" in title) for title in titles)),
+        columns=(
+            *_name_columns(),
+            *(Column(title=title, interval="index" in title) for title in titles),
+        ),
         rows=rows,
         notes=[
             f"{NOT_PRIVATE} Tail index: the r-th most frequent sub-class of a class has a share in "
@@ -158,10 +161,10 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
         rows.append(
             make_row(
                 *place,
-                *_memorised(record),
-                _number(record.finest.m_ln_n, digits=0),
+                *_memorisation_cells(record),
+                _number_cell(record.finest.m_ln_n, digits=0),
                 near[0] if near else BLANK,
-                *(BLANK if value is None else _number(value) for value in points),
+                *(BLANK if value is None else _number_cell(value) for value in points),
             )
         )
     titles = ["memorised %", "by chance %", "accuracy lost", "rows scored", "M ln N"]
@@ -170,7 +173,10 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
     return Table(
         name="long_tail_gap",
         title="Memorised rows and the price of privacy, not private",
-        columns=(*_names(), *(Column(title=each, interval=each in intervals) for each in titles)),
+        columns=(
+            *_name_columns(),
+            *(Column(title=each, interval=each in intervals) for each in titles),
+        ),
         rows=rows,
         notes=[
             f"{NOT_PRIVATE} Memorised: training rows that a ridge head is right about more often "
@@ -190,7 +196,7 @@ MEASURES: Mapping[str, Callable[[LongTailRecord], float | None]] = {
 }
 
 
-def correlations(
+def correlate_measures(
     records: Sequence[LongTailRecord], gaps: Iterable[Gap]
 ) -> dict[tuple[str, str], RankCorrelation]:
     """Correlates each measure of a long tail with the gap, over (dataset, backbone).
@@ -219,11 +225,11 @@ def correlations(
 def correlation_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
     """Makes the table of correlations: a row a measure and epsilon."""
     rows = []
-    for (measure, epsilon), result in correlations(records, gaps).items():
+    for (measure, epsilon), result in correlate_measures(records, gaps).items():
         cell = BLANK
         if result.value is not None:
-            cell = _interval(result.value, result.low, result.high)
-        rows.append(make_row(measure, epsilon, _count(result.points), cell))
+            cell = _interval_cell(result.value, result.low, result.high)
+        rows.append(make_row(measure, epsilon, _count_cell(result.points), cell))
     return Table(
         name="long_tail_correlation",
         title="Long tails against the price of privacy, not private",
@@ -244,11 +250,11 @@ def correlation_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) ->
     )
 
 
-def _names() -> tuple[Column, Column]:
+def _name_columns() -> tuple[Column, Column]:
     return Column(title="dataset", align="left"), Column(title="backbone", align="left")
 
 
-def _memorised(record: LongTailRecord) -> list[TableCell]:
+def _memorisation_cells(record: LongTailRecord) -> list[TableCell]:
     """Makes the cells of a record's memorisation; blank where there is none."""
     scores = record.memorisation
     if scores is None:
@@ -256,32 +262,32 @@ def _memorised(record: LongTailRecord) -> list[TableCell]:
     lost = scores.removal
     return [
         mean_cell(scores.share, scores.low, scores.high, digits=2),
-        _percent(scores.chance, digits=2),
+        _percent_cell(scores.chance, digits=2),
         mean_cell(lost.lost, lost.low, lost.high, digits=2) if lost else BLANK,
-        _count(scores.rows),
+        _count_cell(scores.rows),
     ]
 
 
-def _index(frequencies: Frequencies) -> TableCell:
+def _index_cell(frequencies: Frequencies) -> TableCell:
     index = frequencies.index
     if index is None:
         return BLANK
     if index.high is None:
         return TableCell(text=f"{index.value:.2f} (above {index.low:.2f})", value=index.value)
-    return _interval(index.value, index.low, index.high)
+    return _interval_cell(index.value, index.low, index.high)
 
 
-def _interval(value: float, low: float | None, high: float | None) -> TableCell:
+def _interval_cell(value: float, low: float | None, high: float | None) -> TableCell:
     return mean_cell(value, low, high, scale=1, digits=2)
 
 
-def _count(value: int) -> TableCell:
+def _count_cell(value: int) -> TableCell:
     return TableCell(text=f"{value:,}", value=value)
 
 
-def _number(value: float, *, digits: int = 1) -> TableCell:
+def _number_cell(value: float, *, digits: int = 1) -> TableCell:
     return TableCell(text=f"{value:,.{digits}f}", value=value)
 
 
-def _percent(share: float, *, digits: int = 1) -> TableCell:
+def _percent_cell(share: float, *, digits: int = 1) -> TableCell:
     return TableCell(text=f"{100 * share:.{digits}f}", value=100 * share)

@@ -38,9 +38,9 @@ from dpprobe.analyses.long_tail.sub_classes import Index, Sizes
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.privacy.randomness import cell_seed, derived_seed, stream
+from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream
 from dpprobe.progress import Progress
-from dpprobe.results.intervals import wilson
+from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.unit_counts import unit_codes
 
 logger = logging.getLogger("dpprobe")
@@ -92,12 +92,14 @@ def long_tail_job(
         parts = measure_sub_classes(rows.features, rows.labels, options.clusters, seed=seed)
         scores, table, notes = None, ROWS.empty_table(), []
         if options.memorisation:
-            scored = rows.drawn(options.memorisation.rows, derived_seed(seed, "scored units"))
+            scored = rows.draw_units(options.memorisation.rows, derived_seed(seed, "scored units"))
             if scored.count < FEWEST_UNITS:
                 notes.append(f"no memorisation: {scored.count} units; {FEWEST_UNITS} are needed")
             else:
-                scores, table = memorised(scored, FeatureStore(test), options.memorisation, seed)
-    total = int(_units(store).max()) + 1
+                scores, table = measure_memorisation(
+                    scored, FeatureStore(test), options.memorisation, seed
+                )
+    total = int(_number_units(store).max()) + 1
     for item in parts["sub_classes"]:
         item["m_ln_n"] = item["measured"]["effective"] * math.log(total)
     record = LongTailRecord.model_validate(
@@ -139,9 +141,9 @@ class Rows:
         """The number of units."""
         return len(np.unique(self.units))
 
-    def drawn(self, most: int, seed: int) -> Rows:
+    def draw_units(self, most: int, seed: int) -> Rows:
         """Returns at most `most` of the rows, of whole units in random order; at least one unit."""
-        chosen = _drawn(self.units, most, seed)
+        chosen = _draw_positions(self.units, most, seed)
         ids = [self.ids[row] for row in chosen]
         return Rows(self.features[chosen], self.labels[chosen], self.units[chosen], ids)
 
@@ -157,16 +159,18 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
             f"{store.path}: rows have several labels, and a long tail is of one; remove the "
             "dataset from long_tail"
         )
-    units = _units(store)
-    chosen = _drawn(units, most, derived_seed(seed, "clustered units"))
-    features = _finite(store, store.select(chosen))
+    units = _number_units(store)
+    chosen = _draw_positions(units, most, derived_seed(seed, "clustered units"))
+    features = _require_finite(store, store.read_rows(chosen))
     ids = store.ids
     return Rows(
         features, np.asarray(store.labels)[chosen], units[chosen], [ids[row] for row in chosen]
     )
 
 
-def _finite(store: FeatureStore, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _require_finite(
+    store: FeatureStore, features: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
     """Returns features of a store, which must be finite."""
     if bad := int((~np.isfinite(features).all(axis=1)).sum()):
         raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
@@ -190,28 +194,28 @@ def measure_sub_classes(
     with Progress(steps, label="sub-classes", unit="clusterings") as progress:
         for one in classes:
             class_seed = derived_seed(seed, f"class {one}")
-            placed = sub_classes.coordinates(features[labels == one], seed=class_seed)
+            placed = sub_classes.compute_coordinates(features[labels == one], seed=class_seed)
             kept, total = kept + placed.kept, total + placed.total
-            plain = sub_classes.reference(placed.rows, seed=class_seed)
+            plain = sub_classes.draw_reference(placed.rows, seed=class_seed)
             for number in clusters:
                 for is_reference, points in ((False, placed.rows), (True, plain)):
                     counted = sub_classes.cluster_sizes(points, number, seed=class_seed)
                     sizes.setdefault((number, is_reference), []).append(counted)
-                progress.advance(1)
+                progress.advance_by(1)
     return {
         "variance_kept": kept / total if total else 1.0,
         "sub_classes": [
             {
                 "clusters": number,
-                "measured": _frequencies(sizes[number, False], seed),
-                "reference": _frequencies(sizes[number, True], seed),
+                "measured": _measure_frequencies(sizes[number, False], seed),
+                "reference": _measure_frequencies(sizes[number, True], seed),
             }
             for number in clusters
         ],
     }
 
 
-def _frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
+def _measure_frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
     index = sub_classes.tail_index(sizes, seed=seed)
     return {
         "sub_classes": sum(map(len, sizes)),
@@ -222,21 +226,21 @@ def _frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
     }
 
 
-def memorised(
+def measure_memorisation(
     rows: Rows, test: FeatureStore, options: MemorisationOptions, seed: int
 ) -> tuple[dict[str, Any], pa.Table]:
     """Scores rows, and removes those that are memorised; as the record and the table have it."""
     started = time.monotonic()
-    classes, tested = test.num_classes, _finite(test, test.read())
-    scaling = Scaling.of(rows.features)
-    columns = scaling.columns(rows.features)
+    classes, tested = test.num_classes, _require_finite(test, test.read())
+    scaling = Scaling.measure_scaling(rows.features)
+    columns = scaling.scale_columns(rows.features)
     codes: Index = np.unique(rows.units, return_inverse=True)[1]
-    measured = memorisation.memorise(
+    measured = memorisation.measure_memorisation(
         columns, rows.labels, num_classes=classes, units=codes, heads=options.heads, seed=seed
     )
-    removal = memorisation.remove(
+    removal = memorisation.remove_memorised(
         (columns, rows.labels),
-        (scaling.columns(tested), np.asarray(test.labels), _units(test)),
+        (scaling.scale_columns(tested), np.asarray(test.labels), _number_units(test)),
         measured.scores > THRESHOLD,
         num_classes=classes,
         ridge=measured.ridge,
@@ -247,35 +251,35 @@ def memorised(
         "trained_share": SHARE,
         "rows": len(codes),
         "units": rows.count,
-        **_shares(measured, rows.count),
+        **_describe_shares(measured, rows.count),
         "removal": vars(removal) if removal else None,
         "seconds": round(time.monotonic() - started, 3),
     }
-    return record, _table(rows, measured)
+    return record, _make_table(rows, measured)
 
 
-def _shares(measured: Memorisation, units: int) -> dict[str, Any]:
+def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
     """Returns the part of the record that the scores alone decide."""
-    share = measured.above(THRESHOLD)
-    low, high = wilson(share, units)
+    share = measured.share_above(THRESHOLD)
+    low, high = wilson_interval(share, units)
     return {
         "ridge": measured.ridge,
         "accuracy": float(measured.right_out.sum() / measured.heads_out.sum()),
         "threshold": THRESHOLD,
         "share": share,
-        "chance": measured.chance(THRESHOLD),
+        "chance": measured.expected_share_above(THRESHOLD),
         "low": low,
         "high": high,
         "standard_error": float(np.median(measured.standard_errors)),
         "above": {
             "thresholds": _THRESHOLDS,
-            "share": [measured.above(threshold) for threshold in _THRESHOLDS],
-            "chance": [measured.chance(threshold) for threshold in _THRESHOLDS],
+            "share": [measured.share_above(threshold) for threshold in _THRESHOLDS],
+            "chance": [measured.expected_share_above(threshold) for threshold in _THRESHOLDS],
         },
     }
 
 
-def _table(rows: Rows, measured: Memorisation) -> pa.Table:
+def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
     """Returns a line a row; a score that is not known is null."""
     columns = {
         "id": rows.ids,
@@ -290,18 +294,18 @@ def _table(rows: Rows, measured: Memorisation) -> pa.Table:
     return pa.table(columns).cast(ROWS)
 
 
-def _units(store: FeatureStore) -> Index:
+def _number_units(store: FeatureStore) -> Index:
     """Returns a number for each row's unit; each row is one where none are named."""
     codes = unit_codes(store.units)
     return np.arange(store.rows) if codes is None else codes
 
 
-def _drawn(units: Index, most: int, seed: int) -> Index:
+def _draw_positions(units: Index, most: int, seed: int) -> Index:
     """Returns the positions, rising, of at most `most` rows; of one unit where it has more."""
     if len(units) <= most:
         return np.arange(len(units))
     names, codes, sizes = np.unique(units, return_inverse=True, return_counts=True)
-    order = stream(seed, "units").permutation(len(names))
+    order = open_stream(seed, "units").permutation(len(names))
     taken = max(1, int((np.cumsum(sizes[order]) <= most).sum()))
     chosen = np.zeros(len(names), dtype=bool)
     chosen[order[:taken]] = True

@@ -32,7 +32,7 @@ from scipy.linalg.lapack import dpotri
 from scipy.stats import hypergeom
 
 from dpprobe.errors import DataError
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 from dpprobe.progress import Progress
 
 Numbers = npt.NDArray[np.float64]
@@ -60,14 +60,14 @@ class Scaling:
     scale: float
 
     @classmethod
-    def of(cls, features: npt.NDArray[np.floating]) -> Scaling:
+    def measure_scaling(cls, features: npt.NDArray[np.floating]) -> Scaling:
         """Measures finite features [n, d]."""
         rows = np.asarray(features, dtype=np.float64)
         centre = rows.mean(axis=0)
         squares = float(np.square(rows - centre).sum(axis=1).mean())
         return cls(centre, squares**-0.5 if squares > 0 else 0.0)
 
-    def columns(self, features: npt.NDArray[np.floating]) -> Numbers:
+    def scale_columns(self, features: npt.NDArray[np.floating]) -> Numbers:
         """Returns the columns [n, d + 1]."""
         columns = np.ones((len(features), features.shape[1] + 1))
         np.subtract(features, self.centre, out=columns[:, :-1])
@@ -78,7 +78,7 @@ class Scaling:
 class Heads(Protocol):
     """Ridge heads of some rows, each without a few of them."""
 
-    def without(self, out: Index) -> Numbers:
+    def weights_without(self, out: Index) -> Numbers:
         """Returns the weights [d, K] of the head trained on all rows but these."""
         ...
 
@@ -92,7 +92,7 @@ class HeadsByColumns:
         self.gram[np.diag_indices_from(self.gram)] += ridge
         self.moments = rows.T @ targets
 
-    def without(self, out: Index) -> Numbers:
+    def weights_without(self, out: Index) -> Numbers:
         left = self.rows[out]
         factor = cho_factor(self.gram - left.T @ left, overwrite_a=True, check_finite=False)
         moments = self.moments - left.T @ self.targets[out]
@@ -111,7 +111,7 @@ class HeadsByRows:
         self.inverse = np.ascontiguousarray(upper + np.triu(upper, 1).T)
         self.coefficients = self.inverse @ targets
 
-    def without(self, out: Index) -> Numbers:
+    def weights_without(self, out: Index) -> Numbers:
         across = self.inverse[out]  # it is symmetric, and rows are quicker to take than columns
         block = cho_factor(across[:, out], overwrite_a=True, check_finite=False)
         solved = cho_solve(block, self.coefficients[out], check_finite=False)
@@ -164,13 +164,13 @@ class Memorisation:
             )
         )
 
-    def above(self, threshold: float) -> float:
+    def share_above(self, threshold: float) -> float:
         """Returns the share of the rows with a score above a threshold."""
         known = self.scores[~np.isnan(self.scores)]
         return float((known > threshold).mean())
 
-    def chance(self, threshold: float) -> float:
-        """Returns the share that `above` is expected to be if no row is memorised.
+    def expected_share_above(self, threshold: float) -> float:
+        """Returns the share that `share_above` is expected to be if no row is memorised.
 
         Heads are then as often right with a row as without: given how many are right in all, those
         among the heads with the row are a hypergeometric number. Exact, as the rows that are out
@@ -185,7 +185,7 @@ class Memorisation:
         return float(tails.mean())
 
 
-def memorise(
+def measure_memorisation(
     rows: Numbers,
     labels: Index,
     *,
@@ -198,7 +198,7 @@ def memorise(
     """Trains heads on random shares of the units, and asks each about every row.
 
     Args:
-      rows: [n, d] columns of heads, by `Scaling.columns`.
+      rows: [n, d] columns of heads, by `Scaling.scale_columns`.
       labels: int64 [n].
       units: int64 [n], whose each row is, from 0 without gaps.
       label: of the log's lines.
@@ -215,13 +215,13 @@ def memorise(
     right = np.zeros((2, len(rows)), dtype=np.int64)
     trained = np.zeros((2, len(rows)), dtype=np.int64)
     with Progress(heads, label=label, unit="heads") as progress:
-        for out in _subsets(units, heads, seed=seed, name="memorisation subsets"):
-            weights = family.without(np.flatnonzero(out))
+        for out in _draw_subsets(units, heads, seed=seed, name="memorisation subsets"):
+            weights = family.weights_without(np.flatnonzero(out))
             hit = (rows @ weights).argmax(axis=1) == labels
             for side, chosen in enumerate((~out, out)):
                 right[side] += hit & chosen
                 trained[side] += chosen
-            progress.advance(1)
+            progress.advance_by(1)
     return Memorisation(right[0], trained[0], right[1], trained[1], ridge)
 
 
@@ -232,25 +232,27 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
     have on easy features.
     """
     count = int(units.max()) + 1
-    drawn = stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]
+    drawn = open_stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]
     chosen = np.flatnonzero(np.isin(units, drawn))
     rows, targets = rows[chosen], targets[chosen]
     units = np.unique(units[chosen], return_inverse=True)[1]
     errors = []
     for ridge in RIDGES:
         family, error = ridge_heads(rows, targets, ridge), 0.0
-        for out in _subsets(units, PILOT_HEADS, seed=seed, name="ridge subsets"):
+        for out in _draw_subsets(units, PILOT_HEADS, seed=seed, name="ridge subsets"):
             left = np.flatnonzero(out)
-            error += float(np.square(rows[left] @ family.without(left) - targets[left]).sum())
+            error += float(
+                np.square(rows[left] @ family.weights_without(left) - targets[left]).sum()
+            )
         errors.append(error)
     return RIDGES[int(np.argmin(errors))]
 
 
-def _subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
+def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
     """Yields the rows that are out of each head, [n]: those of 30 % of the units, drawn anew."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)
-    random = stream(seed, name)
+    random = open_stream(seed, name)
     for _ in range(heads):
         out = np.zeros(count, dtype=bool)
         out[random.permutation(count)[:left_out]] = True
@@ -279,7 +281,7 @@ class Removal:
     high: float
 
 
-def remove(
+def remove_memorised(
     train: tuple[Numbers, Index],
     test: tuple[Numbers, Index, Index],
     removed: Flags,
@@ -302,15 +304,15 @@ def remove(
     family = ridge_heads(rows, np.eye(num_classes)[labels], ridge)
     test_rows, test_labels, units = test
 
-    def right(out: Index) -> Numbers:
-        hit = (test_rows @ family.without(out)).argmax(axis=1) == test_labels
+    def share_right(out: Index) -> Numbers:
+        hit = (test_rows @ family.weights_without(out)).argmax(axis=1) == test_labels
         return np.asarray(np.bincount(units, weights=hit) / np.bincount(units))
 
-    random = stream(seed, "removed rows")
+    random = open_stream(seed, "removed rows")
     draws = np.stack(
-        [right(np.sort(random.permutation(len(rows))[:count])) for _ in range(REMOVALS)]
+        [share_right(np.sort(random.permutation(len(rows))[:count])) for _ in range(REMOVALS)]
     )
-    without = right(np.flatnonzero(removed))
+    without = share_right(np.flatnonzero(removed))
     lost = draws.mean(axis=0) - without
     # Heads that agree about every test unit may still differ about another one.
     over_units = max(float(lost.std()), 1 / np.sqrt(len(lost))) / np.sqrt(len(lost))
@@ -319,7 +321,7 @@ def remove(
     mean = float(lost.mean())
     return Removal(
         removed=count,
-        accuracy=float(right(np.empty(0, dtype=np.int64)).mean()),
+        accuracy=float(share_right(np.empty(0, dtype=np.int64)).mean()),
         without=float(without.mean()),
         at_random=float(draws.mean()),
         lost=mean,

@@ -14,14 +14,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord, read_long_tails
-from dpprobe.analyses.long_tail.long_tail_tables import correlations, list_tables, private_gaps
+from dpprobe.analyses.long_tail.long_tail_tables import (
+    correlate_measures,
+    list_tables,
+    private_gaps,
+)
 from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
-from dpprobe.exhibits.tables import html
+from dpprobe.exhibits.tables import write_html
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.summary import Grid, read_grid
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 _MOST_PANELS = 6  # epsilons of the figure of gaps
 _FOOT = 0.01  # percent: smaller shares are not shown
@@ -46,7 +50,7 @@ def make_section(paths: Sequence[Path], grid: Grid) -> dict[str, list[Markup] | 
         return None
     made = list_tables(records, grid).values()
     return {
-        "tables": [html(table, caption=table.title) for table in made],
+        "tables": [write_html(table, caption=table.title) for table in made],
         "notes": [f"{r.dataset}, {r.backbone}: {note}" for r in records for note in r.notes],
     }
 
@@ -61,7 +65,7 @@ def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path)
     """
     if not records:
         raise DataError("no long tail to draw; write `long_tail: {}` in the study")
-    looks = style.looks(len(records))
+    looks = style.choose_looks(len(records))
     scored = any(record.memorisation for record in records)
     with mpl.rc_context(style.SETTINGS):
         figure = Figure(figsize=(8.8 if scored else 5.6, 3.6), layout="constrained")
@@ -74,13 +78,13 @@ def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path)
         if scored:
             _label_scores(panels[1])
         figure.legend(
-            handles=_handles([record.backbone for record in records], [c for c, _ in looks]),
+            handles=_make_handles([record.backbone for record in records], [c for c, _ in looks]),
             loc="outside right upper",
         )
         style.title_figure(
             figure, f"{records[0].dataset}: long tail of the features", "not private", panels=2
         )
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def _draw_sub_classes(axes: Axes, record: LongTailRecord, colour: str) -> None:
@@ -129,7 +133,7 @@ def _plain_logarithm(axes: Axes, *, x: bool) -> None:
         axis.set_minor_formatter("")
 
 
-def _handles(backbones: Sequence[str], colours: Sequence[str]) -> list[Line2D]:
+def _make_handles(backbones: Sequence[str], colours: Sequence[str]) -> list[Line2D]:
     dashed = Line2D(
         [],
         [],
@@ -160,12 +164,12 @@ def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png:
     gaps = [gap for gap in private_gaps(grid) if (gap.dataset, gap.backbone) in shares]
     if not gaps:
         raise DataError("no gap to draw; the study needs private heads and a non-private ceiling")
-    epsilons = _spread(sorted({gap.epsilon for gap in gaps}, key=epsilon_value))
-    backbones = unique(gap.backbone for gap in gaps)
-    datasets = unique(gap.dataset for gap in gaps)
+    epsilons = _spread_epsilons(sorted({gap.epsilon for gap in gaps}, key=epsilon_value))
+    backbones = keep_unique(gap.backbone for gap in gaps)
+    datasets = keep_unique(gap.dataset for gap in gaps)
     colours = dict(zip(backbones, style.COLOURS * len(backbones), strict=False))
     markers = {name: style.LINE_STYLES[i % 12][1] for i, name in enumerate(datasets)}
-    measured = correlations(records, gaps)
+    measured = correlate_measures(records, gaps)
     with mpl.rc_context(style.SETTINGS):
         figure, panels = style.panel_grid(len(epsilons), legend=len(backbones) + len(datasets))
         for axes, epsilon in zip(panels, epsilons, strict=True):
@@ -177,7 +181,10 @@ def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png:
                         linestyle="none", markersize=6,
                     )  # fmt: skip
             axes.axhline(0, color=style.NEUTRAL, linewidth=0.8)
-            axes.set_title(f"ε = {epsilon}: {_words(measured['memorised %', epsilon])}", fontsize=8)
+            axes.set_title(
+                f"ε = {epsilon}: {_describe_correlation(measured['memorised %', epsilon])}",
+                fontsize=8,
+            )
             axes.set_xlabel("memorised rows (%)", fontsize=8.5)
             axes.set_xlim(left=0)
             axes.grid(axis="both")
@@ -195,10 +202,10 @@ def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png:
             figure, "Memorised rows and the price of privacy",
             "rank correlation with its 95 % interval; not private", panels=1,
         )  # fmt: skip
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _spread(epsilons: Sequence[str]) -> list[str]:
+def _spread_epsilons(epsilons: Sequence[str]) -> list[str]:
     """Returns at most six of rising epsilons, the first and the last among them."""
     if len(epsilons) <= _MOST_PANELS:
         return list(epsilons)
@@ -206,7 +213,7 @@ def _spread(epsilons: Sequence[str]) -> list[str]:
     return [epsilons[round(step * place)] for place in range(_MOST_PANELS)]
 
 
-def _words(result: RankCorrelation) -> str:
+def _describe_correlation(result: RankCorrelation) -> str:
     """Writes a correlation, its interval and its number of points."""
     if result.value is None:
         return f"{result.points} points"

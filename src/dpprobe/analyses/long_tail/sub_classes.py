@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.privacy.randomness import stream, stream_seed
+from dpprobe.privacy.randomness import open_stream, stream_seed
 
 Numbers = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class TailIndex:
     high: float | None
 
 
-def coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates:
+def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates:
     """Computes the principal components of one class's features [n, d].
 
     Components beyond the 64 largest are left out: distances in them are mostly noise.
@@ -80,14 +80,16 @@ def coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates
     if len(rows) < 2 or total == 0:
         return Coordinates(np.zeros((len(rows), 1)), 0.0, 0.0)
     most = min(COMPONENTS, *rows.shape)
-    placed = np.asarray(PCA(most, random_state=_state(seed)).fit_transform(rows))
+    placed = np.asarray(PCA(most, random_state=_sklearn_seed(seed)).fit_transform(rows))
     scale = largest * largest
     return Coordinates(placed, float(np.square(placed).sum()) * scale, total * scale)
 
 
-def reference(rows: Numbers, *, seed: int) -> Numbers:
+def draw_reference(rows: Numbers, *, seed: int) -> Numbers:
     """Draws as many rows from a normal distribution with the variances of these [n, q]."""
-    return np.asarray(stream(seed, "reference rows").normal(size=rows.shape) * rows.std(axis=0))
+    return np.asarray(
+        open_stream(seed, "reference rows").normal(size=rows.shape) * rows.std(axis=0)
+    )
 
 
 def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
@@ -106,7 +108,7 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
     most = min(most, len(np.unique(rows.round(9), axis=0)))
     if most < 2:
         return np.array([len(rows)])
-    fitted = KMeans(most, n_init=STARTS, random_state=_state(seed)).fit(rows)
+    fitted = KMeans(most, n_init=STARTS, random_state=_sklearn_seed(seed)).fit(rows)
     sizes = np.bincount(fitted.labels_, minlength=most)
     return np.asarray(np.sort(sizes[sizes > 0])[::-1])
 
@@ -123,11 +125,12 @@ def tail_index(sizes: Sizes, *, seed: int) -> TailIndex | None:
     if not sizes:
         return None
     measured = _mean_log_rank([one[None, :] for one in sizes])[0]
-    random = stream(seed, "tail index")
+    random = open_stream(seed, "tail index")
     quantiles = np.array(
         [
             np.quantile(
-                _mean_log_rank([_draw(one, index, random) for one in sizes]), [0.025, 0.5, 0.975]
+                _mean_log_rank([_draw_sizes(one, index, random) for one in sizes]),
+                [0.025, 0.5, 0.975],
             )
             for index in _INDICES
         ]
@@ -142,7 +145,7 @@ def tail_index(sizes: Sizes, *, seed: int) -> TailIndex | None:
     return TailIndex(middle, low, None if high >= _INDICES[-1] else high)
 
 
-def _draw(sizes: Index, index: float, random: np.random.Generator) -> Index:
+def _draw_sizes(sizes: Index, index: float, random: np.random.Generator) -> Index:
     """Draws sizes of as many rows and sub-classes with this tail index: [draws, k], falling."""
     shares = np.arange(1, len(sizes) + 1) ** -index
     drawn = random.multinomial(int(sizes.sum()), shares / shares.sum(), size=_DRAWS)
@@ -177,6 +180,6 @@ def shares_by_rank(sizes: Sizes) -> list[float]:
     return [float(value) for value in table.mean(axis=0)]
 
 
-def _state(seed: int) -> int:
+def _sklearn_seed(seed: int) -> int:
     """Returns a seed of the 32 bits that scikit-learn takes."""
     return stream_seed(seed, "scikit-learn") >> 32

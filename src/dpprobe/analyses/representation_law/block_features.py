@@ -13,7 +13,7 @@ import torch
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import find_blocks
-from dpprobe.data.table import SplitTable, decode
+from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.devices import is_gpu
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.finetune.blocks import blocks_of
@@ -40,14 +40,18 @@ class Tap:
     taken: dict[int, list[torch.Tensor]] = field(default_factory=dict)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def collect_features(self) -> Iterator[None]:
         """Takes features while the `with` block runs."""
         handles = [
-            self.blocks[0].register_forward_pre_hook(lambda _m, inputs: self._take(0, inputs[0]))
+            self.blocks[0].register_forward_pre_hook(
+                lambda _m, inputs: self._take_features(0, inputs[0])
+            )
         ]
         for layer, block in enumerate(self.blocks, start=1):
             handles.append(
-                block.register_forward_hook(lambda _m, _i, out, layer=layer: self._take(layer, out))
+                block.register_forward_hook(
+                    lambda _m, _i, out, layer=layer: self._take_features(layer, out)
+                )
             )
         try:
             yield
@@ -69,7 +73,7 @@ class Tap:
         self.taken.clear()
         return values
 
-    def _take(self, layer: int, value: Any) -> None:
+    def _take_features(self, layer: int, value: Any) -> None:
         if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4):
             raise ConfigError(
                 f"representation_law: block {layer} gives neither tokens nor maps; this backbone "
@@ -84,7 +88,7 @@ class Tap:
         self.taken.setdefault(layer, []).append(rows)
 
 
-def tap(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
+def tap_blocks(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
     """Makes the tap of a network's blocks; a network without a class token is pooled.
 
     Args:
@@ -114,10 +118,10 @@ def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int6
     """
     wanted = set(rows.tolist())
     images: list[torch.Tensor] = []
-    for image in table.images(0, table.rows):
+    for image in table.read_images(0, table.rows):
         if image.row not in wanted:
             continue
-        tensor = backbone.transform(decode(image, split=table.split))
+        tensor = backbone.transform(decode_image(image, split=table.split))
         if images and tensor.shape != images[0].shape:
             raise DataError(
                 f"{table.split} row {image.row} (id {image.id}): an image of {list(tensor.shape)} "
@@ -143,7 +147,7 @@ def block_features(
     """
     rows = _GPU_ROWS if is_gpu(device) else _CPU_ROWS
     parts: list[list[Features]] = []
-    with taps.listening():
+    with taps.collect_features():
         for batch in images.split(rows):
             network(batch.to(device))
             parts.append([layer.cpu().numpy() for layer in taps.hand_out()])

@@ -90,14 +90,14 @@ class Law:
     layers: int
 
 
-def scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
+def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     """Measures both orders of D.
 
     Args:
       features: [n, d], computed with in float64.
       labels: [n] class numbers; classes without a row do not count.
     """
-    x, codes, sizes = _read(features, labels)
+    x, codes, sizes = _read_inputs(features, labels)
     if len(sizes) < 2:
         return _no_scatter("one class")
     if not np.isfinite(x).all():
@@ -109,16 +109,16 @@ def scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     between = np.sqrt(sizes / len(x))[:, None] * (means - x.mean(axis=0))
     # The rows of v span the range of SS_b; s^2 are its eigenvalues.
     _, s, v = np.linalg.svd(between, full_matrices=False)
-    kept = s**2 > max(RCOND * s[0] ** 2, (CONSTANT * _size(x)) ** 2)
+    kept = s**2 > max(RCOND * s[0] ** 2, (CONSTANT * _root_mean_square(x)) ** 2)
     between_rank = int(kept.sum())
     along = ((centred @ v[kept].T) ** 2).mean(axis=0)
     fuzziness = float((along / s[kept] ** 2).sum()) if between_rank else None
-    if _size(centred) <= CONSTANT * _size(x):
+    if _root_mean_square(centred) <= CONSTANT * _root_mean_square(x):
         return Scatter(
             separability=None, fuzziness=None, within_rank=0, between_rank=between_rank,
             fault="no scatter within classes but rounding",
         )  # fmt: skip
-    values, vectors = _eigen(centred)
+    values, vectors = _decompose_moment(centred)
     inverse = (means - x.mean(axis=0)) @ vectors / np.sqrt(values)
     separability = float(((sizes / len(x))[:, None] * inverse**2).sum())
     return Scatter(
@@ -134,7 +134,7 @@ def _no_scatter(fault: str) -> Scatter:
     return Scatter(separability=None, fuzziness=None, within_rank=0, between_rank=0, fault=fault)
 
 
-def residuals(
+def measure_residuals(
     features: npt.ArrayLike,
     labels: npt.ArrayLike,
     *,
@@ -159,30 +159,30 @@ def residuals(
             rank=0, fault=CONSTANT_ROWS if finite else NOT_FINITE,
         )  # fmt: skip
     classes = np.unique(numbers)
-    targets = _targets(numbers, classes)
+    targets = _make_targets(numbers, classes)
     centre = x.mean(axis=0)
-    values, vectors = _eigen(x - centre)
+    values, vectors = _decompose_moment(x - centre)
     weights = vectors / values @ (vectors.T @ ((x - centre).T @ targets) / rows)
     offset = targets.mean(axis=0)
     inner = _left_over(targets, (x - centre) @ weights + offset)
     others = np.asarray(held_out, dtype=np.float64)
-    wanted = _targets(np.asarray(held_out_labels, dtype=np.int64), classes)
+    wanted = _make_targets(np.asarray(held_out_labels, dtype=np.int64), classes)
     with np.errstate(invalid="ignore"):  # other rows may not be finite: they have no residual
         outer = _left_over(wanted, (others - centre) @ weights + offset)
     rank = len(values)
     full = rank >= rows - 1
     return Residuals(
-        integer=None if full else _first(inner),
-        integer_held_out=_first(outer),
-        one_hot=None if full else _mean(inner[1:]),
-        one_hot_held_out=_mean(outer[1:]),
+        integer=None if full else _first_finite(inner),
+        integer_held_out=_first_finite(outer),
+        one_hot=None if full else _average_finite(inner[1:]),
+        one_hot_held_out=_average_finite(outer[1:]),
         null=max(0.0, (rows - 1 - rank) / max(1, rows - 1)),
         rank=rank,
         fault=f"rank {rank} fits any target of {rows} rows" if full else None,
     )
 
 
-def _targets(labels: Index, classes: Index) -> Matrix:
+def _make_targets(labels: Index, classes: Index) -> Matrix:
     """Returns the class number, then an indicator of each class: [n, 1 + K]."""
     return np.column_stack([labels, labels[:, None] == classes]).astype(np.float64)
 
@@ -194,11 +194,11 @@ def _left_over(targets: Matrix, predicted: Matrix) -> Matrix:
     return np.divide(left, total, out=np.full(len(total), np.nan), where=total > 0)
 
 
-def _first(values: Matrix) -> float | None:
+def _first_finite(values: Matrix) -> float | None:
     return float(values[0]) if np.isfinite(values[0]) else None
 
 
-def _mean(values: Matrix) -> float | None:
+def _average_finite(values: Matrix) -> float | None:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else None
 
@@ -237,15 +237,15 @@ def fit_law(layers: Sequence[int], values: Sequence[float | None]) -> tuple[Law 
 
 def is_constant(x: Matrix) -> bool:
     """Returns True where rows differ by no more than the rounding of float32."""
-    return bool(_size(x - x.mean(axis=0)) <= CONSTANT * _size(x))
+    return bool(_root_mean_square(x - x.mean(axis=0)) <= CONSTANT * _root_mean_square(x))
 
 
-def _size(x: Matrix) -> float:
+def _root_mean_square(x: Matrix) -> float:
     """Returns the root of the rows' mean squared length."""
     return float(np.sqrt((x**2).sum(axis=1).mean()))
 
 
-def _eigen(x: Matrix) -> tuple[Matrix, Matrix]:
+def _decompose_moment(x: Matrix) -> tuple[Matrix, Matrix]:
     """Returns the eigenvalues of x^T x / n that count, and their vectors [d, rank].
 
     By the smaller of the two products of x, whose eigenvalues are the same.
@@ -265,7 +265,7 @@ def _class_means(x: Matrix, codes: Index, sizes: Index) -> Matrix:
     return means
 
 
-def _read(features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Matrix, Index, Index]:
+def _read_inputs(features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Matrix, Index, Index]:
     """Returns features in float64, the place of each row's class, and the classes' rows."""
     x = np.asarray(features, dtype=np.float64)
     _, codes, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)

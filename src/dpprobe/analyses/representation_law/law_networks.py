@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from dpprobe.analyses.representation_law.block_features import Tap, Token, read_images, tap
+from dpprobe.analyses.representation_law.block_features import Tap, Token, read_images, tap_blocks
 from dpprobe.analyses.representation_law.law_record import (
     LAW_SUFFIXES,
     RECORD_SUFFIX,
@@ -23,9 +23,9 @@ from dpprobe.analyses.representation_law.law_record import (
     law_path,
 )
 from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job
-from dpprobe.analyses.representation_law.measured_networks import tuning
+from dpprobe.analyses.representation_law.measured_networks import describe_tuning
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
-from dpprobe.artifacts import fingerprint, sha256_file
+from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.network_forward import Graph
@@ -39,7 +39,7 @@ from dpprobe.finetune.tuned_network import split_state, whole_network
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
-from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results.network_record import (
     NETWORKS_FOLDER,
     RECORD_FILE,
@@ -62,7 +62,7 @@ class TunedFiles:
     folder: Path
 
     @classmethod
-    def of(
+    def find_all(
         cls, results: Path, networks: Iterable[Sequence[str]], *, dataset: str, backbone: str
     ) -> list[TunedFiles]:
         """Returns those of (method, epsilon) of one (dataset, backbone)."""
@@ -104,7 +104,7 @@ def measure_laws(
       ConfigError: for a backbone whose blocks cannot be told apart.
       DataError: naming an image that cannot be read.
     """
-    wanted = _fingerprint(
+    wanted = _hash_inputs(
         tuned, tables, dataset=dataset, backbone=(backbone_name, backbone), methods=methods,
         options=options, seed=seed, device=device,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def measure_laws(
     limit_threads(threads)
     place = resolve_device(device)
     # Without the features inside that the study may ask of the store: hooks of their own take them.
-    loaded = loading.load(
+    loaded = loading.load_backbone(
         backbone.model_copy(update={"layers": (), "token": None}),
         runtime=Runtime(device="cpu", precision="float32"),
     )
@@ -122,20 +122,21 @@ def measure_laws(
     identity = {"use": "rows of laws", "dataset": dataset, "study_seed": seed}
     opened = {split: SplitTable(tables[split]) for split in SPLITS}
     rows = {
-        split: _rows(opened[split], loaded, options.rows, seed=cell_seed(identity, 0))
+        split: _read_images(opened[split], loaded, options.rows, seed=cell_seed(identity, 0))
         for split in SPLITS
     }
     classes = len(opened["train"].class_names)
     frozen = Subject(
-        make=partial(_frozen, loaded, backbone_name, token=options.token, device=place)
+        make=partial(_make_frozen_network, loaded, backbone_name, token=options.token, device=place)
     )
     subjects = [
         Subject(
             method=files.method,
             epsilon=files.epsilon,
-            tuning=tuning(methods[files.method]),
+            tuning=describe_tuning(methods[files.method]),
             make=partial(
-                _tuned, loaded, backbone_name, files, methods[files.method], classes=classes,
+                _make_tuned_network, loaded, backbone_name, files, methods[files.method],
+                classes=classes,
                 token=options.token, device=place,
             ),
         )
@@ -170,7 +171,7 @@ def keep_laws(folder: Path, *, dataset: str, backbone: str, wanted: str) -> bool
     return True
 
 
-def _fingerprint(
+def _hash_inputs(
     tuned: Sequence[TunedFiles],
     tables: Mapping[Split, Path],
     *,
@@ -187,13 +188,13 @@ def _fingerprint(
         {
             "method": files.method,
             "epsilon": files.epsilon,
-            "options": methods[files.method].identity(),
+            "options": methods[files.method].identity_options(),
             "chosen": dict(NetworkRecord.read(files.folder / RECORD_FILE).chosen),
             "state": sha256_file(files.folder / STATE_FILE),
         }
         for files in tuned
     ]
-    return fingerprint(
+    return hash_value(
         {
             "version": VERSIONS["representation_law"],
             "options": options.model_dump(mode="json"),
@@ -211,15 +212,15 @@ def _fingerprint(
     )
 
 
-def _rows(table: SplitTable, backbone: Backbone, most: int, *, seed: int) -> Rows:
+def _read_images(table: SplitTable, backbone: Backbone, most: int, *, seed: int) -> Rows:
     """Reads the images of at most `most` rows of a split, a seeded sample where it has more."""
     chosen = np.arange(table.rows)
     if table.rows > most:
-        chosen = np.sort(stream(seed, table.split).permutation(table.rows)[:most])
-    return Rows(images=read_images(table, backbone, chosen), labels=table.labels()[chosen])
+        chosen = np.sort(open_stream(seed, table.split).permutation(table.rows)[:most])
+    return Rows(images=read_images(table, backbone, chosen), labels=table.read_labels()[chosen])
 
 
-def _frozen(
+def _make_frozen_network(
     backbone: Backbone, name: str, *, token: Token, device: str
 ) -> tuple[torch.nn.Module, Tap]:
     """Makes the network in the form in which parts of it are trained: the same arithmetic."""
@@ -230,10 +231,10 @@ def _frozen(
         std=graph.std.flatten().tolist(),
         flip=graph.flip,
     )
-    return network.to(device).eval(), tap(network.model, name, token=token)
+    return network.to(device).eval(), tap_blocks(network.model, name, token=token)
 
 
-def _tuned(
+def _make_tuned_network(
     backbone: Backbone,
     name: str,
     files: TunedFiles,
@@ -252,7 +253,7 @@ def _tuned(
         device=device,
         transform=Transform(spec=NoNormalisation()),
     )
-    return network.eval(), tap(network, name, token=token)
+    return network.eval(), tap_blocks(network, name, token=token)
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
@@ -265,4 +266,4 @@ def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTun
     options = network_options(method)
     assert options is not None, "law_networks names methods that tune networks"
     known = {name: value for name, value in chosen.items() if name in FineTune.model_fields}
-    return options.trial(known)
+    return options.make_trial(known)

@@ -93,7 +93,7 @@ class NetworkLaws(Part):
     series: tuple[Series, ...]
     left_out: tuple[LeftOut, ...]
 
-    def get(self, measure: Measure, split: Split) -> Series:
+    def find_series(self, measure: Measure, split: Split) -> Series:
         """Returns one measure on one split."""
         return next(s for s in self.series if (s.measure, s.split) == (measure, split))
 

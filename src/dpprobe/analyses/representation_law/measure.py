@@ -25,8 +25,8 @@ from dpprobe.analyses.representation_law.law_measures import (
     Residuals,
     Scatter,
     fit_law,
-    residuals,
-    scatter,
+    measure_residuals,
+    measure_scatter,
 )
 from dpprobe.analyses.representation_law.law_record import (
     MEASURES,
@@ -43,7 +43,7 @@ from dpprobe.analyses.representation_law.law_record import (
 )
 from dpprobe.analyses.representation_law.measured_networks import Tuning
 from dpprobe.artifacts import sha256_file, write_table
-from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.progress import Progress
 
 Labels = npt.NDArray[np.int64]
@@ -129,7 +129,9 @@ def law_job(
     identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}
     shuffled = [
         {
-            split: stream(cell_seed(identity, index), f"{split} labels").permutation(labels[split])
+            split: open_stream(cell_seed(identity, index), f"{split} labels").permutation(
+                labels[split]
+            )
             for split in SPLITS
         }
         for index in range(shuffles)
@@ -149,14 +151,14 @@ def law_job(
                 del network, taps  # before the next is made
                 with threadpool_limits(1):  # small matrices; another number changes last bits
                     layers = [
-                        _measured(known, pair, labels, shuffled)
+                        _measure_layer(known, pair, labels, shuffled)
                         for pair in zip(features["train"], features["test"], strict=True)
                     ]
                 frozen = layers if subject.tuning is None else frozen
             else:  # the head alone was tuned
                 layers = frozen
             networks.append(_network_laws(subject, layers))
-            progress.advance(1)
+            progress.advance_by(1)
     values_file = law_path(folder, dataset, backbone, ROWS_SUFFIX)
     write_table(values_file, values_table(networks))
     record = LawRecord.model_validate(
@@ -181,7 +183,7 @@ def law_job(
     return record
 
 
-def _measured(
+def _measure_layer(
     known: dict[bytes, Layer],
     features: tuple[Features, Features],
     labels: Mapping[Split, Labels],
@@ -207,23 +209,26 @@ def measure_layer(
 
     Values that are rounding are left out, with the reason.
     """
-    values, noise, left_out = _values(train, test, labels)
-    others = [_values(train, test, each)[0] for each in shuffled]
+    values, noise, left_out = _measure_values(train, test, labels)
+    others = [_measure_values(train, test, each)[0] for each in shuffled]
     return Layer(
         width=train.shape[1],
         noise=noise,
         values=values,
-        shuffled={name: _mean([other[name] for other in others]) for name in values},
+        shuffled={name: _average_known([other[name] for other in others]) for name in values},
         left_out=tuple(left_out),
     )
 
 
-def _values(
+def _measure_values(
     train: Features, test: Features, labels: Mapping[Split, Labels]
 ) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
     """Returns the measures, what pure noise leaves, and what has no value."""
-    left = residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
-    spread = {"train": scatter(train, labels["train"]), "test": scatter(test, labels["test"])}
+    left = measure_residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
+    spread = {
+        "train": measure_scatter(train, labels["train"]),
+        "test": measure_scatter(test, labels["test"]),
+    }
     values: Values = {}
     left_out = []
     for split in SPLITS:
@@ -254,7 +259,7 @@ def _residual_values(split: Split, left: Residuals) -> Values:
     }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _average_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -269,7 +274,7 @@ def _network_laws(subject: Subject, layers: Sequence[Layer]) -> NetworkLaws:
         tuned=tuning.tuned if tuning else None,
         blocks=tuning.blocks if tuning else None,
         widths=tuple(layer.width for layer in layers),
-        series=tuple(_series(split, name, layers) for name in MEASURES for split in SPLITS),
+        series=tuple(_make_series(split, name, layers) for name in MEASURES for split in SPLITS),
         left_out=tuple(
             LeftOut(layer=place, split=split, measures=measures, reason=reason)
             for place, layer in enumerate(layers)
@@ -278,7 +283,7 @@ def _network_laws(subject: Subject, layers: Sequence[Layer]) -> NetworkLaws:
     )
 
 
-def _series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Series:
+def _make_series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Series:
     values = tuple(layer.values[split, measure] for layer in layers)
     shuffled = tuple(layer.shuffled[split, measure] for layer in layers)
     # Layer 0 is what enters the first block: of class tokens one constant.

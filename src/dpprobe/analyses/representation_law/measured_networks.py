@@ -31,7 +31,7 @@ class Tuning:
     blocks: int | None
 
 
-def tuning(method: MethodOptions) -> Tuning | None:
+def describe_tuning(method: MethodOptions) -> Tuning | None:
     """Describes how a method tunes a network; None for a head on stored features."""
     options = network_options(method)
     if options is None:
@@ -78,7 +78,7 @@ def law_networks(study: Study) -> list[tuple[str, str]]:
         (method, epsilon)
         for method in study.methods
         for epsilon in study.job_epsilons()
-        if tuning(study.methods[method]) is not None
+        if describe_tuning(study.methods[method]) is not None
         and method in study.job_methods(epsilon)
         and (options.methods is None or method in options.methods)
         and (options.epsilons is None or epsilon in options.epsilons)
@@ -93,7 +93,7 @@ def law_faults(study: Study) -> Iterator[str]:
     for name in options.methods or ():
         if name not in study.methods:
             yield f"methods: {name} is not in this study; write some of {', '.join(study.methods)}"
-        elif tuning(study.methods[name]) is None:
+        elif describe_tuning(study.methods[name]) is None:
             yield f"methods: {name}: head {study.methods[name].head} tunes no network; remove it"
     for epsilon in options.epsilons or ():
         if epsilon not in study.job_epsilons():

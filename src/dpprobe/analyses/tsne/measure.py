@@ -38,8 +38,8 @@ PLANE_ROWS = 3  # fewer have no picture
 def embed_tsne(
     manifest: Path, output: Path, *, options: Mapping[str, Any], seed: int, threads: int
 ) -> None:
-    """Runs `tsne` with the options of a study."""
-    tsne(
+    """Runs `embed_split` with the options of a study."""
+    embed_split(
         manifest,
         output,
         points=options["points"],
@@ -50,7 +50,7 @@ def embed_tsne(
     )
 
 
-def tsne(
+def embed_split(
     manifest: Path,
     output: Path,
     *,
@@ -87,8 +87,8 @@ def tsne(
     from dpprobe.features.feature_store import FeatureStore
 
     store = FeatureStore(manifest)
-    rows = _sample(store.rows, points, seed)
-    features = store.select(rows)
+    rows = _draw_sample(store.rows, points, seed)
+    features = store.read_rows(rows)
     note = None
     if len(rows) < PLANE_ROWS or not np.ptp(features, axis=0).any():
         note = _nothing_to_place(len(rows))
@@ -98,12 +98,12 @@ def tsne(
         note = f"{len(rows)} rows are too few for t-SNE: first two principal components (PCA)"
         plane, facts = _principal_plane(features), NO_TSNE | {"method": "PCA", "components": 2}
     else:
-        _, plane, facts = embed(
+        _, plane, facts = compute_embedding(
             features, perplexity=perplexity, components=components, seed=seed, threads=threads
         )
     if note is not None:
         logger.warning("t-SNE: %s", note)
-    labels, class_names, legend = _colours(store)
+    labels, class_names, legend = _choose_colours(store)
     facts |= {
         "format": EMBEDDING_FORMAT, "format_version": EMBEDDING_FORMAT_VERSION,
         "private": False, "rows": store.rows, "points": len(rows), "note": note,
@@ -120,7 +120,7 @@ def tsne(
 
 
 def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Reads the table that `tsne` wrote, and its metadata.
+    """Reads the table that `embed_split` wrote, and its metadata.
 
     Raises:
       DataError: when it is not one.
@@ -134,7 +134,7 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     return table, facts
 
 
-def embed(
+def compute_embedding(
     features: np.ndarray, *, perplexity: float, components: int, seed: int, threads: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Computes PCA and t-SNE of [m, d] features.
@@ -157,8 +157,10 @@ def embed(
             perplexity, len(features), allowed,
         )  # fmt: skip
     with threadpool_limits(threads):
-        truth = nearest(features, anchors)
-        reduced, kept = _reduce(features, anchors, truth, components=components, seed=seed)
+        truth = find_nearest(features, anchors)
+        reduced, kept = _reduce_dimension(
+            features, anchors, truth, components=components, seed=seed
+        )
         plane = np.asarray(
             openTSNE.TSNE(
                 perplexity=min(perplexity, allowed),
@@ -167,7 +169,7 @@ def embed(
                 random_state=seed,
             ).fit(_at_least_two_columns(reduced))
         )
-        flat = agreement(truth, nearest(plane, anchors))
+        flat = measure_agreement(truth, find_nearest(plane, anchors))
     logger.info(
         "t-SNE: %d rows, PCA to %d keeps %.0f %% of neighbours, t-SNE %.0f %%",
         len(features), reduced.shape[1], 100 * kept, 100 * flat,
@@ -180,7 +182,7 @@ def embed(
     return reduced, plane, facts
 
 
-def nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
+def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
     """Returns indices [a, k] of the k rows nearest to each anchor row but itself, in any order.
 
     Args:
@@ -200,13 +202,13 @@ def nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np
     return result
 
 
-def agreement(first: np.ndarray, second: np.ndarray) -> float:
+def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
     """Returns the mean share of the neighbours [a, k] in `first` that `second` has in that row."""
     shared = [np.isin(one, two).mean() for one, two in zip(first, second, strict=True)]
     return float(np.mean(shared))
 
 
-def _reduce(
+def _reduce_dimension(
     features: np.ndarray, anchors: np.ndarray, truth: np.ndarray, *, components: int, seed: int
 ) -> tuple[np.ndarray, float]:
     """Returns principal components, doubled while they lose neighbours, and the share they keep."""
@@ -216,7 +218,7 @@ def _reduce(
     dimension = min(components, most)
     for attempt in range(DOUBLINGS + 1):
         reduced = PCA(dimension, random_state=seed).fit_transform(features)
-        kept = agreement(truth, nearest(reduced, anchors))
+        kept = measure_agreement(truth, find_nearest(reduced, anchors))
         if kept >= ENOUGH or dimension == most or attempt == DOUBLINGS:
             break
         dimension = min(2 * dimension, most)
@@ -245,7 +247,7 @@ def _principal_plane(features: np.ndarray) -> np.ndarray:
     return np.asarray(plane * np.where(largest < 0, -1.0, 1.0))
 
 
-def _colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
+def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
     """Returns the colours of the rows: [n] labels, each label's name, and the legend's title."""
     labels = np.asarray(store.labels)
     if labels.ndim == 1:
@@ -260,7 +262,7 @@ def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
     return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 
-def _sample(rows: int, points: int, seed: int) -> np.ndarray:
+def _draw_sample(rows: int, points: int, seed: int) -> np.ndarray:
     """Returns sorted indices of at most `points` rows, drawn without replacement."""
     if rows <= points:
         return np.arange(rows)

@@ -78,15 +78,17 @@ def zero_shot(
     """
     store = FeatureStore(test)
     weights, facts = read_text_embeddings(text)
-    _check(store, weights, facts, text)
+    _check_inputs(store, weights, facts, text)
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
     labels = np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
-    link = _link(facts["logit_bias"], multi_label=store.multi_label)
+    link = _choose_link(facts["logit_bias"], multi_label=store.multi_label)
     units = unit_codes(store.units)
-    tested = metrics.evaluate(scores, labels, link=link, accepted=store.accepted, units=units)
-    summary = uncertainty.summarise(
+    tested = metrics.evaluate_scores(
+        scores, labels, link=link, accepted=store.accepted, units=units
+    )
+    summary = uncertainty.summarise_records(
         [tested],
-        correct=metrics.hits(scores, labels, link=link),
+        correct=metrics.right_predictions(scores, labels, link=link),
         labels=labels,
         scores=scores,
         units=units,
@@ -110,7 +112,7 @@ def zero_shot(
             f"{test}: no {shown} to show: no label that some test rows have and others have not; "
             "add test rows" + ("" if ranked else ", or write metric: accuracy")
         )
-    write_table(predictions, _predictions(store, labels, scores, units))
+    write_table(predictions, _make_predictions(store, labels, scores, units))
     write_json(
         output,
         {
@@ -148,13 +150,13 @@ def scored_blocks(
     """
     scale = np.float32(facts["logit_scale"])
     bias = np.float32(facts["logit_bias"] or 0.0)
-    for start, block in store.blocks(BLOCK_ROWS):
+    for start, block in store.read_blocks(BLOCK_ROWS):
         lengths = np.linalg.norm(block, axis=1, keepdims=True)
         unit = block / np.where(lengths > 0, lengths, 1.0)
         yield start, (scale * (unit @ weights.T) + bias).astype(np.float32)
 
 
-def _check(
+def _check_inputs(
     store: FeatureStore, weights: npt.NDArray[np.float32], facts: Mapping[str, Any], text: Path
 ) -> None:
     if list(store.class_names) != list(facts["class_names"]):
@@ -168,18 +170,18 @@ def _check(
         )
 
 
-def _link(bias: float | None, *, multi_label: bool) -> metrics.Link:
+def _choose_link(bias: float | None, *, multi_label: bool) -> metrics.Link:
     """Returns the function to probabilities: a softmax, or a sigmoid where it was trained so."""
     if bias is None:
         return "none" if multi_label else "softmax"
     return "sigmoid" if multi_label else "none"
 
 
-def _predictions(
+def _make_predictions(
     store: FeatureStore, labels: np.ndarray, scores: np.ndarray, units: np.ndarray | None
 ) -> pa.Table:
-    columns = {"id": pa.array(list(store.ids)), "label": _lists(labels, pa.int8())}
-    columns["scores"] = _lists(scores, pa.float32())
+    columns = {"id": pa.array(list(store.ids)), "label": _make_array(labels, pa.int8())}
+    columns["scores"] = _make_array(scores, pa.float32())
     if units is not None:
         columns["unit"] = pa.array(units)
     for name, values in store.groups.items():
@@ -187,7 +189,7 @@ def _predictions(
     return pa.table(columns)
 
 
-def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+def _make_array(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Returns [n] as it is, [n, K] as lists."""
     if values.ndim == 1:
         return pa.array(values)

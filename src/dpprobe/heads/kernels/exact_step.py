@@ -28,7 +28,7 @@ _SMALLEST_HEAD = 1e-150
 
 
 @jit("f8(f8[::1])", fastmath=frozenset({"reassoc"}))
-def _square(x):
+def _square_norm(x):
     total = 0.0
     for j in range(x.shape[0]):
         total += x[j] * x[j]
@@ -49,7 +49,7 @@ def to_integers(weights, bits, heads, units):
         longest = 0.0
         finite = True
         for k in range(weights.shape[1]):
-            norm = np.sqrt(_square(weights[seed, k]))
+            norm = np.sqrt(_square_norm(weights[seed, k]))
             finite = finite and norm <= _LARGEST
             longest = max(longest, norm)
         units[seed] = 1.0
@@ -88,7 +88,7 @@ def to_grid(source, scale, shift, centre, entry, out):
         for j in range(d):
             out[j] = scale * np.float64(source[j])
     out[d] = 1.0
-    norm = np.sqrt(_square(out))
+    norm = np.sqrt(_square_norm(out))
     if not norm <= _LARGEST:
         out[:] = 0.0
         return 0.0

@@ -59,18 +59,20 @@ _ALIGNED = 16
 
 
 @intrinsic
-def _fetch(_context, address):
+def _fetch_line(_context, address):
     """Asks for the cache line at an address."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        Code(builder).prefetch(arguments[0])
+        Code(builder).prefetch_line(arguments[0])
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
 
 
 @intrinsic
-def _products(_context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice):
+def _add_products(
+    _context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice
+):
     """Adds to [5, 4] the products of 5 rows of weights and the rows that 4 addresses point to.
 
     Of so many columns, from a byte of the rows on. On the way it fetches a line a step, as
@@ -80,28 +82,28 @@ def _products(_context, rows, byte, columns, weights, stride, out, out_stride, s
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         rows, byte, columns, weights, stride, out, out_stride, *ahead = arguments
         code = Code(builder)
-        places = [code.read(code.offset(rows, (8, i)), INT) for i in range(_ROWS)]
+        places = [code.read_value(code.offset_address(rows, (8, i)), INT) for i in range(_ROWS)]
         points = [builder.add(place, byte) for place in places]
-        heads = [code.offset(weights, (stride, k)) for k in range(_CLASSES)]
-        totals = code.zeros(_CLASSES, _ROWS)
+        heads = [code.offset_address(weights, (stride, k)) for k in range(_CLASSES)]
+        totals = code.make_zeros(_CLASSES, _ROWS)
 
-        def advance(step: Any, mask: Any = None) -> None:
+        def advance_step(step: Any, mask: Any = None) -> None:
             byte = builder.mul(step, ir.Constant(INT, 4 * LANES))
-            vectors = [code.vector(builder.add(point, byte), mask) for point in points]
+            vectors = [code.read_vector(builder.add(point, byte), mask) for point in points]
             for head, head_totals in zip(heads, totals, strict=True):
-                weight = code.vector(builder.add(head, byte), mask)
+                weight = code.read_vector(builder.add(head, byte), mask)
                 for total, vector in zip(head_totals, vectors, strict=True):
                     code.add_product(total, weight, vector)
 
         whole = builder.sdiv(columns, ir.Constant(INT, LANES))
-        code.walk(whole, advance, ahead)
+        code.walk_steps(whole, advance_step, ahead)
         left = builder.sub(columns, builder.mul(whole, ir.Constant(INT, LANES)))
         with builder.if_then(builder.icmp_signed(">", left, ir.Constant(INT, 0))):
-            advance(whole, code.mask(left))
+            advance_step(whole, code.make_mask(left))
         for k, head_totals in enumerate(totals):
-            sums = code.sums([builder.load(total) for total in head_totals])
-            place = code.offset(out, (out_stride, k))
-            code.write(builder.fadd(code.read(place, sums.type, align=4), sums), place)
+            sums = code.sum_vectors([builder.load(total) for total in head_totals])
+            place = code.offset_address(out, (out_stride, k))
+            code.write_value(builder.fadd(code.read_value(place, sums.type, align=4), sums), place)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 10), generate
@@ -115,12 +117,14 @@ def _lay_out(_context, rows, m, byte, pointers, panel):
         rows, m, byte, pointers, panel = arguments
         code, size = Code(builder), 4 * LANES * _VECTORS
         with cgutils.for_range(builder, m, intp=INT) as loop:
-            point = builder.add(code.read(code.offset(rows, (8, loop.index)), INT), byte)
-            place = code.offset(panel, (size, loop.index))
+            point = builder.add(
+                code.read_value(code.offset_address(rows, (8, loop.index)), INT), byte
+            )
+            place = code.offset_address(panel, (size, loop.index))
             for j in range(_VECTORS):
-                vector = code.vector(code.offset(point, (4 * LANES, j)))
-                code.write(vector, code.offset(place, (4 * LANES, j)))
-            code.write(place, code.offset(pointers, (8, loop.index)))
+                vector = code.read_vector(code.offset_address(point, (4 * LANES, j)))
+                code.write_value(vector, code.offset_address(place, (4 * LANES, j)))
+            code.write_value(place, code.offset_address(pointers, (8, loop.index)))
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 5), generate
@@ -132,32 +136,37 @@ def _outer_sum(
     """Adds to 5 rows of sums, `vectors` wide: residuals [5, m] times [m] rows at addresses."""
     rows, m, residuals, residual_stride, sums, stride, byte = arguments
     builder = code.builder
-    totals = code.zeros(_CLASSES, vectors)
+    totals = code.make_zeros(_CLASSES, vectors)
     for class_totals in totals:
         for total in class_totals:
             builder.store(ZERO, total)
 
-    def advance(step: Any) -> None:
-        point = builder.add(code.read(code.offset(rows, (8, step)), INT), byte)
-        parts = [code.vector(code.offset(point, (4 * LANES, j)), mask) for j in range(vectors)]
+    def advance_step(step: Any) -> None:
+        point = builder.add(code.read_value(code.offset_address(rows, (8, step)), INT), byte)
+        parts = [
+            code.read_vector(code.offset_address(point, (4 * LANES, j)), mask)
+            for j in range(vectors)
+        ]
         for k, class_totals in enumerate(totals):
-            place = code.offset(residuals, (residual_stride, k), (4, step))
-            residual = code.splat(code.read(place, FLOAT))
+            place = code.offset_address(residuals, (residual_stride, k), (4, step))
+            residual = code.splat_value(code.read_value(place, FLOAT))
             for total, part in zip(class_totals, parts, strict=True):
                 code.add_product(total, residual, part)
 
-    code.walk(m, advance, ahead)
+    code.walk_steps(m, advance_step, ahead)
     for k, class_totals in enumerate(totals):
         for j, total in enumerate(class_totals):
-            place = code.offset(sums, (stride, k), (4 * LANES, j))
-            code.write(builder.fadd(code.vector(place), builder.load(total)), place)
+            place = code.offset_address(sums, (stride, k), (4 * LANES, j))
+            code.write_value(builder.fadd(code.read_vector(place), builder.load(total)), place)
 
 
 @intrinsic
 def _add_outer(
     _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, together
 ):
-    """Adds `_outer_sum` over 4 vectors, from a byte of the rows on; fetches as `_products` does."""
+    """Adds `_outer_sum` over 4 vectors, from a byte of the rows on; fetches as `_add_products`
+    does.
+    """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         _outer_sum(Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
@@ -172,7 +181,7 @@ def _add_outer_end(_context, rows, m, residuals, residual_stride, sums, stride, 
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         code = Code(builder)
-        _outer_sum(code, arguments[:-1], 1, code.mask(arguments[-1]))
+        _outer_sum(code, arguments[:-1], 1, code.make_mask(arguments[-1]))
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 8), generate
@@ -226,7 +235,7 @@ def _finish_logits(z, classes, m, scale, top, weights, d, usable):
 
 
 @jit("void(f4[:, ::1], i8, i8, f4[::1], f4[::1])", fastmath=FAST)
-def _softmax(z, classes, m, top, total):
+def _apply_softmax(z, classes, m, top, total):
     for i in range(m):
         total[i] = _NONE
     for k in range(classes):
@@ -244,7 +253,7 @@ def _softmax(z, classes, m, top, total):
 
 
 @jit("void(f4[:, ::1], i8, i8)", fastmath=FAST)
-def _sigmoid(z, classes, m):
+def _apply_sigmoid(z, classes, m):
     for k in range(classes):
         line = z[k]
         for i in range(m):
@@ -256,7 +265,7 @@ def _sigmoid(z, classes, m):
     "void(f4[:, ::1], i8, i8, f8[::1], f4[::1], f4[::1], f4[::1], f8[::1], f4[:, ::1], i8)",
     fastmath=FAST,
 )
-def _clip(z, classes, m, bounds, scale, parts, usable, factors, release, d):
+def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, release, d):
     """Scales residuals down to the bounds, then by the parts; adds them to the biases' column.
 
     Then the residuals are multiplied with the rows' scale.
@@ -281,7 +290,7 @@ def _clip(z, classes, m, bounds, scale, parts, usable, factors, release, d):
 
 
 @jit()
-def _aim(ahead, place, taken, tiles):
+def _aim_fetches(ahead, place, taken, tiles):
     """Returns what the next tile fetches, and the place from which the one after it goes on.
 
     The next rows' lines are spread evenly over the tiles; those between fetch what the cache has.
@@ -309,7 +318,7 @@ def _aim(ahead, place, taken, tiles):
 
 
 @jit()
-def _multiply(pointers, m, d, weights, z, ahead):
+def _multiply_rows(pointers, m, d, weights, z, ahead):
     """Writes weights times rows to z.
 
     Long rows go by blocks of columns: a first-level cache of 48 KiB holds 4 rows and 5 classes.
@@ -324,8 +333,8 @@ def _multiply(pointers, m, d, weights, z, ahead):
     for j in range(0, d, columns):
         for i in range(0, m, _ROWS):
             for k in range(0, weights.shape[0], _CLASSES):
-                spots, start, place = _aim(ahead, place, taken, tiles)
-                _products(
+                spots, start, place = _aim_fetches(ahead, place, taken, tiles)
+                _add_products(
                     rows + 8 * i, 4 * j, min(columns, d - j), heads + k * stride + 4 * j, stride,
                     logits + k * logit_stride + 4 * i, logit_stride, spots, start, ahead[2],
                 )  # fmt: skip
@@ -352,7 +361,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
         else:
             byte = 4 * j
         for k in range(0, release.shape[0], _CLASSES):
-            spots, start, place = _aim(ahead, place, taken, whole * kinds)
+            spots, start, place = _aim_fetches(ahead, place, taken, whole * kinds)
             _add_outer(
                 at, m, residuals + k * residual_stride, residual_stride,
                 sums + k * stride + 4 * j, stride, byte, spots, start, ahead[2],
@@ -366,7 +375,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
 
 
 @jit()
-def _cuts(sizes, chunk):
+def _cut_chunks(sizes, chunk):
     """Returns where chunks begin and end, of batches laid end to end: of about `chunk` rows each.
 
     A chunk is of one batch, and has fewer than 1.5 times so many rows.
@@ -384,7 +393,7 @@ def _cuts(sizes, chunk):
 
 
 @jit()
-def _scratch(classes):
+def _make_scratch(classes):
     """Returns what `_add_chunk` works in: float32, float64, logits, addresses, and a panel.
 
     Addresses are of the rows now and of those later; the panel is of `_lay_out`, with addresses.
@@ -421,10 +430,10 @@ def _add_chunk(
     next_rows = following.shape[0]
     for i in range(next_rows):
         row = following[i]
-        _fetch(scale.ctypes.data + 4 * row)
-        _fetch(bounds.ctypes.data + 8 * row)
+        _fetch_line(scale.ctypes.data + 4 * row)
+        _fetch_line(bounds.ctypes.data + 8 * row)
         if labels.shape[0]:
-            _fetch(labels.ctypes.data + 8 * row)
+            _fetch_line(labels.ctypes.data + 8 * row)
     kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
     # A line a step is enough for so many rows as there are pairs of tiles.
     together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
@@ -441,12 +450,12 @@ def _add_chunk(
         address = later.ctypes.data
         ahead = (address, half, together, lines, pointers.ctypes.data)
         head = weights[seed]
-        _multiply(pointers, m, d, head, z, ahead)
+        _multiply_rows(pointers, m, d, head, z, ahead)
         _finish_logits(z, classes, m, row_scale, top, head, d, usable)
         if sigmoid:
-            _sigmoid(z, classes, m)
+            _apply_sigmoid(z, classes, m)
         else:
-            _softmax(z, classes, m, top, total)
+            _apply_softmax(z, classes, m, top, total)
         if multi_hot.shape[0]:
             for i in range(m):
                 for k in range(classes):
@@ -454,7 +463,9 @@ def _add_chunk(
         else:
             for i in range(m):
                 z[labels[rows[i]], i] -= _ONE
-        _clip(z, classes, m, row_bounds, row_scale, row_parts, usable, factors, release[seed], d)
+        _clip_residuals(
+            z, classes, m, row_bounds, row_scale, row_parts, usable, factors, release[seed], d
+        )
         ahead = (address + 8 * half, due - half, together, lines, pointers.ctypes.data)
         _multiply_back(pointers, m, d, z, release[seed], panel, ahead)
 
@@ -467,7 +478,7 @@ def chunk_rows(d, classes):
     and the less it matters whether the next ones have come.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
-    # By `_cuts` a chunk may come out half as large again.
+    # By `_cut_chunks` a chunk may come out half as large again.
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // _ROWS * _ROWS))
 
 
@@ -509,12 +520,12 @@ def add_clipped_sums(
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
       sizes: int64 [slices], each slice's rows, slice after slice.
-      weights: float32 [seeds, padded classes, padded d + 1], from `padded`.
+      weights: float32 [seeds, padded classes, padded d + 1], from `padded_zeros`.
       classes: how many there are.
       releases: [slices, ...], each like weights.
     """
-    cuts = _cuts(sizes, chunk_rows(features.shape[1], classes))
-    scratch = _scratch(weights.shape[1])
+    cuts = _cut_chunks(sizes, chunk_rows(features.shape[1], classes))
+    scratch = _make_scratch(weights.shape[1])
     stop, chunk = 0, 0
     for index in range(sizes.shape[0]):
         stop += sizes[index]
@@ -524,19 +535,19 @@ def add_clipped_sums(
         )  # fmt: skip
 
 
-# Numbers of a step's noise that are drawn at a time: whole passes of `gradient_noise.fill`, which
-# then draws what it would draw at once.
+# Numbers of a step's noise that are drawn at a time: whole passes of `gradient_noise.fill_normals`,
+# which then draws what it would draw at once.
 _DRAWN = 16 * gradient_noise.PAIRS
 
 
 @jit()
-def _draw(lanes, tail, deviation, drawn, classes, columns, release):
+def _draw_noise(lanes, tail, deviation, drawn, classes, columns, release):
     """Writes the next normals to the classes of a release, `columns` to each, class after class."""
     size = classes * columns
     padded = gradient_noise.padded_size(size)
     for first in range(0, padded, drawn.shape[0]):
         count = min(drawn.shape[0], padded - first)
-        gradient_noise.fill(lanes, tail, drawn[:count].reshape(1, count), deviation)
+        gradient_noise.fill_normals(lanes, tail, drawn[:count].reshape(1, count), deviation)
         place, stop = first, min(first + count, size)
         while place < stop:
             k = place // columns
@@ -553,7 +564,7 @@ _NOISE = "u8[:, ::1], u8[:, ::1], f4"
 
 
 @jit(f"void({_DATA}, i8[::1], {_NOISE}, f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD})")
-def descend(
+def take_steps(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, lanes, tail,
     deviation, rates, weights, classes, release, mixing, average,
 ):  # fmt: skip
@@ -564,7 +575,7 @@ def descend(
         `add_clipped_sums`.
       rows: the batches' rows, batch after batch; what follows them is fetched for the next call.
       sizes: int64 [steps], each batch's rows.
-      lanes, tail, deviation: of `gradient_noise.fill`; at 0 nothing is drawn.
+      lanes, tail, deviation: of `gradient_noise.fill_normals`; at 0 nothing is drawn.
       rates: float32 [steps].
       weights, release: [1, padded classes, padded d + 1]; the release is scratch.
       mixing: float32 [steps], how far the average moves towards the weights; or [0].
@@ -572,12 +583,12 @@ def descend(
     """
     columns = features.shape[1] + 1
     drawn = np.empty(_DRAWN, dtype=np.float32)
-    cuts = _cuts(sizes, chunk_rows(features.shape[1], classes))
-    scratch = _scratch(weights.shape[1])
+    cuts = _cut_chunks(sizes, chunk_rows(features.shape[1], classes))
+    scratch = _make_scratch(weights.shape[1])
     stop, chunk = 0, 0
     for step in range(sizes.shape[0]):
         if deviation > _NONE:
-            _draw(lanes, tail, deviation, drawn, classes, columns, release[0])
+            _draw_noise(lanes, tail, deviation, drawn, classes, columns, release[0])
         else:
             release[0, :classes, :columns] = _NONE
         stop += sizes[step]
@@ -601,14 +612,14 @@ def descend(
 MACHINE_CODE.keep()
 
 
-def padded(seeds: int, classes: int, columns: int) -> torch.Tensor:
+def padded_zeros(seeds: int, classes: int, columns: int) -> torch.Tensor:
     """Returns zeros [seeds, classes, columns], the last two rounded up to whole tiles."""
     rows = -(-classes // _CLASSES) * _CLASSES
     return torch.zeros((seeds, rows, -(-columns // _ALIGNED) * _ALIGNED))
 
 
 class Arrays(NamedTuple):
-    """The first arguments of `add_clipped_sums` and `descend`."""
+    """The first arguments of `add_clipped_sums` and `take_steps`."""
 
     features: npt.NDArray[np.float32]
     scale: npt.NDArray[np.float32]
@@ -619,7 +630,7 @@ class Arrays(NamedTuple):
     sigmoid: bool
 
     @classmethod
-    def of(
+    def make_arrays(
         cls,
         features: torch.Tensor,
         scale: torch.Tensor,

@@ -20,7 +20,7 @@ CHUNK = 64
 
 
 @jit("void(f4[:, ::1], f8[::1], f8[::1], f8[::1], f8[::1], b1, f8[:, ::1])")
-def fill(features, scale, shift, centre, constant, whole, out):
+def fill_rows(features, scale, shift, centre, constant, whole, out):
     """Fills float64 [m, d + 1] with scale[i] * features[i] - shift[i] * centre, and constant[i].
 
     Products of float32 numbers are exact in float64: one rounding an entry, fused or not.
@@ -52,8 +52,10 @@ def fill(features, scale, shift, centre, constant, whole, out):
 
 
 @jit("void(f8[::1], b1, f8[:, ::1])")
-def weigh(factors, whole, rows):
-    """Multiplies rows [m, d] with factors [m], in place, each entry then rounded as of `fill`."""
+def weigh_rows(factors, whole, rows):
+    """Multiplies rows [m, d] with factors [m], in place, each entry then rounded as of
+    `fill_rows`.
+    """
     for i in range(rows.shape[0]):
         row, factor = rows[i], factors[i]
         if whole:
@@ -65,7 +67,7 @@ def weigh(factors, whole, rows):
 
 
 @jit("void(f4[:, ::1], f8[::1], b1, f8[::1])")
-def add(features, scale, whole, total):
+def add_rows(features, scale, whole, total):
     """Adds scale[i] * features[i] to float64 [d], each entry rounded towards zero if `whole`."""
     for i in range(features.shape[0]):
         source, factor = features[i], scale[i]
@@ -78,7 +80,7 @@ def add(features, scale, whole, total):
 
 
 @jit("void(f8[:, ::1], f4[:, ::1], f8[::1], f8[::1], f8[::1], f8, b1, f8, f8[:, ::1])")
-def _residuals(logits, targets, norms, lengths, weights, clip, sigmoid, step, out):
+def _compute_residuals(logits, targets, norms, lengths, weights, clip, sigmoid, step, out):
     """Turns logits [m, K] into clipped, weighted residuals [K, m] times the rows' lengths.
 
     They are in units of `step` if it is not 0.
@@ -121,7 +123,7 @@ def add_gradients(
     """Adds the rows' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
 
     Args:
-      features, scale, shift, centre, constant, whole: as of `fill`.
+      features, scale, shift, centre, constant, whole: as of `fill_rows`.
       targets: float32 [m, K], labels as zeros and ones.
       norms: [m], of the rows with their constants.
       lengths: [m], what the rows were divided by before they came here.
@@ -140,7 +142,7 @@ def add_gradients(
     for start in range(0, features.shape[0], CHUNK):
         stop = min(start + CHUNK, features.shape[0])
         rows, products = block[: stop - start], logits[: stop - start]
-        fill(
+        fill_rows(
             features[start:stop], scale[start:stop], shift[start:stop], centre,
             constant[start:stop], whole, rows,
         )  # fmt: skip
@@ -152,7 +154,7 @@ def add_gradients(
             for k in range(classes):
                 products[i, k] = products[i, k] * (unit * lengths[start + i]) + biases[k]
         residuals = np.empty((classes, stop - start))
-        _residuals(
+        _compute_residuals(
             products, targets[start:stop], norms[start:stop], lengths[start:stop],
             weights[start:stop], clip, sigmoid, step, residuals,
         )  # fmt: skip

@@ -15,13 +15,13 @@ from numba.core import cgutils
 INTERLEAVED = 4
 
 
-def _lanes() -> int:
+def _count_lanes() -> int:
     """Returns the number of float32 values in a vector register."""
     features = binding.get_host_cpu_features()
     return 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
 
 
-LANES = _lanes()
+LANES = _count_lanes()
 FAST = frozenset({"contract", "reassoc", "nsz"})
 FLAGS = tuple(sorted(FAST))
 LINE = 64  # bytes of a cache line
@@ -37,7 +37,7 @@ class Code:
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
-    def offset(self, address: Any, *terms: tuple[Any, Any]) -> Any:
+    def offset_address(self, address: Any, *terms: tuple[Any, Any]) -> Any:
         """Returns the address plus the sum of products."""
         for left, right in terms:
             left, right = (
@@ -46,10 +46,10 @@ class Code:
             address = self.builder.add(address, self.builder.mul(left, right))
         return address
 
-    def read(self, address: Any, kind: Any, align: int | None = None) -> Any:
+    def read_value(self, address: Any, kind: Any, align: int | None = None) -> Any:
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
 
-    def vector(self, address: Any, mask: Any = None) -> Any:
+    def read_vector(self, address: Any, mask: Any = None) -> Any:
         """Reads a vector; lanes that the mask leaves out are not read and 0."""
         pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
         if mask is None:
@@ -63,11 +63,11 @@ class Code:
         )
         return self.builder.call(load, [pointer, ir.Constant(INT32, 4), mask, ZERO])
 
-    def write(self, value: Any, address: Any) -> None:
+    def write_value(self, value: Any, address: Any) -> None:
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
         self.builder.store(value, pointer, align=4)
 
-    def prefetch(self, address: Any) -> None:
+    def prefetch_line(self, address: Any) -> None:
         """Asks for the cache line at an address, in the second-level cache."""
         kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), INT32, INT32, INT32])
         ask = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
@@ -85,17 +85,17 @@ class Code:
         """
         byte = self.builder.add(start, self.builder.mul(line, ir.Constant(INT, LINE)))
 
-        def fetch(rows: range) -> None:
+        def fetch_rows(rows: range) -> None:
             for row in rows:
-                spot = self.read(self.offset(spots, (8, row)), INT)
-                self.prefetch(self.builder.add(spot, byte))
+                spot = self.read_value(self.offset_address(spots, (8, row)), INT)
+                self.prefetch_line(self.builder.add(spot, byte))
 
-        fetch(range(INTERLEAVED))
+        fetch_rows(range(INTERLEAVED))
         more = self.builder.icmp_signed(">", together, ir.Constant(INT, INTERLEAVED))
         with self.builder.if_then(more):
-            fetch(range(INTERLEAVED, 2 * INTERLEAVED))
+            fetch_rows(range(INTERLEAVED, 2 * INTERLEAVED))
 
-    def walk(self, steps: Any, advance: Callable[[Any], None], ahead: Sequence[Any]) -> None:
+    def walk_steps(self, steps: Any, advance: Callable[[Any], None], ahead: Sequence[Any]) -> None:
         """Goes through steps, four at a time, and fetches ahead, a line for each of the four."""
         together = ir.Constant(INT, INTERLEAVED)
         fours = self.builder.sdiv(steps, together)
@@ -109,17 +109,17 @@ class Code:
         with cgutils.for_range(self.builder, self.builder.sub(steps, done), intp=INT) as loop:
             advance(self.builder.add(done, loop.index))
 
-    def splat(self, value: Any) -> Any:
+    def splat_value(self, value: Any) -> Any:
         kind = ir.VectorType(value.type, LANES)
         none = ir.Constant(kind, ir.Undefined)
         first = self.builder.insert_element(none, value, ir.Constant(INT32, 0))
         order = ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES)
         return self.builder.shuffle_vector(first, none, order)
 
-    def mask(self, count: Any) -> Any:
+    def make_mask(self, count: Any) -> Any:
         """Returns the mask of the first `count` lanes."""
         lanes = ir.Constant(ir.VectorType(INT, LANES), list(range(LANES)))
-        return self.builder.icmp_signed("<", lanes, self.splat(count))
+        return self.builder.icmp_signed("<", lanes, self.splat_value(count))
 
     def add_product(self, total: Any, left: Any, right: Any) -> None:
         """Adds left * right to a variable of the function."""
@@ -127,30 +127,34 @@ class Code:
         value = self.builder.fadd(product, self.builder.load(total), flags=FLAGS)
         self.builder.store(value, total)
 
-    def zeros(self, rows: int, columns: int) -> list[list[Any]]:
+    def make_zeros(self, rows: int, columns: int) -> list[list[Any]]:
         """Returns variables that are 0, which LLVM keeps in registers."""
         return [
             [cgutils.alloca_once_value(self.builder, ZERO) for _ in range(columns)]
             for _ in range(rows)
         ]
 
-    def sums(self, vectors: Sequence[Any]) -> Any:
+    def sum_vectors(self, vectors: Sequence[Any]) -> Any:
         """Returns the sum of each of four vectors, as one of 4 values."""
-        pairs = [self._fold(*vectors[:2], LANES), self._fold(*vectors[2:], LANES)]
-        folded, size = self._fold(*pairs, LANES // 2), LANES // 4
+        pairs = [self._fold_lanes(*vectors[:2], LANES), self._fold_lanes(*vectors[2:], LANES)]
+        folded, size = self._fold_lanes(*pairs, LANES // 2), LANES // 4
         while size > 1:
             size //= 2
             swapped = [lane ^ size for lane in range(LANES)]
-            folded = self.builder.fadd(folded, self._pick(folded, folded, swapped), flags=FLAGS)
-        return self._pick(folded, folded, range(0, LANES, LANES // 4))
+            folded = self.builder.fadd(
+                folded, self._pick_lanes(folded, folded, swapped), flags=FLAGS
+            )
+        return self._pick_lanes(folded, folded, range(0, LANES, LANES // 4))
 
-    def _fold(self, left: Any, right: Any, size: int) -> Any:
+    def _fold_lanes(self, left: Any, right: Any, size: int) -> Any:
         """Adds the halves of each group of `size` lanes: first those of `left`."""
         starts = range(0, 2 * LANES, size)
         low = [start + lane for start in starts for lane in range(size // 2)]
-        halves = [self._pick(left, right, [lane + half for lane in low]) for half in (0, size // 2)]
+        halves = [
+            self._pick_lanes(left, right, [lane + half for lane in low]) for half in (0, size // 2)
+        ]
         return self.builder.fadd(*halves, flags=FLAGS)
 
-    def _pick(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
+    def _pick_lanes(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
         order = ir.Constant(ir.VectorType(INT32, len(lanes)), list(lanes))
         return self.builder.shuffle_vector(left, right, order)

@@ -48,10 +48,12 @@ class Checks:
     def __init__(self) -> None:
         self.done: list[Check] = []
 
-    def note(self, name: str, passed: bool | None, detail: str) -> None:
-        self.done.append(Check(name, passed, _line(detail)))
+    def note_check(self, name: str, passed: bool | None, detail: str) -> None:
+        self.done.append(Check(name, passed, _one_line(detail)))
 
-    def run(self, name: str, function: Callable[..., tuple[str, T]], *inputs: Any) -> T | None:
+    def run_check(
+        self, name: str, function: Callable[..., tuple[str, T]], *inputs: Any
+    ) -> T | None:
         """Returns the function's result; None where it fails, whatever it raises.
 
         Args:
@@ -59,25 +61,25 @@ class Checks:
           inputs: results of other checks.
         """
         if any(item is None for item in inputs):
-            self.note(name, None, "not checked: it rests on what failed above")
+            self.note_check(name, None, "not checked: it rests on what failed above")
             return None
         try:
             detail, result = function(*inputs)
         except Exception as error:  # whatever a stranger's file makes a library raise
-            self.note(name, False, _reason(error))
+            self.note_check(name, False, _describe_reason(error))
             return None
-        self.note(name, True, detail)
+        self.note_check(name, True, detail)
         return result
 
 
-def _reason(error: Exception) -> str:
+def _describe_reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return str(error) if isinstance(error, DpprobeError) else f"cannot be read: {error!r}"
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     """Returns one printable line of bounded length: a file may hold control characters."""
     clean = "".join(
         letter if letter.isprintable() else " " if letter.isspace() else "?"

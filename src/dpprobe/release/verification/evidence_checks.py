@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpprobe.privacy.accountants import exactly_priced
-from dpprobe.privacy.calibration import price, second_opinions
+from dpprobe.privacy.calibration import price_plan, second_opinions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release import documents
@@ -22,8 +22,8 @@ from dpprobe.release.verification.stated import (
     read_block,
     read_real,
     read_whole,
-    require,
     require_same,
+    require_true,
 )
 from dpprobe.release.verification.stated_plan import (
     CHECK_TOLERANCE,
@@ -50,7 +50,7 @@ def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
     if values["evidence"] is None:
         return "no audit is stated", True
     evidence = Evidence.model_validate(values["evidence"])
-    require(
+    require_true(
         evidence.epsilon_lower <= plan.realised_epsilon,
         f"epsilon_lower {evidence.epsilon_lower:g} is above the promise",
     )
@@ -63,8 +63,8 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
         return "no test result is published", True
     block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS)
     metric = block["metric"]
-    require(metric in ("accuracy", "auc"), f"metric {metric!r}: write accuracy or auc")
-    tested = _tested(block, plan)
+    require_true(metric in ("accuracy", "auc"), f"metric {metric!r}: write accuracy or auc")
+    tested = _make_tested_plan(block, plan)
     evaluations.check_evaluation_plan(
         tested, metric, classes=len(facts.class_names), multi_label=facts.multi_label
     )
@@ -73,15 +73,15 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
     require_same("mechanisms", expected, block["mechanisms"])
     _check_result(block, tested)
     words = re.escape(evaluations.composition_words(plan, tested, split=_ANY))
-    require(
+    require_true(
         re.fullmatch(words.replace(re.escape(_ANY), SPLIT_WORDS), str(block["composition"]))
         is not None,
         "composition: not what head and test result cost",
     )
-    return f"{documents.measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
+    return f"{documents.state_measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
 
 
-def _tested(block: Values, plan: Plan) -> Plan:
+def _make_tested_plan(block: Values, plan: Plan) -> Plan:
     return require_bounded(
         Plan(
             mechanisms=tuple(read_mechanism(item) for item in block["mechanisms"]),
@@ -97,17 +97,17 @@ def _tested(block: Values, plan: Plan) -> Plan:
 
 def _test_price(tested: Plan) -> float:
     """Prices an evaluation, which never samples, exactly and by the other libraries."""
-    cost = price(tested)
-    require(
+    cost = price_plan(tested)
+    require_true(
         math.isclose(tested.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE),
         f"epsilon {tested.realised_epsilon:g} is stated, and it is {cost:.6g}",
     )
-    require(
+    require_true(
         math.isclose(tested.epsilon, cost, rel_tol=CHECK_TOLERANCE),
         f"epsilon_target {tested.epsilon:g}, and it is {cost:.6g}",
     )
     _, others, _ = second_opinions(replace(tested, realised_epsilon=min(cost, tested.epsilon)))
-    require(
+    require_true(
         all(value is None or value >= 0.99 * cost for value in others.values()),
         f"epsilon {cost:.6g}, and other libraries say {others}",
     )
@@ -119,7 +119,7 @@ def _check_result(block: Values, tested: Plan) -> None:
     low, high = (read_real("interval", end) for end in block["interval"])
     value = read_real("value", block["value"])
     error = read_real("standard_error", block["standard_error"])
-    require(
+    require_true(
         0 <= low <= value <= high <= 1 and low < high and error > 0,
         f"value {value:g} with interval {low:g} to {high:g}, standard error {error:g}",
     )
@@ -127,14 +127,14 @@ def _check_result(block: Values, tested: Plan) -> None:
     words = evaluations.released_words(block["metric"], stated, tested)
     if block["metric"] == "auc":  # with a remark on labels between the sentences
         first = words.split(". ")[0]
-        require(str(block["released"]).startswith(first), f"released: not {first!r} first")
+        require_true(str(block["released"]).startswith(first), f"released: not {first!r} first")
         return
     # earlier bundles say nothing of constant answers
     earlier = words.replace(evaluations.CONSTANT_ANSWER, "")
     require_same("released", earlier if block["released"] == earlier else words, block["released"])
     deviation = tested.mechanisms[0].noise_multiplier * tested.mechanisms[0].sensitivity
     computed = evaluations.accuracy_estimate(value, tested.n, deviation)
-    require(
+    require_true(
         np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
         f"interval {low:g} to {high:g}, standard error {error:g}; of this value and noise they "
         f"are {computed.low:g} to {computed.high:g}, {computed.standard_error:g}",
@@ -145,10 +145,10 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
     """Checks what is said of the choice of this head among others, and of its price."""
     block = read_block("choice", values["choice"], CHOICE_KEYS)
     cells, epsilon, words = block["cells"], block["epsilon"], str(block["words"])
-    require(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
+    require_true(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
     if epsilon is not None:
-        require(cells > 0, "an epsilon, and no cells")
-        require(
+        require_true(cells > 0, "an epsilon, and no cells")
+        require_true(
             read_real("epsilon", epsilon) > plan.realised_epsilon,
             f"epsilon {epsilon:g}: no more than the release alone costs",
         )
@@ -162,7 +162,7 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
             choices.choice_words(cells, None, unknown=["x"]),
         )
         begins = tuple(text.split("x.")[0] for text in without_price)
-        require(
+        require_true(
             words.startswith(begins) and words.endswith(choices.TEST_UNITS),
             "words: do not say that the choice is not covered",
         )
@@ -175,21 +175,21 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
     entry, count = (read_whole(name, block[name]) for name in ("entry", "releases"))
     require_same("unit", plan.unit, block["unit"])
     require_same("delta", plan.delta, block["delta"])
-    require(isinstance(block["exact"], bool), "exact: neither true nor false")
+    require_true(isinstance(block["exact"], bool), "exact: neither true nor false")
     known = exactly_priced(plan.mechanisms, plan.selection)
-    require(known or not block["exact"], "exact: of what samples or repeats it is a bound")
+    require_true(known or not block["exact"], "exact: of what samples or repeats it is a bound")
     total = read_real("epsilon", block["epsilon"])
     tested = values["evaluation"]
     sides = [plan.realised_epsilon]
     if tested and tested["delta"] == plan.delta:
         sides.append(read_real("evaluation.epsilon", tested["epsilon"]))
     least = max(sides)
-    require(
+    require_true(
         total >= least * (1 - LEDGER_TOLERANCE),
         f"epsilon {total:g}: less than the {least:g} of this release alone",
     )
     if count == 1 and block["exact"]:
-        require(
+        require_true(
             total <= least * (1 + LEDGER_TOLERANCE),
             f"epsilon {total:g}: of one release, which costs {least:g}",
         )

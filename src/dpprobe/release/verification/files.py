@@ -20,7 +20,7 @@ from dpprobe.release.bundle import (
 from dpprobe.release.leak_check import check_keys, check_text
 from dpprobe.release.signing import signature_holds
 from dpprobe.release.verification.checks import Checks
-from dpprobe.release.verification.stated import is_hash, read_json, require
+from dpprobe.release.verification.stated import is_hash, read_json, require_true
 
 # Bytes beyond which a file is refused before it is read.
 LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
@@ -31,21 +31,25 @@ def check_files(folder: Path) -> tuple[str, Path]:
     modes = {path.name: path.lstat() for path in folder.iterdir()}
     missing = [name for name in BUNDLE_FILES if name not in modes]
     others = sorted(set(modes) - {*BUNDLE_FILES, SIGNATURE_FILE})
-    require(not missing, f"missing: {', '.join(missing)}; fetch the bundle again")
-    require(not others, f"not of a bundle: {', '.join(others)}; remove them")
+    require_true(not missing, f"missing: {', '.join(missing)}; fetch the bundle again")
+    require_true(not others, f"not of a bundle: {', '.join(others)}; remove them")
     for name, status in modes.items():
-        require(stat.S_ISREG(status.st_mode), f"{name}: not a plain file; fetch the bundle again")
+        require_true(
+            stat.S_ISREG(status.st_mode), f"{name}: not a plain file; fetch the bundle again"
+        )
         largest = LARGEST_HEAD if name == HEAD_FILE else LARGEST_TEXT
-        require(status.st_size <= largest, f"{name}: {status.st_size} bytes, above {largest}")
+        require_true(status.st_size <= largest, f"{name}: {status.st_size} bytes, above {largest}")
     return f"{len(modes)}, all of a bundle and no others", folder
 
 
 def check_hashes(folder: Path) -> tuple[str, bool]:
     """Checks all files against the list of their hashes."""
     damaged = damaged_files(folder)
-    require(not damaged, f"not as {SUMS_FILE} says: {', '.join(damaged)}; fetch the bundle again")
+    require_true(
+        not damaged, f"not as {SUMS_FILE} says: {', '.join(damaged)}; fetch the bundle again"
+    )
     lines = "".join(f"{sha256_file(folder / name)}  {name}\n" for name in LISTED_FILES)
-    require(
+    require_true(
         (folder / SUMS_FILE).read_bytes() == lines.encode(),
         f"{SUMS_FILE}: not as dpprobe writes it; fetch the bundle again",
     )
@@ -55,20 +59,20 @@ def check_hashes(folder: Path) -> tuple[str, bool]:
 def check_signature(checks: Checks, folder: Path | None, public_key: Path | None) -> None:
     """Checks the signature where there is one, and a key to check it by."""
     if folder is None:
-        checks.note("signature", None, "not checked: it rests on what failed above")
+        checks.note_check("signature", None, "not checked: it rests on what failed above")
     elif not (folder / SIGNATURE_FILE).is_file():
         asked = public_key is not None
-        checks.note(
+        checks.note_check(
             "signature",
             False if asked else None,
             "none, and a public key was given" if asked else "none: anyone can have made this",
         )
     elif public_key is None:
-        checks.note("signature", None, "not checked: give --public-key")
+        checks.note_check("signature", None, "not checked: give --public-key")
     else:
         holds = signature_holds(folder, public_key)
         of = f"{SIGNATURE_FILE} is{'' if holds else ' not'} of the key {public_key.name}"
-        checks.note("signature", holds, of)
+        checks.note_check("signature", holds, of)
 
 
 def read_facts(folder: Path) -> tuple[str, BundleFacts]:
@@ -77,13 +81,15 @@ def read_facts(folder: Path) -> tuple[str, BundleFacts]:
     read_json(path)
     facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
     names = facts.class_names
-    require(0 < len(set(names)) == len(names), "class_names: none, or one stands twice")
+    require_true(0 < len(set(names)) == len(names), "class_names: none, or one stands twice")
     if not facts.backbone.trained:
-        require(facts.backbone.checkpoint is None, "backbone: not trained, yet with a checkpoint")
+        require_true(
+            facts.backbone.checkpoint is None, "backbone: not trained, yet with a checkpoint"
+        )
     for name in (facts.backbone.checkpoint or "", facts.name, facts.study, facts.dataset):
-        require("/" not in name and "\\" not in name, f"{name}: a path where a name belongs")
+        require_true("/" not in name and "\\" not in name, f"{name}: a path where a name belongs")
     sha256 = facts.backbone.weights_sha256
-    require(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
+    require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
     return f"release {facts.name} of {facts.dataset}, by dpprobe {facts.dpprobe}", facts
 
 

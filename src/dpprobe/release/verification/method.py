@@ -25,11 +25,11 @@ from dpprobe.heads.search_space import Range
 from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.limits import epsilon_token
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.private_mark import marked
+from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
 from dpprobe.release.release_statement import published_options
 from dpprobe.release.verification.checks import Checks
-from dpprobe.release.verification.stated import Values, read_real, require, require_same
+from dpprobe.release.verification.stated import Values, read_real, require_same, require_true
 from dpprobe.training.auto_methods import facts_of_plan
 
 Array = npt.NDArray[Any]
@@ -44,30 +44,34 @@ def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
     options = method_options(head.options)
     require_same("head.options", published_options(options), head.options)
     link = options.link_on(facts.multi_label)
-    require(head.link == link, f"head.link: {head.link}, and these options have {link}")
-    require(
+    require_true(head.link == link, f"head.link: {head.link}, and these options have {link}")
+    require_true(
         options.multi_label or not facts.multi_label,
         f"multi_label: head {options.head} with these options takes one label a row",
     )
-    require(
+    require_true(
         (head.class_priors is not None) == options.releases_priors,
         f"head.{CLASS_PRIORS}: there are some, or none, against what the options release",
     )
     if isinstance(options, Tuned):
         _check_chosen(options, head.chosen)
     else:
-        require(head.chosen is None, "head.chosen: a search's, and these options have none")
+        require_true(head.chosen is None, "head.chosen: a search's, and these options have none")
     return f"head {options.head}, normalize {options.normalize.kind}", options
 
 
 def _check_chosen(options: Tuned, chosen: Values | None) -> None:
     """Checks that a search could have chosen these values."""
-    require(chosen is not None and "score" in chosen, "head.chosen: missing, or without a score")
+    require_true(
+        chosen is not None and "score" in chosen, "head.chosen: missing, or without a score"
+    )
     values = {name: value for name, value in (chosen or {}).items() if name != "score"}
     if not values and (chosen or {})["score"] is None:
         return  # no trial was drawn
     read_real("head.chosen.score", (chosen or {})["score"])
-    require(set(values) == set(options.search), "head.chosen: not the options that are searched")
+    require_true(
+        set(values) == set(options.search), "head.chosen: not the options that are searched"
+    )
     for name, value in values.items():
         space = options.search[name]
         inside = (
@@ -75,14 +79,14 @@ def _check_chosen(options: Tuned, chosen: Values | None) -> None:
             if isinstance(space, Range)
             else canonical_json(value) in {canonical_json(item) for item in space}
         )
-        require(inside, f"head.chosen.{name}: {value!r} is not in the space searched")
-    options.trial(values)
+        require_true(inside, f"head.chosen.{name}: {value!r} is not in the space searched")
+    options.make_trial(values)
 
 
 def check_engine(options: MethodOptions) -> tuple[str, bool]:
     """Checks that sums and noise were exact."""
-    require(
-        options.exact,
+    require_true(
+        options.is_exact,
         f"head {options.head}: its releases are not exact, low bits may tell what was added; "
         "train it with engine: exact",
     )
@@ -92,8 +96,9 @@ def check_engine(options: MethodOptions) -> tuple[str, bool]:
 def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     """Checks sensitivities, counts, rates and how noise is split against the options."""
     check_plan(options, plan)
-    require(
-        [item.name for item in plan.mechanisms] == [i.name for i in options.mechanisms(plan.n)],
+    require_true(
+        [item.name for item in plan.mechanisms]
+        == [i.name for i in options.list_mechanisms(plan.n)],
         "mechanisms: in another order than the method's",
     )
     each = ", ".join(f"{item.count} of {item.name}" for item in plan.mechanisms)
@@ -103,19 +108,20 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
 def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
     """Checks that today's rule chooses these options; what another one chose is named alone."""
     if options.rule != RULE:
-        checks.note(
+        checks.note_check(
             "rule of auto",
             None,
-            f"rule {options.rule} chose head {options.trained.head}; not computed again: this "
+            f"rule {options.rule} chose head {options.trained_options.head}; not computed again: "
+            "this "
             f"dpprobe has rule {RULE}",
         )
     else:
-        checks.run("rule of auto", lambda *inputs: _rule(options, *inputs), plan, facts)
+        checks.run_check("rule of auto", lambda *inputs: _check_rule(options, *inputs), plan, facts)
 
 
-def _rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
+def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
     facts = data_facts(plan, bundle)
-    expected = Auto(balanced=options.balanced).resolved(facts).for_release()
+    expected = Auto(balanced=options.balanced).resolve_choice(facts).for_release()
     require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
     return f"rule {RULE} chooses these options, from public facts alone", True
 
@@ -136,12 +142,12 @@ def check_head(
     """Checks the tensors' names, types and shapes, that they are finite, and the file's mark."""
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
-        **_arrays(options.normalize, facts.dimension),
+        **_expected_arrays(options.normalize, facts.dimension),
         **({CLASS_PRIORS: (len(facts.class_names),)} if options.releases_priors else {}),
     }
     size = 4 * sum(math.prod(shape) for shape in shapes.values())
     path = folder / HEAD_FILE
-    require(
+    require_true(
         size < path.stat().st_size <= size + HEADER_BYTES,
         f"{path.stat().st_size} bytes, and the tensors of these options have {size}",
     )
@@ -155,17 +161,17 @@ def check_head(
 
 
 def _check_tensors(tensors: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    require(
+    require_true(
         {name: values.shape for name, values in tensors.items()} == shapes,
-        f"tensors {_shapes(tensors)}; the options imply {shapes}",
+        f"tensors {_describe_shapes(tensors)}; the options imply {shapes}",
     )
     for name, values in tensors.items():
-        require(values.dtype == np.float32, f"{name}: {values.dtype}, not float32")
-        require(bool(np.isfinite(values).all()), f"{name}: holds NaN or infinity")
+        require_true(values.dtype == np.float32, f"{name}: {values.dtype}, not float32")
+        require_true(bool(np.isfinite(values).all()), f"{name}: holds NaN or infinity")
 
 
 def _check_priors(priors: Array, stated: Sequence[float]) -> None:
-    require(
+    require_true(
         bool((priors > 0).all()) and math.isclose(float(priors.sum()), 1, rel_tol=1e-4),
         f"{CLASS_PRIORS}: not frequencies of classes, above 0 and of sum 1",
     )
@@ -183,12 +189,12 @@ def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:
     length = int.from_bytes(content[:8], "little")
     require_same(
         "metadata",
-        marked(cell, facts.head.options),
+        mark_metadata(cell, facts.head.options),
         json.loads(content[8 : 8 + length]).get("__metadata__"),
     )
 
 
-def _arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:
+def _expected_arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:
     if isinstance(spec, kinds.AroundCentre):
         return {kinds.CENTRE: (dimension,)}
     if isinstance(spec, kinds.Channels):
@@ -197,5 +203,5 @@ def _arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, .
     return {}
 
 
-def _shapes(tensors: Mapping[str, Array]) -> str:
+def _describe_shapes(tensors: Mapping[str, Array]) -> str:
     return ", ".join(f"{name} {values.shape}" for name, values in tensors.items())

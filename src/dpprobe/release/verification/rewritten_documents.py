@@ -15,7 +15,13 @@ from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_statement import release_statement
 from dpprobe.release.verification.method import data_facts
-from dpprobe.release.verification.stated import Values, is_hash, read_real, require, require_same
+from dpprobe.release.verification.stated import (
+    Values,
+    is_hash,
+    read_real,
+    require_same,
+    require_true,
+)
 from dpprobe.versions import code_version
 
 
@@ -24,7 +30,7 @@ def check_words(
 ) -> tuple[str, bool]:
     """Writes the statement again from options, facts and plan, and compares every field."""
     hashes = values["public_files"]
-    require(
+    require_true(
         set(hashes) == {Path(name).name for name in options.public_files().values()}
         and all(map(is_hash, hashes.values())),
         "public_files: not a SHA-256 of each public file of the options",
@@ -49,7 +55,7 @@ def check_words(
         chosen_from=options.chosen_from(data_facts(plan, facts)),
     )
     other = set(expected) ^ set(values)
-    require(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
+    require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
     for name, value in expected.items():
         try:
             require_same(name, value, values[name])
@@ -62,16 +68,18 @@ def _left_out(values: Values) -> Values | None:
     """Returns by what near-duplicates are said to have been removed; None where they were not."""
     said: Values | None = values["public_data"].get("left_out")
     if said is not None:
-        require(set(said) == {"backbone", "threshold", "public"}, "left_out: other keys than its")
+        require_true(
+            set(said) == {"backbone", "threshold", "public"}, "left_out: other keys than its"
+        )
         names = [said["backbone"], *said["public"]]
-        require(
+        require_true(
             isinstance(said["public"], list)
             and len(names) > 1
             and all(re.fullmatch(NAME_PATTERN, name) for name in names),
             "left_out: not names of a backbone and of public datasets",
         )
         read_real("left_out.threshold", said["threshold"])
-        require(0 < said["threshold"] <= 1, "left_out.threshold: not in (0, 1]")
+        require_true(0 < said["threshold"] <= 1, "left_out.threshold: not in (0, 1]")
     return said
 
 
@@ -90,7 +98,7 @@ def check_documents(
         write_card(again, facts, values)
         write_page(again, facts, values)
         for name in (CARD_FILE, PAGE_FILE):
-            require(
+            require_true(
                 (again / name).read_bytes() == (folder / name).read_bytes(),
                 f"{name}: not what {FACTS_FILE} and {STATEMENT_FILE} give{_other_version(facts)}",
             )

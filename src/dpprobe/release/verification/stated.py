@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 LARGEST_N = 10**10
 
 
-def require(holds: bool, fault: str) -> None:
+def require_true(holds: bool, fault: str) -> None:
     """Raises DataError with the fault unless something holds."""
     if not holds:
         raise DataError(fault)
@@ -32,52 +32,52 @@ def is_hash(text: Any) -> bool:
 def read_json(path: Path) -> Any:
     """Reads JSON that reads the same everywhere: no NaN, no infinity, no key twice."""
 
-    def number(text: str) -> float:
+    def read_number(text: str) -> float:
         value = float(text)
-        require(math.isfinite(value), f"{path.name}: the number {text[:30]}")
+        require_true(math.isfinite(value), f"{path.name}: the number {text[:30]}")
         return value
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    def read_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(items)
-        require(len(values) == len(items), f"{path.name}: a key stands twice in one object")
+        require_true(len(values) == len(items), f"{path.name}: a key stands twice in one object")
         return values
 
     return json.loads(
         path.read_text(encoding="utf-8"),
-        parse_float=number,
-        parse_constant=number,
-        object_pairs_hook=pairs,
+        parse_float=read_number,
+        parse_constant=read_number,
+        object_pairs_hook=read_pairs,
     )
 
 
 def read_real(name: str, value: Any) -> float:
     """Returns a number as it is; raises DataError for anything that is not one."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(number and abs(value) < 1e300, f"{name}: {value!r} is not a number")
+    require_true(number and abs(value) < 1e300, f"{name}: {value!r} is not a number")
     return float(value)
 
 
 def read_whole(name: str, value: Any, largest: int = LARGEST_N) -> int:
     """Returns a whole number from 1 to the largest; raises DataError for anything else."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    require(whole and 0 < value <= largest, f"{name}: {value!r} is not from 1 to {largest}")
+    require_true(whole and 0 < value <= largest, f"{name}: {value!r} is not from 1 to {largest}")
     return int(value)
 
 
 def require_same(name: str, expected: Any, stated: Any) -> None:
     """Raises DataError unless two JSON values are the same, numbers' types included."""
-    require(
+    require_true(
         canonical_json(expected) == canonical_json(stated),
-        f"{name}: {_brief(stated)} is stated, and {_brief(expected)} follows",
+        f"{name}: {_shorten_value(stated)} is stated, and {_shorten_value(expected)} follows",
     )
 
 
-def _brief(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     text = canonical_json(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def read_block(name: str, values: Any, keys: set[str]) -> Values:
     """Returns a JSON object; raises DataError unless it has these keys and no others."""
-    require(isinstance(values, dict) and set(values) == keys, f"{name}: not of {sorted(keys)}")
+    require_true(isinstance(values, dict) and set(values) == keys, f"{name}: not of {sorted(keys)}")
     return dict(values)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.calibration import price, price_of_group, round_up, second_opinions
+from dpprobe.privacy.calibration import price_of_group, price_plan, round_up, second_opinions
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.statement import kind_of
@@ -19,8 +19,8 @@ from dpprobe.release.verification.stated import (
     read_json,
     read_real,
     read_whole,
-    require,
     require_same,
+    require_true,
 )
 from dpprobe.training.plan_file import PRICE_TOLERANCE
 
@@ -34,9 +34,9 @@ CHECK_TOLERANCE = 1e-4
 def read_statement(folder: Path) -> tuple[str, Values]:
     """Reads a statement, which must be one of a release."""
     values = read_json(folder / STATEMENT_FILE)
-    require(isinstance(values, dict), "not a JSON object")
-    require(values["mode"] == "release", f"mode {values['mode']!r}, not release")
-    require(values["private"] is True, "private: not true, nothing is promised")
+    require_true(isinstance(values, dict), "not a JSON object")
+    require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
+    require_true(values["private"] is True, "private: not true, nothing is promised")
     return str(values["promise"]), values
 
 
@@ -62,10 +62,10 @@ def read_plan(values: Values) -> tuple[str, Plan]:
             mechanisms=tuple(read_mechanism(item) for item in values["mechanisms"]),
             n=read_whole("n", values["n"]),
             unit=unit,
-            patients=patients and _patients(patients),
+            patients=patients and _read_patients(patients),
             epsilon=read_real("epsilon_target", values["epsilon_target"]),
             delta=read_real("delta", values["delta"]),
-            accountant=_accountant(values["accountant"]),
+            accountant=_accountant_name(values["accountant"]),
             selection=Selection.from_dict(selection) if selection else None,
             realised_epsilon=read_real("epsilon_realised", values["epsilon_realised"]),
             priced_by=values["accountant"],
@@ -76,12 +76,12 @@ def read_plan(values: Values) -> tuple[str, Plan]:
     return f"n = {plan.n}, unit {plan.unit}, {plan.steps} noisy releases", plan
 
 
-def _patients(values: Values) -> Patients:
+def _read_patients(values: Values) -> Patients:
     worth = values["epsilon"]
     return Patients(images=values["images"], epsilon=None if worth is None else float(worth))
 
 
-def _accountant(label: Any) -> str:
+def _accountant_name(label: Any) -> str:
     """Returns the accountant that a study names, by the one that priced."""
     name = str(label).split(" ")[0]
     return "pld" if name in ("gaussian", "exponential") else name
@@ -89,12 +89,12 @@ def _accountant(label: Any) -> str:
 
 def require_bounded(plan: Plan) -> Plan:
     """Returns a plan that can be priced in bounded time."""
-    require(
+    require_true(
         SMALLEST_EPSILON <= plan.epsilon <= LARGEST_EPSILON and plan.delta >= SMALLEST_DELTA,
         f"epsilon {plan.epsilon:g}, delta {plan.delta:g}: outside what is calibrated",
     )
     fault = delta_fault(plan.delta, plan.n, unit=plan.unit)
-    require(fault is None, fault or "")
+    require_true(fault is None, fault or "")
     return plan
 
 
@@ -104,7 +104,7 @@ def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
     Raises:
       PrivacyError: when the plan costs more than it promises, or says other prices.
     """
-    cost = price(plan)
+    cost = price_plan(plan)
     if not cost <= plan.epsilon * (1 + 1e-9):
         raise _other_price(plan, f"{plan.epsilon:g}", f"{cost:.6g} or more")
     if not math.isclose(plan.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE):
@@ -122,13 +122,13 @@ def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:
 def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
     """Checks what other accountants say; returns the name of the plan's, and their prices."""
     by, computed, notes = second_opinions(plan)
-    stated = _keyed(plan.checks)
-    same = _unversioned(by) == _unversioned(plan.priced_by)
-    if not same or set(stated) != {_unversioned(name) for name in computed}:
+    stated = _key_by_name(plan.checks)
+    same = _drop_versions(by) == _drop_versions(plan.priced_by)
+    if not same or set(stated) != {_drop_versions(name) for name in computed}:
         raise PrivacyError(f"stated by {plan.priced_by}, checks {list(stated)}; here by {by}")
-    require_same("check_notes", _keyed(notes), _keyed(plan.check_notes))
+    require_same("check_notes", _key_by_name(notes), _key_by_name(plan.check_notes))
     for name, value in computed.items():
-        other = stated[_unversioned(name)]
+        other = stated[_drop_versions(name)]
         if (value is None) != (other is None) or (
             value is not None
             and not math.isclose(read_real(name, other), value, rel_tol=CHECK_TOLERANCE)
@@ -137,12 +137,12 @@ def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
     return by, computed
 
 
-def _unversioned(label: str) -> str:
+def _drop_versions(label: str) -> str:
     return re.sub(r"\(([\w-]+) [\w.+-]+\)", r"(\1)", str(label))
 
 
-def _keyed(values: Mapping[str, T]) -> dict[str, T]:
-    return {_unversioned(name): value for name, value in values.items()}
+def _key_by_name(values: Mapping[str, T]) -> dict[str, T]:
+    return {_drop_versions(name): value for name, value in values.items()}
 
 
 def _check_patients(plan: Plan) -> None:

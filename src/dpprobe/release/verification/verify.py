@@ -58,7 +58,7 @@ from dpprobe.release.verification.rewritten_documents import check_documents, ch
 from dpprobe.release.verification.stated_plan import check_price, read_plan, read_statement
 
 
-def verify(bundle: Path, *, public_key: Path | None = None) -> Report:
+def verify_bundle(bundle: Path, *, public_key: Path | None = None) -> Report:
     """Checks all of a bundle that can be checked by whoever was handed it.
 
     Args:
@@ -72,32 +72,32 @@ def verify(bundle: Path, *, public_key: Path | None = None) -> Report:
     if not bundle.is_dir():
         raise DataError(f"{bundle}: not a folder; name the folder that holds {FACTS_FILE}")
     checks = Checks()
-    folder = checks.run("files", check_files, bundle)
-    checks.run("hashes", check_hashes, folder)
+    folder = checks.run_check("files", check_files, bundle)
+    checks.run_check("hashes", check_hashes, folder)
     check_signature(checks, folder, public_key)
-    facts = checks.run("bundle.json", read_facts, folder)
-    options = checks.run("options", read_options, facts)
-    checks.run("engine", check_engine, options)
-    values = checks.run("privacy.json", read_statement, folder)
-    plan = checks.run("plan", read_plan, values)
-    matched = checks.run("mechanisms", check_mechanisms, options, plan)
-    checks.run("price", check_price, plan, matched)
+    facts = checks.run_check("bundle.json", read_facts, folder)
+    options = checks.run_check("options", read_options, facts)
+    checks.run_check("engine", check_engine, options)
+    values = checks.run_check("privacy.json", read_statement, folder)
+    plan = checks.run_check("plan", read_plan, values)
+    matched = checks.run_check("mechanisms", check_mechanisms, options, plan)
+    checks.run_check("price", check_price, plan, matched)
     if isinstance(options, Auto):
         check_rule(checks, options, plan, facts)
-    words = checks.run("words", check_words, values, plan, options, facts)
-    checks.run("head", check_head, folder, facts, options, plan)
+    words = checks.run_check("words", check_words, values, plan, options, facts)
+    checks.run_check("head", check_head, folder, facts, options, plan)
     blocks = (
-        checks.run("evaluation", check_evaluation, values, plan, facts),
-        checks.run("choice", check_choice, values, plan),
-        checks.run("ledger", check_ledger, values, plan),
-        checks.run("evidence", check_evidence, values, plan),
+        checks.run_check("evaluation", check_evaluation, values, plan, facts),
+        checks.run_check("choice", check_choice, values, plan),
+        checks.run_check("ledger", check_ledger, values, plan),
+        checks.run_check("evidence", check_evidence, values, plan),
     )
-    checks.run("documents", check_documents, folder, facts, values, words, *blocks)
-    checks.run("nothing private beside it", check_leaks, folder)
-    for text in _texts((values or {}).get("not_covered", ())):
-        checks.note("not covered", None, text)
+    checks.run_check("documents", check_documents, folder, facts, values, words, *blocks)
+    checks.run_check("nothing private beside it", check_leaks, folder)
+    for text in _list_texts((values or {}).get("not_covered", ())):
+        checks.note_check("not covered", None, text)
     return Report(tuple(checks.done))
 
 
-def _texts(value: Any) -> list[str]:
+def _list_texts(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from dpprobe.analyses.audit.audit_record import AuditRecord, WhiteBox
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 # Bounds below this share of the smallest claim are drawn at it: the foot of the logarithmic axis.
 _FOOT = 0.06
@@ -47,9 +47,9 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
     tested = [(record, record.white_box) for record in records if record.white_box]
     if not tested:
         raise DataError(f"{dataset}: no white-box audit to draw; audit a cell with a finite ε")
-    backbones = unique(record.backbone for record, _ in tested)
-    methods = unique(record.method for record, _ in tested)
-    looks = dict(zip(methods, style.looks(len(methods)), strict=True))
+    backbones = keep_unique(record.backbone for record, _ in tested)
+    methods = keep_unique(record.method for record, _ in tested)
+    looks = dict(zip(methods, style.choose_looks(len(methods)), strict=True))
     claims = sorted({record.claim.epsilon_target for record, _ in tested})
     nearest = min((high / low for low, high in pairwise(claims)), default=2.0)
     step = min(_LARGEST_STEP, nearest ** (0.8 / len(methods)))
@@ -64,20 +64,20 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
             for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
                 points = [item for item in mine if item[0].method == method]
                 aside = step ** (place - (len(looks) - 1) / 2)
-                _draw(axes, points, aside, colour, marker, foot)
+                _draw_bounds(axes, points, aside, colour, marker, foot)
             _claim_line(axes, claims, highest, foot)
             axes.set_title(backbone, fontsize=9)
         style.label_outer_panels(grid, "lower bound on ε (log scale)")
-        figure.legend(handles=_handles(looks), loc="outside right upper", handlelength=2.2)
+        figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
         boxes = [box for _, box in tested]
         # on two lines, however many panels there are: it is long
         style.title_figure(
-            figure, f"{dataset}: bounds of audits against claims", _power(boxes), panels=1
+            figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
         )
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _draw(
+def _draw_bounds(
     axes: Axes, items: Sequence[Tested], aside: float, colour: str, marker: str, foot: float
 ) -> None:
     """Draws one method's bounds, each claim times `aside`; triangles at the foot point down."""
@@ -119,25 +119,25 @@ def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float
     axes.grid(axis="both")
 
 
-def _handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
+def _make_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
     """Makes the legend: methods, kinds of bounds, the line of claims."""
 
-    def mark(label: str, colour: str, marker: str, *, filled: bool = True) -> Line2D:
+    def make_mark(label: str, colour: str, marker: str, *, filled: bool = True) -> Line2D:
         return Line2D(
             [], [], color=colour, linestyle="none", marker=marker, label=label,
             markerfacecolor=colour if filled else "none",
         )  # fmt: skip
 
     return [
-        *(mark(method, colour, marker) for method, (colour, (_, marker)) in looks.items()),
-        mark("no assumption on scores", style.NEUTRAL, "o"),
-        mark("scores taken for normal", style.NEUTRAL, "o", filled=False),
-        mark("0, or near it", style.NEUTRAL, "v"),
+        *(make_mark(method, colour, marker) for method, (colour, (_, marker)) in looks.items()),
+        make_mark("no assumption on scores", style.NEUTRAL, "o"),
+        make_mark("scores taken for normal", style.NEUTRAL, "o", filled=False),
+        make_mark("0, or near it", style.NEUTRAL, "v"),
         Line2D([], [], color=style.NEUTRAL, linewidth=1.2, label="the claim"),
     ]
 
 
-def _power(boxes: Sequence[WhiteBox]) -> str:
+def _describe_power(boxes: Sequence[WhiteBox]) -> str:
     """Writes runs, confidence and power of the audits."""
     runs = sorted({box.runs for box in boxes})
     spread = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"

@@ -16,10 +16,10 @@ from matplotlib.lines import Line2D
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.published import Number, Published
-from dpprobe.reporting.figures.option_panels import Panel, budget, draw_bars, draw_panels
+from dpprobe.reporting.figures.option_panels import Panel, draw_bars, draw_panels, format_budget
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.ablations import same_but_size, unique
+from dpprobe.study.ablations import keep_unique, same_but_size
 
 MOST_EPSILONS = 5  # of private results; of more, evenly many in between are drawn
 
@@ -54,16 +54,18 @@ def backbone_figure(
     Raises:
       DataError: when no cell is private.
     """
-    epsilons = spread(sorted({cell.epsilon for cell in cells if cell.private}), MOST_EPSILONS)
+    epsilons = spread_values(
+        sorted({cell.epsilon for cell in cells if cell.private}), MOST_EPSILONS
+    )
     if not epsilons:
         raise DataError(f"{dataset}: no private cell; add a finite epsilon to the study")
-    backbones = unique(cell.backbone for cell in cells)
+    backbones = keep_unique(cell.backbone for cell in cells)
     measure = cells[0].measure
     networks = any(cell.network for cell in cells)
     models = _published_models(published, name or dataset, measure.headline, networks=networks)
     others = sorted({epsilon for model in models for epsilon in model.private} - set(epsilons))
     shown = sorted([*epsilons, *others])
-    looks = dict(zip(shown, style.looks(len(shown)), strict=True))
+    looks = dict(zip(shown, style.choose_looks(len(shown)), strict=True))
     with mpl.rc_context(style.SETTINGS):
         places = len(backbones) + len(models)
         height = max(4.4, 1.2 + style.LEGEND_LINE * (len(shown) + 4))
@@ -73,8 +75,8 @@ def backbone_figure(
         gaps += _draw_published(axes, models, len(backbones), looks)
         if models:
             axes.axvline(len(backbones) - 0.5, color="#BBBBBB", linewidth=0.8, zorder=0.5)
-        names = [style.wrapped(style.shortened(each, 60), 22) for each in backbones]
-        names += [f"{style.wrapped(each.model, 22)},\n{each.source}" for each in models]
+        names = [style.wrap_name(style.shorten_middle(each, 60), 22) for each in backbones]
+        names += [f"{style.wrap_name(each.model, 22)},\n{each.source}" for each in models]
         names = [
             name if gap is None else f"{name}\n{gap:+.1f}"
             for name, gap in zip(names, gaps, strict=True)
@@ -86,7 +88,7 @@ def backbone_figure(
         axes.set_ylabel(f"test {measure.title} (%)")
         axes.grid(axis="y")
         figure.legend(
-            handles=_handles(looks, published=bool(models)), loc="outside right upper",
+            handles=_make_handles(looks, published=bool(models)), loc="outside right upper",
             handlelength=1.6,
         )  # fmt: skip
         caption = (
@@ -95,11 +97,11 @@ def backbone_figure(
         caption += "order; below: points from the best without privacy to the largest ε"
         if models:
             caption += "\nhollow: published, beside their own non-private results"
-        style.title_axes(axes, f"{style.shortened(dataset, 40)}: results by backbone", caption)
-        style.save(figure, svg, png)
+        style.title_axes(axes, f"{style.shorten_middle(dataset, 40)}: results by backbone", caption)
+        style.save_figure(figure, svg, png)
 
 
-def spread(values: Sequence[float], count: int) -> list[float]:
+def spread_values(values: Sequence[float], count: int) -> list[float]:
     """Returns at most `count` of rising values, the ends among them."""
     if len(values) <= count:
         return list(values)
@@ -166,11 +168,11 @@ def _published_models(
         return []
     numbers = [
         number
-        for number in published.select(dataset=dataset, metric=metric, train_rows=None)
+        for number in published.select_numbers(dataset=dataset, metric=metric, train_rows=None)
         if number.model and number.epsilon is not None and not math.isnan(number.value)
     ]
     models = []
-    for citation, model in unique((number.citation, number.model or "") for number in numbers):
+    for citation, model in keep_unique((number.citation, number.model or "") for number in numbers):
         same = [n for n in numbers if (n.citation, n.model) == (citation, model)]
         heads = [number for number in same if number.tuning == "last layer"]
         same = same if networks or not heads else heads
@@ -195,14 +197,15 @@ def _best_by_epsilon(numbers: Sequence[Number]) -> dict[float, float]:
     return best
 
 
-def _handles(
+def _make_handles(
     looks: Mapping[float, tuple[str, tuple[object, str]]], *, published: bool
 ) -> list[Line2D]:
     handles = [
         Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="_", markersize=9,
                label="without privacy"),
         *(
-            Line2D([], [], color=colour, linestyle="none", marker=marker, label=budget(epsilon))
+            Line2D([], [], color=colour, linestyle="none", marker=marker,
+            label=format_budget(epsilon))
             for epsilon, (colour, (_, marker)) in looks.items()
         ),
     ]  # fmt: skip
@@ -245,7 +248,7 @@ def resolution_figure(
         panels.append(
             Panel(
                 title=f"{group[0]}, {method}",
-                subtitle=" … ".join(unique([group[0], group[-1]])),
+                subtitle=" … ".join(keep_unique([group[0], group[-1]])),
                 cells=[(float(sizes[cell.backbone]), cell) for cell in chosen],
                 ticks={float(sizes[c.backbone]): str(sizes[c.backbone]) for c in chosen},
             )
@@ -272,6 +275,6 @@ def _best_method(cells: Sequence[CellResult]) -> str:
     """Returns the method with the best mean over its cells."""
     means = {
         method: [cell.mean for cell in cells if cell.method == method]
-        for method in unique(cell.method for cell in cells)
+        for method in keep_unique(cell.method for cell in cells)
     }
     return max(means, key=lambda method: sum(means[method]) / len(means[method]))

@@ -23,7 +23,7 @@ from dpprobe.reporting.accuracy_table import UNPRICED_MARK
 from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
 from dpprobe.results.best_private import best_ceiling
 from dpprobe.results.summary import Entry, Grid, read_grid
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 Curve = dict[float, Entry]  # results by epsilon
 LineStyle = tuple[Any, str]  # dashes and marker
@@ -57,7 +57,7 @@ def epsilon_accuracy(
     if published is not None:
         headline = grid.measures[dataset].headline
         networks = any(entry.network for entry in grid.entries.values())
-        points = published.points(name or dataset, headline, networks=networks)
+        points = published.mark_points(name or dataset, headline, networks=networks)
         marks = number_points(published, points)
     with mpl.rc_context(style.SETTINGS):
         named = {name for column in grid.columns for name in column}
@@ -66,7 +66,7 @@ def epsilon_accuracy(
         )
         figure = Figure(figsize=(9.0 if marks else 7.2, height), layout="constrained")
         _draw_curves(figure.add_subplot(), grid, dataset, marks)
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
@@ -77,7 +77,7 @@ def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
     """
     grid, dataset = _one_dataset(summary)
     _draw_panels(
-        grid, dataset, {column: _line(grid, dataset, column) for column in grid.columns},
+        grid, dataset, {column: _make_curve(grid, dataset, column) for column in grid.columns},
         label=f"test {grid.measures[dataset].title} (%)", top=style.TOP, svg=svg, png=png,
     )  # fmt: skip
 
@@ -94,14 +94,14 @@ def ceiling_gap(summary: Path, *, svg: Path, png: Path) -> None:
     grid, dataset = _one_dataset(summary)
     ceilings = {
         backbone: best.mean
-        for backbone in unique(backbone for backbone, _ in grid.columns)
+        for backbone in keep_unique(backbone for backbone, _ in grid.columns)
         if (best := best_ceiling(e for key, e in grid.entries.items() if key[2] == backbone))
     }
     if not ceilings:
         raise DataError(f"{summary}: no non-private ceiling; add a method with head: nonprivate")
     gaps: dict[tuple[str, str], Curve] = {}
     for column in grid.columns:
-        line = _line(grid, dataset, column)
+        line = _make_curve(grid, dataset, column)
         if column[0] in ceilings and not any(entry.ceiling for entry in line.values()):
             top = ceilings[column[0]]
             gap = {
@@ -139,10 +139,12 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     ends = [end for mark in marks for end in mark.reach]
     reach = tuple(sorted({*finite, *([min(ends), max(ends)] if ends else [])}))
     backbones = list(dict.fromkeys(backbone for backbone, _ in grid.columns))
-    lines = {column: _line(grid, dataset, column) for column in grid.columns}
+    lines = {column: _make_curve(grid, dataset, column) for column in grid.columns}
     ceilings = {c: line for c, line in lines.items() if any(e.ceiling for e in line.values())}
     methods = list(dict.fromkeys(m for b, m in grid.columns if (b, m) not in ceilings))
-    styles = {name: look[1] for name, look in zip(methods, style.looks(len(methods)), strict=True)}
+    styles = {
+        name: look[1] for name, look in zip(methods, style.choose_looks(len(methods)), strict=True)
+    }
     # One backbone's name needs no colour: the methods then have it.
     coloured = backbones if len(backbones) > 1 else methods
     colours = {name: style.COLOURS[i % len(style.COLOURS)] for i, name in enumerate(coloured)}
@@ -166,10 +168,10 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
         axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks,
         unpriced=grid.unpriced,
     )  # fmt: skip
-    style.title_axes(axes, *_captions(grid, dataset))
+    style.title_axes(axes, *_write_captions(grid, dataset))
 
 
-def _line(grid: Grid, dataset: str, column: tuple[str, str]) -> Curve:
+def _make_curve(grid: Grid, dataset: str, column: tuple[str, str]) -> Curve:
     """Returns the results of a (backbone, method) by epsilon."""
     rows = {row[1]: grid.get(row, column) for row in grid.rows if row[0] == dataset}
     return {epsilon: entry for epsilon, entry in rows.items() if entry is not None}
@@ -187,7 +189,7 @@ def _draw_line(
     finite = [epsilon for epsilon in line if math.isfinite(epsilon)]
     style.draw_banded(
         axes,
-        [scale.position(epsilon) for epsilon in finite],
+        [scale.place_of(epsilon) for epsilon in finite],
         [(line[epsilon].mean, line[epsilon].low, line[epsilon].high) for epsilon in finite],
         (colour, line_style),
         alpha=alpha,
@@ -196,7 +198,7 @@ def _draw_line(
     if len(banded) == 1:  # a band needs two
         alone = line[banded[0]]
         ends = [alone.low or 0.0, alone.high or 0.0]
-        axes.plot([scale.position(banded[0])] * 2, ends, color=colour, alpha=0.5, linewidth=1.0)
+        axes.plot([scale.place_of(banded[0])] * 2, ends, color=colour, alpha=0.5, linewidth=1.0)
 
 
 def _draw_infinite(
@@ -216,7 +218,7 @@ def _draw_infinite(
             # a mean of equal values may be rounded past an interval of no width
             reach = [[max(0.0, entry.mean - entry.low)], [max(0.0, entry.high - entry.mean)]]
         axes.errorbar(
-            scale.position(math.inf) + offset * scale.gap, entry.mean, yerr=reach,
+            scale.place_of(math.inf) + offset * scale.gap, entry.mean, yerr=reach,
             color=painted[backbone, method], marker=styles[method][1], markersize=4,
             markerfacecolor="white", elinewidth=1.0,
         )  # fmt: skip
@@ -233,30 +235,30 @@ def _draw_legend(
     unpriced: Collection[str] = (),
 ) -> None:
     """Draws a legend of backbones, methods, the ceiling and published results."""
-    handles = [_heading("Backbone")]
+    handles = [_make_heading("Backbone")]
     if len(backbones) == 1:
-        handles += [_heading(backbones[0])]
+        handles += [_make_heading(backbones[0])]
     else:
         handles += [Line2D([], [], color=c, linewidth=4, label=name) for name, c in colours.items()]
     if styles:
-        handles += [_heading(""), _heading("Method")]
+        handles += [_make_heading(""), _make_heading("Method")]
         handles += [
             Line2D(
                 [], [], color=colours[name] if len(backbones) == 1 else style.NEUTRAL,
-                linestyle=dashes, marker=marker, label=_label(name, unpriced),
+                linestyle=dashes, marker=marker, label=_label_method(name, unpriced),
             )
             for name, (dashes, marker) in styles.items()
         ]  # fmt: skip
     if ceiling:
         handles.append(style.make_ceiling_handle())
     if marks:
-        handles += [_heading(""), _heading("Published")]
+        handles += [_make_heading(""), _make_heading("Published")]
         handles += [
             Line2D(
                 [], [], linestyle="none", marker="o", markersize=7, color="white",
                 markeredgecolor=style.NEUTRAL, markeredgewidth=0.9, label=f"{number}  {label}",
             )
-            for number, label in unique((mark.number, mark.label) for mark in marks)
+            for number, label in keep_unique((mark.number, mark.label) for mark in marks)
         ]  # fmt: skip
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
@@ -266,18 +268,18 @@ def _draw_legend(
             text.set_fontweight("bold")
 
 
-def _label(method: str, unpriced: Collection[str]) -> str:
+def _label_method(method: str, unpriced: Collection[str]) -> str:
     return f"{method} {UNPRICED_MARK}" if method in unpriced else method
 
 
-def _heading(text: str) -> Line2D:
+def _make_heading(text: str) -> Line2D:
     return Line2D([], [], linestyle="none", label=text)
 
 
-def _captions(grid: Grid, dataset: str) -> tuple[str, str]:
+def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
     """Writes the dataset with its delta, and a caption of lines and bands."""
     entries = grid.entries.values()
-    delta = f", δ = {_power(grid.deltas[dataset])}" if dataset in grid.deltas else ""
+    delta = f", δ = {_format_power(grid.deltas[dataset])}" if dataset in grid.deltas else ""
     delta += ABOVE_MARK if dataset in grid.above else ""
     private = [entry for entry in entries if entry.private]
     over = {entry.over_seeds for entry in private if entry.interval}
@@ -320,9 +322,9 @@ def _draw_panels(
         for column, line in lines.items()
         if not any(entry.ceiling for entry in line.values())
     }
-    backbones = unique(backbone for backbone, _ in curves)
-    methods = unique(method for _, method in curves)
-    series = dict(zip(methods, style.looks(len(methods)), strict=True))
+    backbones = keep_unique(backbone for backbone, _ in curves)
+    methods = keep_unique(method for _, method in curves)
+    series = dict(zip(methods, style.choose_looks(len(methods)), strict=True))
     finite = tuple(sorted({e for line in curves.values() for e in line if math.isfinite(e)}))
     if not finite:
         raise DataError(f"{dataset}: no cell at a finite epsilon; add one to the study")
@@ -334,7 +336,7 @@ def _draw_panels(
             for (name, method), line in curves.items():
                 if name == backbone:
                     _draw_line(axes, scale, line, *series[method], 0.12)
-            level = 0.0 if zero else _ceiling(lines, backbone)
+            level = 0.0 if zero else _find_ceiling(lines, backbone)
             if level is not None:
                 axes.axhline(level, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1)
             axes.set_title(backbone, fontsize=9)
@@ -344,26 +346,26 @@ def _draw_panels(
         handles = [
             Line2D(
                 [], [], color=colour, linestyle=dashes, marker=marker,
-                label=_label(method, grid.unpriced),
+                label=_label_method(method, grid.unpriced),
             )
             for method, (colour, (dashes, marker)) in series.items()
         ]  # fmt: skip
         if any(entry.ceiling for entry in grid.entries.values()):
             handles.append(style.make_ceiling_handle())
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
-        title, caption = _captions(grid, dataset)
+        title, caption = _write_captions(grid, dataset)
         style.title_figure(figure, title, caption, panels=len(backbones))
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _ceiling(lines: Mapping[tuple[str, str], Curve], backbone: str) -> float | None:
+def _find_ceiling(lines: Mapping[tuple[str, str], Curve], backbone: str) -> float | None:
     """Returns the best non-private ceiling of a backbone; None where it has none."""
     entries = (e for (name, _), line in lines.items() if name == backbone for e in line.values())
     best = best_ceiling(entries)
     return None if best is None else best.mean
 
 
-def _power(value: float) -> str:
+def _format_power(value: float) -> str:
     """Writes a small number for a title: 1e-5 as a power of ten."""
     mantissa, exponent = f"{value:.2e}".split("e")
     factor = f"{float(mantissa):g}"

@@ -21,13 +21,13 @@ from dpprobe.reporting.figures.backbones import (
     backbone_figure,
     image_side,
     resolution_figure,
-    spread,
+    spread_values,
 )
-from dpprobe.reporting.figures.option_panels import budget
+from dpprobe.reporting.figures.option_panels import format_budget
 from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 from dpprobe.study.study import Study
 
 DP_FC = "feature_covariance"
@@ -69,7 +69,7 @@ def plot_comparison(
       backbones: the options of each backbone.
       base: the method of the figure by resolution; chosen where None.
     """
-    cells = read_cell_results(record_paths(results, study.cells(dataset)))
+    cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     if figure == "by_backbone":
         backbone_figure(cells, dataset=dataset, svg=svg, png=png, published=published, name=name)
     elif figure == "by_resolution":
@@ -116,11 +116,11 @@ def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> Non
     Raises:
       DataError: when fewer than two datasets have private cells.
     """
-    chosen, words = _heads(cells)
-    lines = _lines(cells, chosen, lambda dataset: dataset)
-    if len(unique(line.dataset for line in lines)) < 2:
+    chosen, words = _choose_heads(cells)
+    lines = _make_lines(cells, chosen, lambda dataset: dataset)
+    if len(keep_unique(line.dataset for line in lines)) < 2:
         raise DataError("fewer than two datasets have private cells; add one to the study")
-    _draw(lines, f"Datasets against epsilon, {words}", svg=svg, png=png)
+    _draw_lines(lines, f"Datasets against epsilon, {words}", svg=svg, png=png)
 
 
 def delta_figure(
@@ -135,7 +135,7 @@ def delta_figure(
     Raises:
       DataError: when no group has private cells of two deltas.
     """
-    chosen, words = _heads(cells)
+    chosen, words = _choose_heads(cells)
     deltas = {cell.dataset: cell.delta for cell in chosen}
     grouped = [
         [name for name in group if deltas.get(name) is not None]
@@ -146,17 +146,17 @@ def delta_figure(
         raise DataError("no dataset has private cells at two deltas; add it with another delta")
     several = len(grouped) > 1
 
-    def name(dataset: str) -> str:
+    def name_curve(dataset: str) -> str:
         text = f"δ = {deltas[dataset]:g}"
         return f"{dataset}, {text}" if several else text
 
     names = [dataset for group in grouped for dataset in group]
-    lines = _lines([cell for cell in cells if cell.dataset in names], chosen, name)
-    title = "Deltas" if several else f"{style.shortened(grouped[0][0], 40)} at several deltas"
-    _draw(lines, f"{title}, {words}", svg=svg, png=png)
+    lines = _make_lines([cell for cell in cells if cell.dataset in names], chosen, name_curve)
+    title = "Deltas" if several else f"{style.shorten_middle(grouped[0][0], 40)} at several deltas"
+    _draw_lines(lines, f"{title}, {words}", svg=svg, png=png)
 
 
-def _heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
+def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
     """Returns the private cells that are compared, and words for them."""
     private = [cell for cell in cells if cell.private]
     # What `auto` chooses may be DP-FC at some epsilons alone, and its line is one.
@@ -164,16 +164,16 @@ def _heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
     heads = [cell for cell in fixed if cell.base_options.get("head", cell.head) == DP_FC]
     covered = {cell.dataset for cell in heads} == {cell.dataset for cell in private}
     chosen, word = (heads, "DP-FC") if heads and covered else (private, "private method")
-    if len(unique(cell.method for cell in chosen)) == 1:
+    if len(keep_unique(cell.method for cell in chosen)) == 1:
         return chosen, word if word == "DP-FC" else chosen[0].method
     return chosen, f"best {word} at each ε, by test result"
 
 
-def _lines(
+def _make_lines(
     cells: Sequence[CellResult], chosen: Sequence[CellResult], name: Callable[[str], str]
 ) -> list[_Line]:
     lines = []
-    for dataset, backbone in unique((cell.dataset, cell.backbone) for cell in cells):
+    for dataset, backbone in keep_unique((cell.dataset, cell.backbone) for cell in cells):
         here = [c for c in chosen if (c.dataset, c.backbone) == (dataset, backbone)]
         best = {
             epsilon: cell
@@ -191,12 +191,12 @@ def _lines(
     return lines
 
 
-def _draw(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
-    names = unique(line.name for line in lines)
-    looks = dict(zip(names, style.looks(len(names)), strict=True))
-    backbones = unique(line.backbone for line in lines)
+def _draw_lines(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
+    names = keep_unique(line.name for line in lines)
+    looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
+    backbones = keep_unique(line.backbone for line in lines)
     finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
-    labels = {name: style.wrapped(style.shortened(name, 60), _NAME) for name in names}
+    labels = {name: style.wrap_name(style.shorten_middle(name, 60), _NAME) for name in names}
     legend = sum(label.count("\n") + 1 for label in labels.values()) + 2
     with mpl.rc_context(style.SETTINGS):
         figure, grid = style.panel_grid(len(backbones), legend=legend)
@@ -206,9 +206,9 @@ def _draw(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
             for line in lines:
                 if line.backbone == backbone:
                     _draw_line(axes, scale, line, looks)
-            axes.set_title(style.wrapped(style.shortened(backbone, 60), 34), fontsize=9)
+            axes.set_title(style.wrap_name(style.shorten_middle(backbone, 60), 34), fontsize=9)
         grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
-        measures = unique(cell.measure.title for line in lines for cell in line.cells.values())
+        measures = keep_unique(cell.measure.title for line in lines for cell in line.cells.values())
         style.label_outer_panels(grid, f"test {' or '.join(measures)} (%)")
         handles = [
             Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=labels[name])
@@ -220,7 +220,7 @@ def _draw(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
         counts = sorted({len(cell.values) for line in lines for cell in line.cells.values()})
         caption = f"mean of {style.counted_seeds(counts)}; bands: 95 % interval"
         style.title_figure(figure, title, caption, panels=1)
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def _draw_line(
@@ -231,7 +231,7 @@ def _draw_line(
 ) -> None:
     values = [style.in_percent(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
     style.draw_banded(
-        axes, [scale.position(epsilon) for epsilon in line.cells], values, looks[line.name]
+        axes, [scale.place_of(epsilon) for epsilon in line.cells], values, looks[line.name]
     )
     if line.ceiling is not None:
         colour = looks[line.name][0]
@@ -253,18 +253,20 @@ def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
       DataError: when fewer than two datasets have private cells.
     """
     private = [cell for cell in cells if cell.private]
-    lines = _lines(cells, private, lambda dataset: dataset)
-    datasets = unique(line.dataset for line in lines)
+    lines = _make_lines(cells, private, lambda dataset: dataset)
+    datasets = keep_unique(line.dataset for line in lines)
     if len(datasets) < 2:
         raise DataError("fewer than two datasets have private cells; add one to the study")
-    epsilons = spread(sorted({e for line in lines for e in line.cells}), MOST_EPSILONS)
+    epsilons = spread_values(sorted({e for line in lines for e in line.cells}), MOST_EPSILONS)
     sizes = {cell.dataset: cell.n for cell in private}
     below = all(line.ceiling is not None for line in lines)
-    markers = {d: look[1][1] for d, look in zip(datasets, style.looks(len(datasets)), strict=True)}
+    markers = {
+        d: look[1][1] for d, look in zip(datasets, style.choose_looks(len(datasets)), strict=True)
+    }
     colours = dict(zip(epsilons, style.COLOURS, strict=False))
-    backbones = unique(line.backbone for line in lines)
-    labels = [f"{style.shortened(name, 60)}, {sizes[name]:,}" for name in datasets]
-    labels = [style.wrapped(label, _NAME) for label in labels]
+    backbones = keep_unique(line.backbone for line in lines)
+    labels = [f"{style.shorten_middle(name, 60)}, {sizes[name]:,}" for name in datasets]
+    labels = [style.wrap_name(label, _NAME) for label in labels]
     legend = sum(label.count("\n") + 1 for label in labels) + len(epsilons) + 1
     with mpl.rc_context(style.SETTINGS):
         figure, grid = style.panel_grid(len(backbones), legend=legend)
@@ -272,13 +274,13 @@ def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
             for line in lines:
                 if line.backbone == backbone:
                     _draw_size(axes, line, sizes[line.dataset], markers, colours, below=below)
-            axes.set_title(style.wrapped(style.shortened(backbone, 60), 34), fontsize=9)
+            axes.set_title(style.wrap_name(style.shorten_middle(backbone, 60), 34), fontsize=9)
             _size_axis(axes, list(sizes.values()))
-        measures = " or ".join(unique(cell.measure.title for cell in private))
+        measures = " or ".join(keep_unique(cell.measure.title for cell in private))
         text = f"{measures}: points below the ceiling" if below else f"test {measures} (%)"
         style.label_outer_panels(grid, text)
         handles = [
-            Line2D([], [], color=colour, linestyle="none", marker="o", label=budget(epsilon))
+            Line2D([], [], color=colour, linestyle="none", marker="o", label=format_budget(epsilon))
             for epsilon, colour in colours.items()
         ]
         handles += [
@@ -290,7 +292,7 @@ def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
             figure, "What privacy costs by training rows, best private method, by test result",
             "one point a dataset: they differ in more than their size", panels=1,
         )  # fmt: skip
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def _draw_size(
@@ -345,17 +347,17 @@ def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, 
         raise DataError(
             f"{dataset}: no private result against ReaL's labels; give the dataset accepted_labels"
         )
-    lines = _lines(known, known, lambda dataset: dataset)
+    lines = _make_lines(known, known, lambda dataset: dataset)
     finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
     titles = (f"{known[0].measure.title}, the dataset's labels", "accuracy, ReaL's labels")
-    looks = dict(zip(titles, style.looks(2), strict=True))
+    looks = dict(zip(titles, style.choose_looks(2), strict=True))
     with mpl.rc_context(style.SETTINGS):
         figure, grid = style.panel_grid(len(lines), legend=4)
         scale = EpsilonScale(finite=finite, infinite=False, curves=2)
         for axes, line in zip(grid, lines, strict=True):
             draw_epsilon_axis(axes, scale, width=0.5)
             _draw_labels(axes, scale, line, looks)
-            axes.set_title(style.wrapped(style.shortened(line.backbone, 60), 34), fontsize=9)
+            axes.set_title(style.wrap_name(style.shorten_middle(line.backbone, 60), 34), fontsize=9)
         grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
         style.label_outer_panels(grid, "test result (%)")
         handles = [
@@ -365,10 +367,11 @@ def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, 
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         counts = sorted({len(cell.values) for cell in known})
         style.title_figure(
-            figure, f"{style.shortened(dataset, 40)}: ReaL's labels, best private method at each ε",
+            figure, f"{style.shorten_middle(dataset, 40)}: ReaL's labels, best private method at "
+            "each ε",
             f"mean of {style.counted_seeds(counts)}; bands: 95 % interval", panels=1,
         )  # fmt: skip
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def _draw_labels(
@@ -377,7 +380,7 @@ def _draw_labels(
     line: _Line,
     looks: Mapping[str, tuple[str, tuple[object, str]]],
 ) -> None:
-    x = [scale.position(epsilon) for epsilon in line.cells]
+    x = [scale.place_of(epsilon) for epsilon in line.cells]
     headline = [style.in_percent(c.mean, c.low, c.high) for c in line.cells.values()]
     real = [
         style.in_percent(cell.real.mean, cell.real.low, cell.real.high)

@@ -21,7 +21,7 @@ from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting.fairness_table import beyond_chance, metric_title, shown_metric
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and its gap by the metric of the panel
 Looks = dict[str, tuple[str, tuple[Any, str]]]
@@ -44,7 +44,7 @@ class _Panel:
     points: tuple[Point, ...]
     references: tuple[Point, ...]
 
-    def of(self, method: str) -> list[Point]:
+    def points_of(self, method: str) -> list[Point]:
         return [point for point in self.points if point[0].method == method]
 
 
@@ -70,37 +70,37 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
     Args:
       records: of the backbones of one dataset.
     """
-    panels, looks = _panels(records)
+    panels, looks = _make_panels(records)
     epsilons = {epsilon_value(c.epsilon) for panel in panels for c, _ in panel.points}
     finite = tuple(sorted(filter(math.isfinite, epsilons)))
     # curves at infinity stand side by side and need room
     scale = EpsilonScale(
         finite=finite, infinite=len(finite) < len(epsilons), curves=12 + 2 * len(looks)
     )
-    ways = [scale.position(high) - scale.position(low) for low, high in pairwise(finite)]
+    ways = [scale.place_of(high) - scale.place_of(low) for low, high in pairwise(finite)]
     step = min(_SPREAD, 0.6 / max(1, len(looks))) * min(ways, default=scale.gap)
 
-    def draw(axes: Axes, panel: _Panel) -> None:
+    def draw_gaps(axes: Axes, panel: _Panel) -> None:
         draw_epsilon_axis(axes, scale, width=0.5)
         low, high = axes.get_xlim()
         axes.set_xlim(low - step * len(looks) / 2, high + step * len(looks) / 2)
         axes.xaxis.label.set_fontsize(8.5)
         alone = len(panel.references) == 1
         for cell, gap in panel.references:
-            colour = style.NEUTRAL if alone else _colour(looks, cell)
+            colour = style.NEUTRAL if alone else _choose_colour(looks, cell)
             _draw_band(axes, gap, colour, 0.12 if alone else 0.06)
         for place, (method, look) in enumerate(looks.items()):
             aside = step * (place - (len(looks) - 1) / 2)
-            mine = panel.of(method)
-            x = [scale.position(epsilon_value(cell.epsilon)) + aside for cell, _ in mine]
-            _draw_method(axes, x, mine, look, joined=len(mine) - _infinite(mine))
-            chance = [_percent(gap.chance_gap) for _, gap in mine]
+            mine = panel.points_of(method)
+            x = [scale.place_of(epsilon_value(cell.epsilon)) + aside for cell, _ in mine]
+            _draw_method(axes, x, mine, look, joined=len(mine) - _count_infinite(mine))
+            chance = [_to_percent(gap.chance_gap) for _, gap in mine]
             axes.plot(x, chance, color=look[0], marker="_", linestyle="none", **_TICK)
 
-    _save(
-        records, panels, looks, draw, svg=svg, png=png,
+    _save_panels(
+        records, panels, looks, draw_gaps, svg=svg, png=png,
         title="gap between the best and the worst group",
-        without=_line(
+        without=_make_line(
             "gap without privacy,\nand its interval", style.NEUTRAL, style.CEILING_STYLE
         ),
         more=[
@@ -117,30 +117,30 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
     privacy. Where private heads as good as those have no larger gaps, privacy widens gaps only as
     far as it costs quality.
     """
-    panels, looks = _panels(records)
+    panels, looks = _make_panels(records)
 
-    def draw(axes: Axes, panel: _Panel) -> None:
+    def draw_quality(axes: Axes, panel: _Panel) -> None:
         named = list(panel.references)
         for method, look in looks.items():
-            mine = [point for point in panel.of(method) if point[1].overall is not None]
-            _draw_method(axes, [_percent(gap.overall) for _, gap in mine], mine, look)
+            mine = [point for point in panel.points_of(method) if point[1].overall is not None]
+            _draw_method(axes, [_to_percent(gap.overall) for _, gap in mine], mine, look)
             ends = sorted(mine, key=lambda point: epsilon_value(point[0].epsilon))
             named += ends[:1] + ends[1:][-1:]
         for cell, gap in panel.references:
-            look = (_colour(looks, cell), ("-", "s"))
-            _draw_method(axes, [_percent(gap.overall)], [(cell, gap)], look, hollow=True)
+            look = (_choose_colour(looks, cell), ("-", "s"))
+            _draw_method(axes, [_to_percent(gap.overall)], [(cell, gap)], look, hollow=True)
         axes.set_xlabel(f"test {panel.metric} (%)", fontsize=8.5)
         axes.margins(x=0.12)
         axes.grid(axis="both")
         for cell, gap in named:  # those between would stand on each other
             text = "∞" if cell.epsilon == INFINITE else cell.epsilon
             axes.annotate(
-                text, (_percent(gap.overall), _percent(gap.gap)), xytext=(3, 3),
+                text, (_to_percent(gap.overall), _to_percent(gap.gap)), xytext=(3, 3),
                 textcoords="offset points", fontsize=6.5, color=style.SUBTLE,
             )  # fmt: skip
 
-    _save(
-        records, panels, looks, draw, svg=svg, png=png,
+    _save_panels(
+        records, panels, looks, draw_quality, svg=svg, png=png,
         title="gap between the best and the worst group against quality",
         note="; at the ends of each line its ε",
         without=Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="s",
@@ -148,18 +148,18 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
     )  # fmt: skip
 
 
-def _panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks]:
+def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks]:
     """Returns the panels, attribute by attribute, and the looks of the methods in them."""
     panels = []
-    for attribute in unique(a.attribute for record in records for a in record.attributes):
+    for attribute in keep_unique(a.attribute for record in records for a in record.attributes):
         for record in records:
-            metric = _metric(record, attribute)
+            metric = _shown_metric_or_none(record, attribute)
             if metric is None:
                 continue
             points = [
                 (cell, gap)
                 for cell in sorted(record.cells, key=lambda cell: epsilon_value(cell.epsilon))
-                if (gap := cell.gap(attribute, metric)) is not None and gap.gap is not None
+                if (gap := cell.find_gap(attribute, metric)) is not None and gap.gap is not None
             ]
             named = {(c.reference.method, c.reference.epsilon) for c in record.cells if c.reference}
             beside = [point for point in points if (point[0].method, point[0].epsilon) in named]
@@ -173,20 +173,20 @@ def _panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks]:
                     references=tuple(beside),
                 )
             )
-    methods = unique(cell.method for panel in panels for cell, _ in panel.points)
-    return panels, dict(zip(methods, style.looks(len(methods)), strict=True))
+    methods = keep_unique(cell.method for panel in panels for cell, _ in panel.points)
+    return panels, dict(zip(methods, style.choose_looks(len(methods)), strict=True))
 
 
-def _colour(looks: Looks, cell: FairnessCell) -> str:
+def _choose_colour(looks: Looks, cell: FairnessCell) -> str:
     """Returns the colour of a cell's method; that of text for one that is only compared with."""
     return looks[cell.method][0] if cell.method in looks else style.NEUTRAL
 
 
-def _infinite(points: Sequence[Point]) -> int:
+def _count_infinite(points: Sequence[Point]) -> int:
     return sum(cell.epsilon == INFINITE for cell, _ in points)
 
 
-def _metric(record: FairnessRecord, attribute: str) -> str | None:
+def _shown_metric_or_none(record: FairnessRecord, attribute: str) -> str | None:
     known = any(each.attribute == attribute for each in record.attributes)
     return shown_metric(record, attribute) if known else None
 
@@ -206,14 +206,14 @@ def _draw_method(
       joined: points that a line joins; all where None.
     """
     colour, (dashes, marker) = look
-    heights = [_percent(gap.gap) for _, gap in points]
+    heights = [_to_percent(gap.gap) for _, gap in points]
     axes.plot(
         x[:joined], heights[:joined], color=colour, linestyle=dashes, linewidth=1.0, alpha=0.7,
         zorder=3,
     )  # fmt: skip
     for place, height, (_, gap) in zip(x, heights, points, strict=True):
         if gap.low is not None and gap.high is not None:
-            ends = [_percent(gap.low), _percent(gap.high)]
+            ends = [_to_percent(gap.low), _to_percent(gap.high)]
             axes.plot([place] * 2, ends, color=colour, linewidth=0.9, alpha=0.6, zorder=3)
         axes.plot(
             [place], [height], color=colour, marker=marker, linestyle="none", markersize=5,
@@ -223,12 +223,14 @@ def _draw_method(
 
 def _draw_band(axes: Axes, gap: Gap, colour: str, alpha: float) -> None:
     """Draws the gap of a head without privacy, and its interval, across the panel."""
-    axes.axhline(_percent(gap.gap), color=colour, linestyle=style.CEILING_STYLE, linewidth=1)
+    axes.axhline(_to_percent(gap.gap), color=colour, linestyle=style.CEILING_STYLE, linewidth=1)
     if gap.low is not None and gap.high is not None:
-        axes.axhspan(_percent(gap.low), _percent(gap.high), color=colour, alpha=alpha, linewidth=0)
+        axes.axhspan(
+            _to_percent(gap.low), _to_percent(gap.high), color=colour, alpha=alpha, linewidth=0
+        )
 
 
-def _save(
+def _save_panels(
     records: Sequence[FairnessRecord],
     panels: Sequence[_Panel],
     looks: Looks,
@@ -258,10 +260,10 @@ def _save(
             axes.set_title(panel.title, fontsize=9)
         bottom, top = grid[0].get_ylim()
         grid[0].set_ylim(min(0.0, bottom), top)  # the panels share their axis
-        metrics = " or ".join(unique(panel.metric for panel in panels))
+        metrics = " or ".join(keep_unique(panel.metric for panel in panels))
         style.label_outer_panels(grid, f"gap in {metrics} (points)")
         beside = [without] if any(panel.references for panel in panels) else []
-        marks = [_mark(name, look) for name, look in looks.items()]
+        marks = [_make_mark(name, look) for name, look in looks.items()]
         kinds = [
             Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="o", label=text,
                    markerfacecolor=style.NEUTRAL if filled else "white")
@@ -272,17 +274,17 @@ def _save(
         )
         caption = f"{100 * first.confidence:g} % intervals over test {units}; not private{note}"
         style.title_figure(figure, f"{first.dataset}: {title}", caption, panels=1)
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _mark(method: str, look: tuple[str, tuple[Any, str]]) -> Line2D:
+def _make_mark(method: str, look: tuple[str, tuple[Any, str]]) -> Line2D:
     colour, (dashes, marker) = look
     return Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=method)
 
 
-def _line(label: str, colour: str, dashes: Any) -> Line2D:
+def _make_line(label: str, colour: str, dashes: Any) -> Line2D:
     return Line2D([], [], color=colour, linestyle=dashes, linewidth=1.2, label=label)
 
 
-def _percent(value: float | None) -> float:
+def _to_percent(value: float | None) -> float:
     return math.nan if value is None else 100 * value

@@ -13,11 +13,11 @@ from matplotlib.lines import Line2D
 from scipy.special import expit
 
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, Law, RareCell
-from dpprobe.analyses.imbalance.rare_classes import least_reference, retained
+from dpprobe.analyses.imbalance.rare_classes import least_reference, retained_recall
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 _COLOURS = "cividis"  # readable without colours too
 _CELL, _EDGE = 0.42, "#D55E00"
@@ -41,7 +41,7 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     Raises:
       DataError: without a private cell.
     """
-    methods = _methods(record)
+    methods = _list_methods(record)
     epsilons = sorted(
         {cell.epsilon for cell in record.cells if cell.method in methods}, key=epsilon_value
     )
@@ -74,11 +74,11 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
             "small: seeds that never predict the class",
             panels=1,
         )
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _methods(record: ImbalanceRecord) -> list[str]:
-    methods = unique(cell.method for cell in record.cells if cell.private)
+def _list_methods(record: ImbalanceRecord) -> list[str]:
+    methods = keep_unique(cell.method for cell in record.cells if cell.private)
     if not methods:
         raise DataError(
             f"{record.dataset}, {record.backbone}: no private cell; add a private method and a "
@@ -100,11 +100,13 @@ def _heat_map(
         if cell.method == method:
             column = epsilons.index(cell.epsilon)
             recall[row, column] = 100 * cell.recall.mean
-            held[row, column] = cell.private and cell.reference_learnt and retained(cell) >= 0.5
+            held[row, column] = (
+                cell.private and cell.reference_learnt and retained_recall(cell) >= 0.5
+            )
             if cell.never_predicted:
                 axes.text(
                     column, row + 0.33, f"{cell.never_predicted}/{cell.seeds}", fontsize=5,
-                    ha="center", va="center", color=_ink(cell.recall.mean),
+                    ha="center", va="center", color=_choose_ink(cell.recall.mean),
                 )  # fmt: skip
             if cell.reference_recall is not None:
                 recall[row, -1] = 100 * cell.reference_recall
@@ -112,9 +114,9 @@ def _heat_map(
     for row, column in zip(*np.nonzero(np.isfinite(recall)), strict=True):
         axes.text(
             column, row - 0.05, f"{recall[row, column]:.0f}", fontsize=7.5, ha="center",
-            va="center", color=_ink(recall[row, column] / 100),
+            va="center", color=_choose_ink(recall[row, column] / 100),
         )  # fmt: skip
-    _outline(axes, held)
+    _draw_outline(axes, held)
     names = [each.replace(INFINITE, "∞") for each in epsilons]
     axes.set_xticks(range(shape[1]), [*names, "ref."], fontsize=7.5)
     axes.set_yticks(range(shape[0]), [f"{count:,}" for _, count in rows], fontsize=7.5)
@@ -125,11 +127,11 @@ def _heat_map(
     return image
 
 
-def _ink(share: float) -> str:
+def _choose_ink(share: float) -> str:
     return "white" if share < 0.55 else "black"
 
 
-def _outline(axes: Axes, held: np.ndarray) -> None:
+def _draw_outline(axes: Axes, held: np.ndarray) -> None:
     """Draws a line between the cells that hold and those that do not."""
     padded = np.pad(held, 1)
     for row, column in zip(*np.nonzero(held), strict=True):
@@ -153,9 +155,9 @@ def law_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     Raises:
       DataError: without a private cell.
     """
-    methods = _methods(record)
+    methods = _list_methods(record)
     laws = {law.method: law for law in record.laws}
-    looks = dict(zip(record.classes, style.looks(len(record.classes)), strict=True))
+    looks = dict(zip(record.classes, style.choose_looks(len(record.classes)), strict=True))
     with mpl.rc_context(style.SETTINGS):
         figure, grid = style.panel_grid(len(methods), legend=len(looks) + 2)
         for axes, method in zip(grid, methods, strict=True):
@@ -179,10 +181,10 @@ def law_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
             "curves: the fitted law, by class",
             panels=1,
         )
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _exponent(law: Law) -> float:
+def _law_exponent(law: Law) -> float:
     return law.ratio.value if law.ratio else 1.0
 
 
@@ -190,7 +192,7 @@ def _law_points(axes: Axes, cells: Sequence[RareCell], law: Law, colour: str, ma
     """Draws one class's cells, and its curve where there is a law."""
     if not cells:
         return
-    x = np.array([c.class_rows * epsilon_value(c.epsilon) ** _exponent(law) for c in cells])
+    x = np.array([c.class_rows * epsilon_value(c.epsilon) ** _law_exponent(law) for c in cells])
     y = np.array([100 * c.recall.mean / (c.reference_recall or 1) for c in cells])
     axes.plot(x, y, color=colour, linestyle="none", marker=marker, alpha=0.8)
     intercept = law.intercepts.get(cells[0].class_name)
@@ -208,7 +210,7 @@ def _label_law(axes: Axes, law: Law) -> None:
     axes.set_ylim(-4, max(104.0, highest + 4))
     axes.axhline(50, color=style.NEUTRAL, linewidth=0.8, linestyle=style.CEILING_STYLE)
     axes.grid(axis="both")
-    ratio = _exponent(law)
+    ratio = _law_exponent(law)
     axes.set_xlabel("images of the class × ε" + (f"^{ratio:.2f}" if law.ratio else ""))
     subtitle = f"no law: {law.reason}"
     if law.ratio:
@@ -217,10 +219,10 @@ def _label_law(axes: Axes, law: Law) -> None:
             f"[{law.ratio.low:.2f}, {law.ratio.high:.2f}] in images; "
             f"R² {law.r_squared:.2f}, {law.points} cells"
         )
-    axes.set_title(f"{law.method}\n" + _wrapped(subtitle), fontsize=7.5)
+    axes.set_title(f"{law.method}\n" + _wrap_text(subtitle), fontsize=7.5)
 
 
-def _wrapped(text: str, width: int = 40) -> str:
+def _wrap_text(text: str, width: int = 40) -> str:
     lines = [""]
     for word in text.split(" "):
         longer = len(lines[-1].rpartition("\n")[2]) + len(word) + 1 > width

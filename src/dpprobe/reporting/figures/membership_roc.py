@@ -76,7 +76,7 @@ def membership_roc(
     Raises:
       DataError: when the record holds no attack on such rows.
     """
-    curves = _curves(membership, rows)
+    curves = _curves_by_attack(membership, rows)
     if not curves:
         raise DataError(f"{title}: no membership attack on rows {rows!r}; audit them")
     with mpl.rc_context(style.SETTINGS):
@@ -87,22 +87,22 @@ def membership_roc(
         _draw_bounds(axes, fpr, allowed)
         colours = dict(zip(_NAMES, style.COLOURS, strict=False))
         for name, curve in curves.items():
-            label = f"{_NAMES[name]}, AUC {_auc(membership, rows, name):.3f}"
-            axes.plot(fpr, _numbers(curve["tpr"]), color=colours[name], label=label)
+            label = f"{_NAMES[name]}, AUC {_find_auc(membership, rows, name):.3f}"
+            axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
             axes.fill_between(
-                fpr, _numbers(curve["low"]), _numbers(curve["high"]),
+                fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
                 color=colours[name], alpha=0.15, linewidth=0,
             )  # fmt: skip
-        for name, curve in _curves(beside, rows).items() if beside else ():
+        for name, curve in _curves_by_attack(beside, rows).items() if beside else ():
             assert beside is not None
-            label = f"nonprivate: {_NAMES[name]}, AUC {_auc(beside, rows, name):.3f}"
+            label = f"nonprivate: {_NAMES[name]}, AUC {_find_auc(beside, rows, name):.3f}"
             axes.plot(
-                np.array(beside["roc"]["fpr"]), _numbers(curve["tpr"]),
+                np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
                 color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
             )  # fmt: skip
-        _finish(axes, figure)
-        style.title_axes(axes, title, _caption(membership, rows))
-        style.save(figure, svg, png)
+        _finish_axes(axes, figure)
+        style.title_axes(axes, title, _write_caption(membership, rows))
+        style.save_figure(figure, svg, png)
 
 
 def _draw_bounds(
@@ -118,7 +118,7 @@ def _draw_bounds(
     axes.plot(fpr, fpr, color=style.NEUTRAL, linestyle=(0, (1, 2)), linewidth=1.0, label="chance")
 
 
-def _finish(axes: Axes, figure: Figure) -> None:
+def _finish_axes(axes: Axes, figure: Figure) -> None:
     axes.set(xscale="log", yscale="log", xlim=(_LEAST, 1.0), ylim=(_LEAST, 1.0))
     for axis, name in ((axes.xaxis, "false positives"), (axes.yaxis, "true positives")):
         axis.set_major_formatter(FuncFormatter(lambda rate, _: f"{100 * rate:g} %"))
@@ -127,26 +127,26 @@ def _finish(axes: Axes, figure: Figure) -> None:
     figure.legend(loc="outside lower center", ncols=2, handlelength=2.8)
 
 
-def _curves(membership: Mapping[str, Any], rows: str) -> dict[str, Mapping[str, Any]]:
+def _curves_by_attack(membership: Mapping[str, Any], rows: str) -> dict[str, Mapping[str, Any]]:
     return {
         curve["attack"]: curve for curve in membership["roc"]["curves"] if curve["rows"] == rows
     }
 
 
-def _auc(membership: Mapping[str, Any], rows: str, attack: str) -> float:
+def _find_auc(membership: Mapping[str, Any], rows: str, attack: str) -> float:
     (entry,) = (
         one for one in membership["rows"] if one["rows"] == rows and one["attack"] == attack
     )
     return float(entry["auc"])
 
 
-def _numbers(values: list[float | None]) -> npt.NDArray[np.float64]:
+def _rates_or_nan(values: list[float | None]) -> npt.NDArray[np.float64]:
     """Returns rates, NaN where there is none, and no zero, which has no place on a log axis."""
     rates = np.array([np.nan if value is None else value for value in values])
     return np.where(rates > 0, rates, np.where(np.isnan(rates), np.nan, _LEAST / 10))
 
 
-def _caption(membership: Mapping[str, Any], rows: str) -> str:
+def _write_caption(membership: Mapping[str, Any], rows: str) -> str:
     units = next(one["units"] for one in membership["rows"] if one["rows"] == rows)
     heads = membership["targets"]
     return (

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pyarrow import parquet as pq
 
-from dpprobe.backbones.image_preprocessing import convert
-from dpprobe.data.table import SplitTable, decode
+from dpprobe.backbones.image_preprocessing import convert_mode
+from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.exhibits import style
 
 PAIRS, PAIRS_A_ROW = 12, 6  # of each split
@@ -72,19 +72,19 @@ def near_duplicate_figure(
                 mark = "same file" if pair["exact"] else f"{pair['cosine']:.3f}"
                 weight = "bold" if pair["near"] else "normal"
                 above.set_title(f"{pair['split']}, {mark}", fontsize=8, fontweight=weight)
-                below.set_title(_clipped(pair["public_id"]), fontsize=6, color=style.SUBTLE)
+                below.set_title(_clip_name(pair["public_id"]), fontsize=6, color=style.SUBTLE)
         figure.suptitle(
             "Private images of both splits (above) and the public ones nearest to them, by "
             "cosine;\nbold: near-duplicates. Not for publication",
             fontsize=8.5,
         )
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def _draw_image(axes: Axes, table: SplitTable, row: int) -> None:
-    image = next(iter(table.images(row, row + 1)))
-    axes.imshow(convert(decode(image, split=table.split), "RGB"))
+    image = next(iter(table.read_images(row, row + 1)))
+    axes.imshow(convert_mode(decode_image(image, split=table.split), "RGB"))
 
 
-def _clipped(name: str) -> str:
+def _clip_name(name: str) -> str:
     return name if len(name) <= 22 else f"…{name[-21:]}"

@@ -43,7 +43,7 @@ class Panel:
         """The epsilons of its cells."""
         return {cell.epsilon for _, cell in self.cells}
 
-    def line(self, epsilon: float) -> list[tuple[float, CellResult]]:
+    def best_by_place(self, epsilon: float) -> list[tuple[float, CellResult]]:
         """Returns the best cell of each place at an epsilon, from left to right."""
         best = {}
         for place in sorted({place for place, cell in self.cells if cell.epsilon == epsilon}):
@@ -54,7 +54,7 @@ class Panel:
         return list(best.items())
 
     @property
-    def most(self) -> int:
+    def most_at_place(self) -> int:
         """The largest number of cells of one place and epsilon: more than one is a choice."""
         keys = [(place, cell.epsilon) for place, cell in self.cells]
         return max(map(keys.count, keys))
@@ -67,14 +67,16 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, p
       title: of the figure. label: of the x axis.
     """
     epsilons = sorted(set().union(*(panel.epsilons for panel in panels)))
-    looks = dict(zip(epsilons, style.looks(len(epsilons)), strict=True))
+    looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     with mpl.rc_context(style.SETTINGS):
         figure, grid = style.panel_grid(len(panels), legend=len(epsilons))
         for axes, panel in zip(grid, panels, strict=True):
-            _draw(axes, panel, looks)
-            subtitle = _subtitle(panel)
+            _draw_panel(axes, panel, looks)
+            subtitle = _write_subtitle(panel)
             pad = 15 + 9 * subtitle.count("\n")
-            axes.set_title(style.wrapped(style.shortened(panel.title, 60), 34), fontsize=9, pad=pad)
+            axes.set_title(
+                style.wrap_name(style.shorten_middle(panel.title, 60), 34), fontsize=9, pad=pad
+            )
             axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=7, color=style.SUBTLE)
             axes.set_xlabel(label, fontsize=8.5)
             axes.grid(axis="y")
@@ -89,7 +91,7 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, p
                 color=colour,
                 linestyle="none" if named else dashes,
                 marker=marker,
-                label=budget(value),
+                label=format_budget(value),
             )
             for value, (colour, (dashes, marker)) in looks.items()
         ]
@@ -100,18 +102,20 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, p
             figure, title, f"mean of {style.counted_seeds(counts)}; {bands}: 95 % interval",
             panels=len(panels),
         )  # fmt: skip
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _subtitle(panel: Panel) -> str:
-    choice = BEST_OF.format(panel.most) if panel.most > 1 else ""
-    return "\n".join(filter(None, (style.shortened(panel.subtitle, 48), choice)))
+def _write_subtitle(panel: Panel) -> str:
+    choice = BEST_OF.format(panel.most_at_place) if panel.most_at_place > 1 else ""
+    return "\n".join(filter(None, (style.shorten_middle(panel.subtitle, 48), choice)))
 
 
-def _draw(axes: Axes, panel: Panel, looks: Mapping[float, tuple[str, tuple[Any, str]]]) -> None:
-    offsets = _offsets(len(looks)) if panel.named else [0.0] * len(looks)
+def _draw_panel(
+    axes: Axes, panel: Panel, looks: Mapping[float, tuple[str, tuple[Any, str]]]
+) -> None:
+    offsets = _spread_lines(len(looks)) if panel.named else [0.0] * len(looks)
     for (epsilon, (colour, (dashes, marker))), offset in zip(looks.items(), offsets, strict=True):
-        points = panel.line(epsilon)
+        points = panel.best_by_place(epsilon)
         if not points:
             continue
         if panel.named:
@@ -157,12 +161,12 @@ def draw_bars(
     )  # fmt: skip
 
 
-def _offsets(count: int) -> list[float]:
+def _spread_lines(count: int) -> list[float]:
     """Spreads lines about a place, so that their bars do not hide each other."""
     step = min(0.12, 0.6 / max(1, count))
     return [step * (index - (count - 1) / 2) for index in range(count)]
 
 
-def budget(epsilon: float) -> str:
+def format_budget(epsilon: float) -> str:
     """Writes an epsilon for a legend."""
     return f"ε = {epsilon:g}" if math.isfinite(epsilon) else "ε = ∞"

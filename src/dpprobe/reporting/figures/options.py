@@ -10,7 +10,7 @@ from dpprobe.heads.gradient_options import INIT_DEVIATION
 from dpprobe.reporting.figures.option_panels import Panel, draw_panels
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
-from dpprobe.study.ablations import OPTIMISERS, unique, varied
+from dpprobe.study.ablations import OPTIMISERS, find_varied, keep_unique
 from dpprobe.study.study import Study
 
 OPTION_TITLES = {
@@ -30,7 +30,7 @@ def plot_option(
     *, study: Study, results: Path, dataset: str, option: str, svg: Path, png: Path
 ) -> None:
     """Draws the figure of a dataset and an option from the study's cells."""
-    cells = read_cell_results(record_paths(results, study.cells(dataset)))
+    cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     option_figure(cells, option, dataset=dataset, svg=svg, png=png)
 
 
@@ -50,13 +50,13 @@ def option_figure(
     Raises:
       DataError: when no two methods differ in that option alone.
     """
-    groups = varied({cell.method: cell.options for cell in cells}, option)
+    groups = find_varied({cell.method: cell.options for cell in cells}, option)
     panels = []
-    for backbone in unique(cell.backbone for cell in cells):
+    for backbone in keep_unique(cell.backbone for cell in cells):
         for group in groups:
             members = [c for c in cells if c.backbone == backbone and c.method in group]
             if members:
-                panels.append(_panel(members, option, backbone, group))
+                panels.append(_make_panel(members, option, backbone, group))
     if not panels:
         raise DataError(f"{dataset}: no two methods differ in {option} alone; add one")
     draw_panels(
@@ -65,7 +65,9 @@ def option_figure(
     )  # fmt: skip
 
 
-def _panel(cells: Sequence[CellResult], option: str, backbone: str, group: Sequence[str]) -> Panel:
+def _make_panel(
+    cells: Sequence[CellResult], option: str, backbone: str, group: Sequence[str]
+) -> Panel:
     """Places the cells of a backbone; a scale of 0 stands left of the logarithmic axis."""
     span = group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
     if option == "optimiser":
@@ -77,19 +79,19 @@ def _panel(cells: Sequence[CellResult], option: str, backbone: str, group: Seque
             ticks={float(place): OPTIMISER_TITLES[head] for place, head in enumerate(heads)},
             named=True,
         )
-    values = [_place(cell, option) for cell in cells]
+    values = [_option_place(cell, option) for cell in cells]
     positive = sorted({value for value in values if value > 0})
     left = positive[0] / 10 if positive else 1.0
     return Panel(
         title=f"{backbone}, {cells[0].head}",
         subtitle=span,
         cells=[(value or left, cell) for value, cell in zip(values, cells, strict=True)],
-        ticks={value or left: _tick(value, cells, option) for value in values},
+        ticks={value or left: _format_tick(value, cells, option) for value in values},
         split=left * 10**0.5 if 0.0 in values else None,
     )
 
 
-def _place(cell: CellResult, option: str) -> float:
+def _option_place(cell: CellResult, option: str) -> float:
     """Returns the number that an option of a cell is drawn at."""
     if option == "batch_size":
         return float(cell.batch_size or 0)
@@ -99,12 +101,13 @@ def _place(cell: CellResult, option: str) -> float:
     return float(cell.dimension**-0.5 if kind == "lecun_normal" else scale or INIT_DEVIATION)
 
 
-def _tick(value: float, cells: Sequence[CellResult], option: str) -> str:
+def _format_tick(value: float, cells: Sequence[CellResult], option: str) -> str:
     """Returns the text of a tick."""
     if option == "batch_size":
         full = value == max(cell.n for cell in cells)
         return f"{value:,.0f}" + ("\n(all)" if full else "")
     lecun = any(
-        cell.options["init"] == "lecun_normal" and _place(cell, option) == value for cell in cells
+        cell.options["init"] == "lecun_normal" and _option_place(cell, option) == value
+        for cell in cells
     )
     return "\n1/√d" if lecun else f"{value:g}"  # on a second line: it may be near another

@@ -35,7 +35,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
     with mpl.rc_context(style.SETTINGS):
         figure = _plan_figure(setting, scale, epsilons, title="", measured={})
         with atomic_path(path) as temporary:
-            figure.savefig(temporary, format=kind, dpi=style.DPI, metadata=_metadata(kind))
+            figure.savefig(temporary, format=kind, dpi=style.DPI, metadata=_make_metadata(kind))
 
 
 def plan_svg(
@@ -50,11 +50,11 @@ def plan_svg(
     stream = io.BytesIO()
     with mpl.rc_context(style.SETTINGS):
         figure = _plan_figure(setting, scale, epsilons, title=title, measured=measured)
-        figure.savefig(stream, format="svg", dpi=style.DPI, metadata=_metadata("svg"))
+        figure.savefig(stream, format="svg", dpi=style.DPI, metadata=_make_metadata("svg"))
     return stream.getvalue()
 
 
-def _metadata(kind: str) -> dict[str, str | None]:
+def _make_metadata(kind: str) -> dict[str, str | None]:
     """Leaves out dates and versions, so that equal figures are equal bytes."""
     return {"Date": None, "Creator": "dpprobe"} if kind == "svg" else {"Software": None}
 
@@ -70,10 +70,10 @@ def _plan_figure(
     """Draws a line an epsilon, a band for the setting's, the ceiling, chance and the n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
-    looks = style.looks(len(epsilons))
+    looks = style.choose_looks(len(epsilons))
     for epsilon, (colour, (dashes, marker)) in zip(epsilons, looks, strict=True):
         banded = epsilon == setting.epsilon  # bands of all would hide each other
-        _line(axes, setting.with_epsilon(epsilon), scale, colour, dashes, banded=banded)
+        _draw_line(axes, setting.with_epsilon(epsilon), scale, colour, dashes, banded=banded)
         if epsilon in measured:
             axes.plot(
                 [setting.n], [100 * measured[epsilon]], color=colour, marker=marker, zorder=5,
@@ -87,11 +87,11 @@ def _plan_figure(
         fontsize=8, color=style.SUBTLE, zorder=4,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
     )  # fmt: skip
-    _label(axes, setting, scale, title, measured=bool(measured))
+    _label_axes(axes, setting, scale, title, measured=bool(measured))
     return figure
 
 
-def _line(
+def _draw_line(
     axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: object, *, banded: bool
 ) -> None:
     """Draws one epsilon."""
@@ -99,7 +99,7 @@ def _line(
     ratio = setting.n * _MORE / start
     sizes = [round(start * ratio ** (step / (_POINTS - 1))) for step in range(_POINTS)]
     kept: list[Kept] = [predict(setting.with_n(n)) for n in sizes]
-    values = [item.accuracy(chance=scale.chance, ceiling=scale.middle) for item in kept]
+    values = [item.predict_accuracy(chance=scale.chance, ceiling=scale.middle) for item in kept]
     low, expected, high = (
         [100 * value for value in column] for column in zip(*values, strict=True)
     )
@@ -108,7 +108,7 @@ def _line(
     axes.plot(sizes, expected, color=colour, linestyle=dashes, label=f"ε = {setting.epsilon:g}")
 
 
-def _label(axes: Axes, setting: Setting, scale: Scale, title: str, *, measured: bool) -> None:
+def _label_axes(axes: Axes, setting: Setting, scale: Scale, title: str, *, measured: bool) -> None:
     """Writes axes, legend and title."""
     axes.set_xscale("log")
     powers = range(math.floor(math.log10(axes.get_xlim()[0])), 12)

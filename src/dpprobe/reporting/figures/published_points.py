@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale
 from dpprobe.exhibits.published import Number, Published
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 INFERRED_EDGE = (0, (1.6, 1.1))
 
@@ -32,7 +32,7 @@ class Mark:
     inferred: bool = False
 
     @property
-    def epsilon(self) -> float:
+    def circle_epsilon(self) -> float:
         """The epsilon at which its circle stands: of a range the geometric mean."""
         low, high = self.reach
         return low if low == high else math.sqrt(low * high)
@@ -45,9 +45,9 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
         for point in points
     ]
     for index, (label, point) in enumerate(zip(tuple(labels), points, strict=True)):
-        if labels.count(label) == 1 or _unlike(point):
-            labels[index] = f"{label} ({_epsilons(point)})"
-    numbers = {label: number for number, label in enumerate(unique(labels), start=1)}
+        if labels.count(label) == 1 or _is_unlike(point):
+            labels[index] = f"{label} ({_format_epsilons(point)})"
+    numbers = {label: number for number, label in enumerate(keep_unique(labels), start=1)}
     return [
         Mark(
             number=numbers[label], reach=point.epsilon_range or (0.0, 0.0), percent=point.percent,
@@ -57,12 +57,12 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
     ]  # fmt: skip
 
 
-def _unlike(point: Number) -> bool:
+def _is_unlike(point: Number) -> bool:
     """True for a range and an inferred epsilon: the legend says so beside the source."""
     return isinstance(point.epsilon, tuple) or bool(point.inferred)
 
 
-def _epsilons(point: Number) -> str:
+def _format_epsilons(point: Number) -> str:
     low, high = point.epsilon_range or (0.0, 0.0)
     text = f"ε {low:g}" if low == high else f"ε {low:g} to {high:g}"
     return f"{text}, inferred" if "epsilon" in point.inferred else text
@@ -80,15 +80,15 @@ def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
     low, high = min(low, *values), max(high, *values)
     pad = 0.05 * (high - low)
     axes.set_ylim(low - pad, high + pad)
-    width = 0.033 * (scale.end - scale.start + 2 * scale.gap)
+    width = 0.033 * (scale.end_place - scale.start_place + 2 * scale.gap)
     placed: list[tuple[float, float]] = []
-    for mark in sorted(marks, key=lambda mark: (mark.epsilon, mark.percent)):
-        true = scale.position(mark.epsilon), mark.percent
+    for mark in sorted(marks, key=lambda mark: (mark.circle_epsilon, mark.percent)):
+        true = scale.place_of(mark.circle_epsilon), mark.percent
         place = _free_place(true, placed, (width, 0.8 * pad), top=100.0)
         placed.append(place)
         if mark.reach[0] < mark.reach[1]:
             axes.plot(
-                [scale.position(end) for end in mark.reach], [mark.percent] * 2, linewidth=1.0,
+                [scale.place_of(end) for end in mark.reach], [mark.percent] * 2, linewidth=1.0,
                 color=style.NEUTRAL, marker="|", markersize=6, zorder=3.4,
             )  # fmt: skip
         if place != true:  # a line leads to where it belongs

@@ -28,9 +28,15 @@ from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.law_tables import SETTINGS, SPLITS, ordered, published_laws, shown_epsilon
+from dpprobe.reporting.law_tables import (
+    SETTINGS,
+    SPLITS,
+    published_laws,
+    shown_epsilon,
+    sort_networks,
+)
 from dpprobe.results.summary import Grid, read_grid
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 _TITLES: dict[Measure, str] = {
     "separability": "separability Tr[SS_b SS_w⁺], as printed: it grows",
@@ -72,14 +78,14 @@ def law_figures(
 ) -> None:
     """Draws all figures of a (dataset, backbone) as <name>_<backbone>.svg and .png."""
 
-    def files(name: str) -> dict[str, Path]:
+    def name_files(name: str) -> dict[str, Path]:
         stem = f"{name}_{record.backbone}"
         return {"svg": folder / f"{stem}.svg", "png": folder / f"{stem}.png"}
 
     for measure, name in zip(MEASURES, MEASURE_FIGURES, strict=True):
-        law_figure(record, measure, **files(name))
+        law_figure(record, measure, **name_files(name))
     if len(record.networks) > 1:
-        accuracy_figure(record, grid, published=published, **files(ACCURACY_FIGURE))
+        accuracy_figure(record, grid, published=published, **name_files(ACCURACY_FIGURE))
 
 
 def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
@@ -89,12 +95,12 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
     network with shuffled labels. In the fitted rows residuals also have what pure noise leaves.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
-    epsilons = sorted(unique(network.epsilon or "" for network in tuned), key=epsilon_value)
+    epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=epsilon_value)
     settings = [setting for setting in SETTINGS if setting in {n.setting for n in tuned}]
     # the frozen network alone has a column of panels
     rows = [(setting, split) for setting in settings or _NOTHING for split in SPLITS]
     columns: Sequence[str | None] = epsilons or _NOTHING
-    looks = _looks(tuned)
+    looks = _choose_looks(tuned)
     with mpl.rc_context(style.SETTINGS):
         figure = Figure(
             figsize=(max(2.5 * len(columns), 3.6) + 2.4, 2.1 * len(rows) + 0.8),
@@ -104,16 +110,18 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
         for line, (setting, split) in zip(grid, rows, strict=True):
             for axes, epsilon in zip(line, columns, strict=True):
                 here = [n for n in tuned if (n.setting, n.epsilon) == (setting, epsilon)]
-                _draw(axes, record.frozen, here, measure, split, looks)
-                text = _law_text([n.get(measure, split).law for n in [record.frozen, *here]])
+                _draw_panel(axes, record.frozen, here, measure, split, looks)
+                text = _law_text(
+                    [n.find_series(measure, split).law for n in [record.frozen, *here]]
+                )
                 title = _panel_title(setting, epsilon, split)
                 axes.set_title(f"{title}\n{text}", fontsize=7.5)
         for axes in grid[:, 0]:
             axes.set_ylabel(f"{_AXES[measure]} (log scale)", fontsize=8)
         for axes in grid[-1]:
             axes.set_xlabel("block", fontsize=8.5)
-        noise = record.frozen.get(measure, "train").noise is not None
-        figure.legend(handles=_handles(looks, noise=noise), loc="outside right center")
+        noise = record.frozen.find_series(measure, "train").noise is not None
+        figure.legend(handles=_make_handles(looks, noise=noise), loc="outside right center")
         token = "class token" if record.token == "class" else "pooled"
         style.title_figure(
             figure,
@@ -122,7 +130,7 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
             "0 is what enters the first block",
             panels=1,
         )
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> str:
@@ -132,9 +140,9 @@ def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> 
     return f"ε = {shown_epsilon(epsilon)}, {SETTINGS[setting]}, {rows}"
 
 
-def _looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
+def _choose_looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
     """Gives each number of tuned blocks a colour of a scale, other choices colours of their own."""
-    curves: list[Curve] = unique((n.tuned, n.blocks) for n in ordered(tuned))
+    curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in sort_networks(tuned))
     counted = sorted((c for c in curves if c[1] is not None), key=lambda curve: curve[1] or 0)
     scale = mpl.colormaps[_COLOURS]
     looks: dict[Curve, dict[str, Any]] = {
@@ -142,12 +150,12 @@ def _looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
         for place, curve in enumerate(counted)
     }
     others = [curve for curve in curves if curve[1] is None]
-    for curve, (colour, _) in zip(others, style.looks(len(others) + 1)[1:], strict=True):
+    for curve, (colour, _) in zip(others, style.choose_looks(len(others) + 1)[1:], strict=True):
         looks[curve] = {"color": colour, "linestyle": (0, (6, 1.5)), "linewidth": 1.3}
     return looks
 
 
-def _draw(
+def _draw_panel(
     axes: Axes,
     frozen: NetworkLaws,
     tuned: Sequence[NetworkLaws],
@@ -155,14 +163,16 @@ def _draw(
     split: Split,
     looks: dict[Curve, dict[str, Any]],
 ) -> None:
-    reference = frozen.get(measure, split)
+    reference = frozen.find_series(measure, split)
     if reference.noise:
-        _line(axes, reference.noise, **_NOISE)
-    _line(axes, reference.shuffled, **_SHUFFLED)
+        _draw_line(axes, reference.noise, **_NOISE)
+    _draw_line(axes, reference.shuffled, **_SHUFFLED)
     for network in tuned:
         look = looks[network.tuned, network.blocks]
-        _line(axes, network.get(measure, split).values, marker="o", markersize=2.2, **look)
-    _line(axes, reference.values, marker="s", markersize=2.6, **_FROZEN)
+        _draw_line(
+            axes, network.find_series(measure, split).values, marker="o", markersize=2.2, **look
+        )
+    _draw_line(axes, reference.values, marker="s", markersize=2.6, **_FROZEN)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     _label_logarithm(axes)
@@ -170,7 +180,7 @@ def _draw(
     axes.tick_params(labelsize=7.5)
 
 
-def _line(axes: Axes, values: Sequence[float | None], **look: Any) -> None:
+def _draw_line(axes: Axes, values: Sequence[float | None], **look: Any) -> None:
     """Draws values by layer, with gaps where there are none, or none that a logarithm has."""
     axes.plot(range(len(values)), [value or math.nan for value in values], **look)
 
@@ -197,7 +207,7 @@ def _label_logarithm(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _handles(looks: dict[Curve, dict[str, Any]], *, noise: bool) -> list[Line2D]:
+def _make_handles(looks: dict[Curve, dict[str, Any]], *, noise: bool) -> list[Line2D]:
     handles = [Line2D([], [], label="frozen", marker="s", markersize=3, **_FROZEN)]
     handles += [
         Line2D([], [], label=curve[0] or "", marker="o", markersize=3, **look)
@@ -225,23 +235,23 @@ def accuracy_figure(
     Raises:
       DataError: without a tuned network.
     """
-    tuned = [network for network in ordered(record.networks) if network.method]
+    tuned = [network for network in sort_networks(record.networks) if network.method]
     if not tuned:
         raise DataError(
             f"{record.dataset}, {record.backbone}: no tuned network; add a method of head fine_tune"
         )
-    curves: list[Curve] = unique((n.tuned, n.blocks) for n in tuned)
+    curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in tuned)
     places = {
         curve: place
         for place, curve in enumerate(
             sorted(curves, key=lambda curve: (curve[1] is None, curve[1] or 0, curve[0] or ""))
         )
     }
-    epsilons = sorted(unique(n.epsilon or "" for n in tuned), key=epsilon_value)
+    epsilons = sorted(keep_unique(n.epsilon or "" for n in tuned), key=epsilon_value)
     colours = dict(zip(epsilons, style.COLOURS, strict=False))
     measure = grid.measures.get(record.dataset)
     with mpl.rc_context(style.SETTINGS):
-        beside = len(unique((n.blocks, n.learning_rate, n.epsilon) for n in published))
+        beside = len(keep_unique((n.blocks, n.learning_rate, n.epsilon) for n in published))
         width = max(0.42 * (len(places) + beside), 3.0) + 3.2
         figure = Figure(figsize=(width, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -252,7 +262,7 @@ def accuracy_figure(
         _draw_published(axes, published, colours, len(places))
         if measure is None or measure.headline == "accuracy":
             axes.axhline(100 / record.classes, color="#8C8C8C", linewidth=0.9, linestyle=":")
-        axes.set_xticks(range(len(places)), [_tick(curve) for curve in places], fontsize=8)
+        axes.set_xticks(range(len(places)), [_format_tick(curve) for curve in places], fontsize=8)
         axes.set_xlabel("tuned blocks, from the last (0: the head alone)", fontsize=8.5)
         axes.set_ylabel(f"{measure.title if measure else 'result'} on test rows, %", fontsize=8.5)
         axes.grid(axis="y")
@@ -263,10 +273,10 @@ def accuracy_figure(
             "bars: 95 % intervals; thin: best private linear head; dotted gray: chance",
             panels=1,
         )
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
-def _tick(curve: Curve) -> str:
+def _format_tick(curve: Curve) -> str:
     return str(curve[1]) if curve[1] is not None else (curve[0] or "")
 
 
@@ -331,7 +341,7 @@ def _draw_published(
         for number in published
         if number.single_epsilon == epsilon_value(epsilon)
     ]
-    groups = sorted(unique(shown), key=lambda group: (group[1] or "", epsilon_value(group[2])))
+    groups = sorted(keep_unique(shown), key=lambda group: (group[1] or "", epsilon_value(group[2])))
     for place, (blocks, rate, epsilon) in enumerate(groups):
         values = [
             number.value

@@ -18,7 +18,7 @@ from matplotlib.patheffects import withStroke
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.exhibits import style
 from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 MARKERS = ("o", "^")  # of the first classes, and of those after them
 TSNE = "t-SNE"
@@ -53,8 +53,8 @@ def tsne_grid(
     Raises:
       DataError: when a file is not an embedding.
     """
-    datasets = unique(dataset for dataset, _ in embeddings)
-    backbones = unique(backbone for _, backbone in embeddings)
+    datasets = keep_unique(dataset for dataset, _ in embeddings)
+    backbones = keep_unique(backbone for _, backbone in embeddings)
     with mpl.rc_context(style.SETTINGS):
         size = 2.35
         figure = Figure(
@@ -76,7 +76,7 @@ def tsne_grid(
             "that it keeps. Not private: drawn from the features.",
             fontsize=8, x=0.01, ha="left", color=style.SUBTLE,
         )  # fmt: skip
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = None) -> None:
@@ -113,7 +113,7 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
             f"{count}. Not private: drawn from the features.",
             fontsize=8, color=style.SUBTLE, loc="left",
         )  # fmt: skip
-        style.save(figure, svg, png)
+        style.save_figure(figure, svg, png)
 
 
 def _embedding_subtitle(facts: dict[str, Any], method: str | None) -> str:
@@ -121,8 +121,8 @@ def _embedding_subtitle(facts: dict[str, Any], method: str | None) -> str:
     if method == TSNE:
         return (
             f"{facts['neighbours']} nearest neighbours kept: "
-            f"PCA ({facts['components']}) {_percent(facts['pca_agreement'])}, "
-            f"t-SNE {_percent(facts['tsne_agreement'])}"
+            f"PCA ({facts['components']}) {_format_percent(facts['pca_agreement'])}, "
+            f"t-SNE {_format_percent(facts['tsne_agreement'])}"
         )
     return "" if method is None else str(facts["note"])
 
@@ -141,9 +141,9 @@ def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
     size = float(np.clip(2500 / len(plane), 0.8, 8))
     _draw_points(axes, plane[order], labels[order], size=size, named=named)
     axes.set_aspect("equal", adjustable="datalim")
-    _frame(axes)
+    _draw_frame(axes)
     kept = facts["tsne_agreement"]
-    axes.set_title(backbone if kept is None else f"{backbone}, {_percent(kept)}", fontsize=9)
+    axes.set_title(backbone if kept is None else f"{backbone}, {_format_percent(kept)}", fontsize=9)
 
 
 def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) -> None:
@@ -175,10 +175,10 @@ def _drawn_rows(facts: Mapping[str, Any]) -> str:
 def _draw_empty_plane(axes: Axes, note: str) -> None:
     """Draws a plane without points, a note in their place."""
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center")
-    _frame(axes)
+    _draw_frame(axes)
 
 
-def _frame(axes: Axes) -> None:
+def _draw_frame(axes: Axes) -> None:
     """Draws a frame without ticks: the plane's units mean nothing."""
     axes.set_xticks([])
     axes.set_yticks([])
@@ -202,7 +202,7 @@ def _draw_plane(
     order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
     points = _draw_points(axes, plane[order], labels[order], size=size, named=named)
     axes.set_aspect("equal", adjustable="datalim")
-    _frame(axes)
+    _draw_frame(axes)
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     if not named:
@@ -248,5 +248,5 @@ def _draw_name(axes: Axes, points: np.ndarray, name: str) -> None:
     text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f} %"

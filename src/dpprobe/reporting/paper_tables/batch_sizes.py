@@ -29,7 +29,7 @@ from dpprobe.reporting.paper_tables.common import (
 )
 from dpprobe.results.best_private import best_ceiling
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.ablations import LEARNING_RATE, families, unique
+from dpprobe.study.ablations import LEARNING_RATE, find_families, keep_unique
 
 _VARYING = ("batch_size", LEARNING_RATE)
 PRICED = "tuned"  # the head whose search over options its epsilon pays for
@@ -81,7 +81,7 @@ def batch_sizes(run: Run, published: Published, table: str) -> Table:
         f"{printed.title} (table {table} of Mehta et al. 2022)",
         (
             "<Data", "<Model", "<Tuning", "<Source", "ε", *(["±Best"] if best else []),
-            *(f"±{_size(size)}" for size in sizes),
+            *(f"±{_format_size(size)}" for size in sizes),
         ),
         body,
         _batch_notes(run, rows, sizes, wanted=f"head {printed.optimiser}{small}"),
@@ -113,7 +113,7 @@ def _batch_notes(
             " Best, published: momentum, batch size 512, without privacy; measured: logistic "
             "regression to convergence."
         )
-    notes += _chosen(rows)
+    notes += _note_choices(rows)
     if all(row.source.citation for row in rows):
         notes.append(nothing_measured(run, f"no method with {wanted}"))
     return notes
@@ -122,7 +122,7 @@ def _batch_notes(
 def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
     """Makes the published rows of a table."""
     rows: dict[tuple[str, Any], _BatchRow] = {}
-    for number in published.select(paper=TRANSFER, table=table):
+    for number in published.select_numbers(paper=TRANSFER, table=table):
         assert number.model is not None
         assert number.tuning is not None
         assert number.batch_size is not None
@@ -153,7 +153,7 @@ def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     """
     options = {cell.method: cell.options for cell in run.cells if cell.head == head}
     sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}
-    groups = families(options, _VARYING)
+    groups = find_families(options, _VARYING)
     groups = [group for group in groups if len({sizes[m] for m in group}) > 1] or groups
     rows = []
     for group in groups:
@@ -170,7 +170,7 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
     """Makes a row for each dataset, backbone and epsilon of methods that share one."""
     rows = []
     cells = [cell for cell in run.cells if cell.method in group]
-    keys = unique((c.dataset, c.backbone, c.epsilon) for c in cells)
+    keys = keep_unique((c.dataset, c.backbone, c.epsilon) for c in cells)
     for dataset, backbone, epsilon in sorted(keys, key=lambda key: (key[0], key[1], -key[2])):
         same = [
             c for c in cells if (c.dataset, c.backbone, c.epsilon) == (dataset, backbone, epsilon)
@@ -178,12 +178,12 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
         sizes = _by_batch_size(same)
         rows.append(
             _BatchRow(
-                dataset=run.title(dataset),
+                dataset=run.dataset_title(dataset),
                 model=backbone,
                 tuning="last layer",
                 source=TableCell(text=f"{OURS}, {_group_name(group)}"),
                 epsilon=epsilon,
-                best=_ceiling(run, dataset, backbone) if math.isinf(epsilon) else BLANK,
+                best=_ceiling_cell(run, dataset, backbone) if math.isinf(epsilon) else BLANK,
                 cells={size: best_of_cell(of) for size, of in sizes.items()},
                 dimension=same[0].dimension,
                 chosen=any(len(of) > 1 for of in sizes.values()),
@@ -199,12 +199,12 @@ def _priced_groups(run: Run, options: Mapping[str, Any]) -> list[tuple[str, ...]
         if cell.head != PRICED:
             continue
         varying = {*_VARYING, *cell.options.get("search", {})}
-        if _without(cell.base_options, varying) == _without(options, varying):
-            like[cell.method] = _without(cell.options, {"base"})
-    return families(like, ())
+        if _drop_options(cell.base_options, varying) == _drop_options(options, varying):
+            like[cell.method] = _drop_options(cell.options, {"base"})
+    return find_families(like, ())
 
 
-def _without(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _drop_options(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key not in set(names)}
 
 
@@ -216,7 +216,7 @@ def _by_batch_size(cells: Sequence[CellResult]) -> dict[int, list[CellResult]]:
     return sizes
 
 
-def _chosen(rows: Iterable[_BatchRow]) -> list[str]:
+def _note_choices(rows: Iterable[_BatchRow]) -> list[str]:
     """Writes a note where methods share a batch size, as in a sweep of learning rates."""
     rows = list(rows)
     notes = []
@@ -234,12 +234,12 @@ def _group_name(group: Sequence[str]) -> str:
     return group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
 
 
-def _ceiling(run: Run, dataset: str, backbone: str) -> TableCell:
+def _ceiling_cell(run: Run, dataset: str, backbone: str) -> TableCell:
     cells = (cell for cell in run.cells if (cell.dataset, cell.backbone) == (dataset, backbone))
     return measured_cell(best_ceiling(cells))
 
 
-def _size(size: int) -> str:
+def _format_size(size: int) -> str:
     exponent = round(math.log2(size))
     return f"2^{exponent}" if 2**exponent == size else f"{size:,}"
 
@@ -254,7 +254,7 @@ def model_sizes(run: Run, published: Published) -> Table:
             make_row(
                 TITLES["imagenet"], private.model or "", BLANK, private.tuning or "",
                 source_cell(published, private.citation), printed_cell(numbers["best"]),
-                _size(2**20), printed_cell(numbers["inf_20"]), epsilon_cell(private.epsilon),
+                _format_size(2**20), printed_cell(numbers["inf_20"]), epsilon_cell(private.epsilon),
                 printed_cell(private),
             )
         )  # fmt: skip
@@ -264,7 +264,7 @@ def model_sizes(run: Run, published: Published) -> Table:
         "Test accuracy in percent (AUC as a fraction) at the largest batch of DP-LAMB; Best as in "
         "table 2. The published models were trained on JFT, which is not public."
     ]
-    notes += _chosen(measured_rows)
+    notes += _note_choices(measured_rows)
     if not ours:
         notes.append(nothing_measured(run, "no method with head lamb"))
     return make_table(
@@ -293,7 +293,7 @@ def _largest_batches(batches: Sequence[_BatchRow]) -> list[tuple[TableCell, ...]
             rows.append(
                 make_row(
                     dataset, model, TableCell(text=str(batch.dimension), value=batch.dimension),
-                    "last layer", source, free.best if free else BLANK, _size(size),
+                    "last layer", source, free.best if free else BLANK, _format_size(size),
                     free.cells[size] if free else BLANK, epsilon_cell(epsilon), batch.cells[size],
                 )
             )  # fmt: skip

@@ -16,7 +16,7 @@ from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.cell_results import CellResult, read_cell_results
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 from dpprobe.study.run_command import run_command
 from dpprobe.study.study import Study
 
@@ -111,13 +111,13 @@ class Run:
     @property
     def datasets(self) -> list[str]:
         """The datasets of the study, in the order of its cells."""
-        return unique(cell.dataset for cell in self.cells)
+        return keep_unique(cell.dataset for cell in self.cells)
 
     def published_name(self, dataset: str) -> str:
         """Returns a dataset's name in `resources/published.yaml`."""
         return self.names.get(dataset, dataset)
 
-    def title(self, dataset: str) -> str:
+    def dataset_title(self, dataset: str) -> str:
         """Writes a dataset's title, and the study's name for it where that differs."""
         name = self.published_name(dataset)
         title = TITLES.get(name, name)
@@ -183,7 +183,7 @@ def measured_cell(cell: CellResult | None) -> TableCell:
 
 def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]:
     """Returns the numbers of a published row by column."""
-    numbers = published.select(paper=TRANSFER, table=table, row=row)
+    numbers = published.select_numbers(paper=TRANSFER, table=table, row=row)
     return {number.column: number for number in numbers}
 
 
@@ -232,7 +232,7 @@ def epsilon_cell(value: Any) -> TableCell:
 
 def deltas_text(cells: Iterable[CellResult]) -> str:
     """Writes ", δ 1e-05" for a note, marked above 1/n; nothing where the cells have no delta."""
-    deltas = unique(
+    deltas = keep_unique(
         f"{cell.delta:g}{ABOVE_MARK if cell.delta_above else ''}"
         for cell in cells
         if cell.delta is not None

@@ -22,7 +22,7 @@ from dpprobe.reporting.paper_tables.common import (
     study_command,
 )
 from dpprobe.results.best_private import best_ceiling, best_result
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 THEOREM = (
     "Theorem 3.1 as the paper states it, informally: with M sub-classes in a long-tailed "
@@ -34,21 +34,21 @@ THEOREM = (
 )
 
 
-def dimensions(run: Run, published: Published) -> Table:
+def dimensions_table(run: Run, published: Published) -> Table:
     """Makes table 1: the dimension of each extractor's features, published and measured."""
     rows = [
         make_row(
             number.model or "", "", source_cell(published, number.citation), printed_cell(number)
         )
-        for number in published.select(paper=FOUNDATION, table="1")
+        for number in published.select_numbers(paper=FOUNDATION, table="1")
     ]
     for backbone, options in run.backbones.items():
-        widths = unique(
+        widths = keep_unique(
             cell.dimension for cell in run.cells if cell.backbone == backbone and not cell.network
         )
         rows += [
             make_row(
-                backbone, _architecture(options), run.source,
+                backbone, _architecture_name(options), run.source,
                 TableCell(text=str(width), value=width),
             )
             for width in widths
@@ -68,7 +68,7 @@ def dimensions(run: Run, published: Published) -> Table:
     )
 
 
-def _architecture(options: Mapping[str, Any]) -> str:
+def _architecture_name(options: Mapping[str, Any]) -> str:
     return str(options.get("model") or options.get("family") or "")
 
 
@@ -92,7 +92,7 @@ def training_rows(run: Run, published: Published) -> Table:
             )  # fmt: skip
         rows.append(
             make_row(
-                run.title(dataset), TableCell(text=f"{best.n:,}", value=best.n),
+                run.dataset_title(dataset), TableCell(text=f"{best.n:,}", value=best.n),
                 mean_cell(math.log(best.n), None, None, scale=1.0, digits=2), backbone,
                 metric_name(best.measure.headline), measured_cell(ceiling), epsilon_cell(smallest),
                 measured_cell(best), gap, best.method,

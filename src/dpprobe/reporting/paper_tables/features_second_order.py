@@ -18,7 +18,7 @@ from dpprobe.reporting.paper_tables.common import (
     study_command,
 )
 from dpprobe.results.best_private import best_result
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 SECOND_ORDER = ("least_squares", "newton", "feature_covariance")
 # Heads that minimise the logistic loss by noisy gradient steps.
@@ -36,9 +36,9 @@ def second_order_heads(run: Run, published: Published) -> Table:
             source_cell(published, number.citation), "strongest private", BLANK, BLANK,
             printed_cell(number), BLANK,
         )
-        for number in published.select(paper=FEATURES)
+        for number in published.select_numbers(paper=FEATURES)
     ]  # fmt: skip
-    keys = unique((cell.dataset, cell.backbone, cell.epsilon) for cell in private)
+    keys = keep_unique((cell.dataset, cell.backbone, cell.epsilon) for cell in private)
     for key in keys:
         same = [c for c in private if (c.dataset, c.backbone, c.epsilon) == key]
         heads = [*((head,) for head in SECOND_ORDER), LOGISTIC]
@@ -46,7 +46,7 @@ def second_order_heads(run: Run, published: Published) -> Table:
         dataset, backbone, epsilon = key
         rows.append(
             make_row(
-                run.title(dataset), epsilon_cell(epsilon), run.source, backbone,
+                run.dataset_title(dataset), epsilon_cell(epsilon), run.source, backbone,
                 *(measured_cell(cell) for cell in best),
             )
         )  # fmt: skip

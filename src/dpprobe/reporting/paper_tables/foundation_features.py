@@ -26,7 +26,7 @@ from dpprobe.reporting.paper_tables.common import (
 )
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, None)
 INFERRED_MARK = "‡"
@@ -41,10 +41,10 @@ def private_results(run: Run, published: Published) -> Table:
     rows = []
     missing: dict[str, list[str]] = {}
     names = [row.dataset for row in printed.rows if row.dataset]
-    for name in unique([*names, *map(run.published_name, run.datasets)]):
+    for name in keep_unique([*names, *map(run.published_name, run.datasets)]):
         of_dataset = [row for row in printed.rows if row.dataset == name]
-        rows += table.rows(name, of_dataset)
-        if blank := table.blank(name, of_dataset):
+        rows += table.make_rows(name, of_dataset)
+        if blank := table.list_blank(name, of_dataset):
             missing[name] = blank
     measured = [f"±{' + '.join(column)}" for column in table.columns]
     cited = {key: citation.short for key, citation in published.citations.items()}
@@ -57,18 +57,18 @@ def private_results(run: Run, published: Published) -> Table:
         "and metric, else in a row of their own."
     ]
     if missing:
-        notes.append(_missing(run, missing))
+        notes.append(_note_missing(run, missing))
     return make_table(
         "foundation_features_table2",
         "Private accuracy or AUC beside published results (table 2 of the foundation-features "
         "paper)",
-        ("<Data", "<Metric", "ε", "<Source", *_titles(printed), *measured),
+        ("<Data", "<Metric", "ε", "<Source", *_column_titles(printed), *measured),
         rows,
         notes,
     )
 
 
-def _titles(printed: PrintedTable) -> list[str]:
+def _column_titles(printed: PrintedTable) -> list[str]:
     return [column.title for column in printed.columns.values()]
 
 
@@ -87,10 +87,10 @@ class _PrivateResults:
             for cell in run.cells
             if cell.private and (not run.methods or cell.method in run.methods)
         ]
-        self.columns = unique((cell.backbone, cell.method) for cell in self.cells)
-        self._results = {(*_place(c), c.backbone, c.method): c for c in self.cells}
+        self.columns = keep_unique((cell.backbone, cell.method) for cell in self.cells)
+        self._results = {(*_cell_place(c), c.backbone, c.method): c for c in self.cells}
 
-    def rows(self, name: str, printed: Sequence[Row]) -> list[tuple[TableCell, ...]]:
+    def make_rows(self, name: str, printed: Sequence[Row]) -> list[tuple[TableCell, ...]]:
         """Makes a dataset's published rows, then the rows of measured results beside none of them.
 
         A measured result stands in the first published row of its epsilon and metric.
@@ -99,28 +99,28 @@ class _PrivateResults:
         rows = []
         taken: set[_Place] = set()
         for row in printed:
-            numbers = self._numbers(row)
+            numbers = self._numbers_by_column(row)
             first = next(iter(numbers.values()))
             place = self._place_of(datasets, first)
-            cells = [BLANK] * len(self.columns) if place in taken else self._measured(place)
+            cells = [BLANK] * len(self.columns) if place in taken else self._measured_cells(place)
             taken.add(place)
             source = source_cell(self._published, row.citation or self._printed.paper)
             rows.append(
                 make_row(
                     TITLES.get(name, name), metric_name(first.metric), epsilon_cell(first.epsilon),
-                    source, *(_marked(numbers.get(key)) for key in self._printed.columns),
+                    source, *(_marked_cell(numbers.get(key)) for key in self._printed.columns),
                     *cells,
                 )
             )  # fmt: skip
         return rows + [row for dataset in datasets for row in self._study_rows(dataset, taken)]
 
-    def blank(self, name: str, printed: Sequence[Row]) -> list[str]:
+    def list_blank(self, name: str, printed: Sequence[Row]) -> list[str]:
         """Lists the epsilons of published rows with blank measured columns, and these columns."""
         datasets = _datasets_of(self._run, name)
-        places = unique(
+        places = keep_unique(
             self._place_of(datasets, number)
             for row in printed
-            for number in self._numbers(row).values()
+            for number in self._numbers_by_column(row).values()
             if number.single_epsilon is not None
         )
         blank = []
@@ -143,33 +143,34 @@ class _PrivateResults:
 
     def _study_rows(self, dataset: str, taken: Container[_Place]) -> list[tuple[TableCell, ...]]:
         """Makes rows of results whose place is not taken by a published row."""
-        places = {_place(cell) for cell in self.cells if cell.dataset == dataset}
+        places = {_cell_place(cell) for cell in self.cells if cell.dataset == dataset}
         return [
             make_row(
-                self._run.title(dataset), place[2], epsilon_cell(place[1]), self._run.source,
-                *[BLANK] * len(self._printed.columns), *self._measured(place),
+                self._run.dataset_title(dataset), place[2], epsilon_cell(place[1]),
+                self._run.source,
+                *[BLANK] * len(self._printed.columns), *self._measured_cells(place),
             )
             for place in sorted(places)
             if place not in taken
         ]  # fmt: skip
 
-    def _numbers(self, row: Row) -> dict[str, Number]:
+    def _numbers_by_column(self, row: Row) -> dict[str, Number]:
         table = self._printed
-        numbers = self._published.select(paper=table.paper, table=table.table, row=row.row)
+        numbers = self._published.select_numbers(paper=table.paper, table=table.table, row=row.row)
         return {number.column: number for number in numbers}
 
-    def _measured(self, place: _Place) -> list[TableCell]:
+    def _measured_cells(self, place: _Place) -> list[TableCell]:
         return [measured_cell(self._results.get((*place, *column))) for column in self.columns]
 
 
-def _marked(number: Number | None) -> TableCell:
+def _marked_cell(number: Number | None) -> TableCell:
     """Makes the cell of a published number, marked where its epsilon is the row's by inference."""
     cell = printed_cell(number)
     inferred = number is not None and "epsilon" in number.inferred
     return replace(cell, text=f"{cell.text} {INFERRED_MARK}") if inferred else cell
 
 
-def _place(cell: CellResult) -> _Place:
+def _cell_place(cell: CellResult) -> _Place:
     return cell.dataset, cell.epsilon, metric_name(cell.measure.headline)
 
 
@@ -179,7 +180,7 @@ def _datasets_of(run: Run, name: str) -> list[str]:
     return sorted(datasets, key=lambda dataset: dataset != name)
 
 
-def _missing(run: Run, missing: Mapping[str, Sequence[str]]) -> str:
+def _note_missing(run: Run, missing: Mapping[str, Sequence[str]]) -> str:
     """Writes a note that names blank measured cells and the command that runs them."""
     cells = "; ".join(
         f"{TITLES.get(name, name)} at ε {', '.join(epsilons)}" for name, epsilons in missing.items()
@@ -195,17 +196,17 @@ def few_shot_results(run: Run, published: Published) -> Table:
     counts = {probe["shots"] for record in run.few_shot for probe in record["results"]}
     shots = sorted(counts or DEFAULT_SHOTS, key=lambda count: count or math.inf)
     budgets = sorted({cell.epsilon for cell in run.cells if cell.private})
-    budgets = unique([budgets[0], budgets[-1]]) if budgets else []
+    budgets = keep_unique([budgets[0], budgets[-1]]) if budgets else []
     zero = {(r["dataset"], r["backbone"]): r for r in run.zero_shot}
     few = {(r["dataset"], r["backbone"]): r for r in run.few_shot}
     rows = []
-    for dataset, backbone in unique([*zero, *few]):
+    for dataset, backbone in keep_unique([*zero, *few]):
         cells = [c for c in run.cells if (c.dataset, c.backbone) == (dataset, backbone)]
         private = [
             best_result(c for c in cells if c.private and c.epsilon == budget) for budget in budgets
         ]
         zero_shot, few_shot = zero.get((dataset, backbone)), few.get((dataset, backbone))
-        metrics = unique(
+        metrics = keep_unique(
             [
                 *(cell.measure.headline for cell in cells),
                 *(record["headline"] for record in (few_shot, zero_shot) if record),
@@ -213,11 +214,11 @@ def few_shot_results(run: Run, published: Published) -> Table:
         )
         rows.append(
             make_row(
-                run.title(dataset), " or ".join(map(metric_name, metrics)), backbone,
+                run.dataset_title(dataset), " or ".join(map(metric_name, metrics)), backbone,
                 summary_cell(zero_shot, zero_shot["headline"]) if zero_shot else BLANK,
                 *_probe_cells(few_shot, shots),
                 *(measured_cell(cell) for cell in private),
-                ", ".join(unique(cell.method for cell in private if cell)),
+                ", ".join(keep_unique(cell.method for cell in private if cell)),
                 _published_private(published, run.published_name(dataset)),
             )
         )  # fmt: skip
@@ -264,7 +265,7 @@ def _probe_cells(
 
 def _published_private(published: Published, name: str) -> TableCell:
     """Makes the cell of the paper's private result of CLIP+LC on a dataset, with its epsilon."""
-    numbers = published.select(table="2", column="clip_lc", dataset=name)
+    numbers = published.select_numbers(table="2", column="clip_lc", dataset=name)
     if not numbers:
         return BLANK
     epsilon = epsilon_cell(numbers[0].epsilon).text

@@ -23,8 +23,8 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
 )
 from dpprobe.results.best_private import best_result
-from dpprobe.results.cell_results import CellResult, difference
-from dpprobe.study.ablations import LEARNING_RATE, best_base, changes
+from dpprobe.results.cell_results import CellResult, compare_means
+from dpprobe.study.ablations import LEARNING_RATE, best_base, find_changes
 
 # Gradient heads as the papers write them.
 HEADS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
@@ -37,7 +37,7 @@ RATE_NOTE = (
 )
 
 
-def ablation(run: Run, published: Published) -> Table:
+def ablation_table(run: Run, published: Published) -> Table:
     """Makes table 4: one change at a time, with its difference to the base."""
     rows = []
     for row in published.of_table(TRANSFER, "4").rows:
@@ -94,10 +94,11 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
         for change, others in {NO_CHANGE: same, **changed}.items() if changed else ():
             best = best_result(others)
             assert best is not None
-            gap = BLANK if change == NO_CHANGE else _gap(first, best)
+            gap = BLANK if change == NO_CHANGE else _difference_cell(first, best)
             rows.append(
                 make_row(
-                    run.title(cell.dataset), cell.backbone, epsilon_cell(cell.epsilon), change,
+                    run.dataset_title(cell.dataset), cell.backbone, epsilon_cell(cell.epsilon),
+                    change,
                     f"{OURS}, {best.method}", best_of_cell(others), gap,
                 )
             )  # fmt: skip
@@ -118,7 +119,7 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
             {key: value for key, value in cell.options.items() if key != LEARNING_RATE}
             for cell in (first, other)
         )
-        changed = changes(rest, moved)
+        changed = find_changes(rest, moved)
         if other.backbone != first.backbone:
             if changed:
                 continue
@@ -126,14 +127,14 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
         elif other.method == first.method:
             continue
         if len(changed) < 2:
-            text = _described(changed) if changed else NO_CHANGE
+            text = _describe_changes(changed) if changed else NO_CHANGE
             neighbours.setdefault(text, []).append(other)
     return neighbours
 
 
-def _gap(first: CellResult, other: CellResult) -> TableCell:
+def _difference_cell(first: CellResult, other: CellResult) -> TableCell:
     """Makes the cell of a difference, with its sign."""
-    gap, half = difference(first.values, other.values)
+    gap, half = compare_means(first.values, other.values)
     scale, digits = (1.0, 3) if first.measure.headline == "auc" else (100.0, 1)
     ends = (None, None) if half is None else (gap - half, gap + half)
     cell = mean_cell(gap, *ends, scale=scale, digits=digits)
@@ -141,21 +142,21 @@ def _gap(first: CellResult, other: CellResult) -> TableCell:
 
 
 def _deep_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return changes(_flat(base), _flat(other))
+    return find_changes(_flatten_options(base), _flatten_options(other))
 
 
-def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Names nested options by dotted names."""
     flat: dict[str, Any] = {}
     for key, value in options.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= _flatten_options(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat
 
 
-def _described(changed: Mapping[str, tuple[Any, Any]]) -> str:
+def _describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
     """Writes changes as "LAMB → momentum" or "max grad norm 1 → 10"."""
     parts = []
     for key, (before, after) in changed.items():
@@ -163,11 +164,11 @@ def _described(changed: Mapping[str, tuple[Any, Any]]) -> str:
             parts.append(f"{HEADS.get(before, before)} → {HEADS.get(after, after)}")
         else:
             name = key.replace("_", " ").replace(".", " ")
-            parts.append(f"{name} {_brief(before)} → {_brief(after)}")
+            parts.append(f"{name} {_shorten_value(before)} → {_shorten_value(after)}")
     return ", ".join(parts)
 
 
-def _brief(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     if value is None:
         return "default"
     if isinstance(value, float):
@@ -177,7 +178,7 @@ def _brief(value: Any) -> str:
     return str(value)
 
 
-def throughput(run: Run, published: Published) -> Table:
+def throughput_table(run: Run, published: Published) -> Table:
     """Makes table 8: full fine-tuning against the last layer, and rows a second as measured."""
     rows = []
     for row in published.of_table(TRANSFER, "8").rows:
@@ -190,7 +191,7 @@ def throughput(run: Run, published: Published) -> Table:
                 TableCell(text=f"{ratio.text}×", value=ratio.value), BLANK, BLANK,
             )
         )  # fmt: skip
-    ours = _rates(run)
+    ours = _make_rate_rows(run)
     notes = [
         RATE_NOTE,
         "The measured rate is the median over a method's private cells of seeds × steps × batch "
@@ -212,7 +213,7 @@ def throughput(run: Run, published: Published) -> Table:
     )  # fmt: skip
 
 
-def _rates(run: Run) -> list[tuple[TableCell, ...]]:
+def _make_rate_rows(run: Run) -> list[tuple[TableCell, ...]]:
     """Makes a row for each backbone and private method, with its rows a second."""
     rates: dict[tuple[str, str, int], list[float]] = {}
     for cell in run.cells:

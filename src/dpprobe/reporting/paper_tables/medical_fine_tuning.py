@@ -22,12 +22,12 @@ from dpprobe.reporting.paper_tables.common import (
 )
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.ablations import unique
+from dpprobe.study.ablations import keep_unique
 
 HEADS, FULL, BLOCKS = "last layer", "full", "part"
 
 
-def radiographs(run: Run, published: Published) -> Table:
+def radiographs_table(run: Run, published: Published) -> Table:
     """Makes the table: a row a network and epsilon, its AUC as published or measured."""
     rows = [
         make_row(
@@ -35,14 +35,14 @@ def radiographs(run: Run, published: Published) -> Table:
             source_cell(published, number.citation), number.row, epsilon_cell(number.epsilon),
             printed_cell(number),
         )
-        for number in published.select(paper=MEDICAL)
+        for number in published.select_numbers(paper=MEDICAL)
     ]  # fmt: skip
     cells = [cell for cell in run.cells if cell.measure.headline == "auc" and not cell.unpriced]
     ours = []
-    for dataset, backbone in unique((cell.dataset, cell.backbone) for cell in cells):
+    for dataset, backbone in keep_unique((cell.dataset, cell.backbone) for cell in cells):
         same = [c for c in cells if (c.dataset, c.backbone) == (dataset, backbone)]
         for tuning in (FULL, BLOCKS, HEADS):
-            ours += _rows(run, [cell for cell in same if _tuning(cell) == tuning], tuning)
+            ours += _make_rows(run, [cell for cell in same if _tuned_part(cell) == tuning], tuning)
     notes = [
         "AUC as a fraction, over several labels their mean. Published: δ is 1/N, the "
         "summary that was read does not say which of ImageNet-21K and JFT-4B the networks were "
@@ -65,7 +65,7 @@ def radiographs(run: Run, published: Published) -> Table:
     )
 
 
-def _rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
+def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
     """Makes a row an epsilon of the cells of one tuned part; without privacy the best of all."""
     rows = []
     for epsilon in sorted({cell.epsilon for cell in cells}):
@@ -75,14 +75,14 @@ def _rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[Tabl
         if best is not None:
             rows.append(
                 make_row(
-                    run.title(best.dataset), best.backbone, tuning, run.source, best.method,
+                    run.dataset_title(best.dataset), best.backbone, tuning, run.source, best.method,
                     epsilon_cell(epsilon), measured_cell(best) if best else BLANK,
                 )
             )  # fmt: skip
     return rows
 
 
-def _tuning(cell: CellResult) -> str:
+def _tuned_part(cell: CellResult) -> str:
     """Returns which part of the network was trained."""
     tuned = cell.base_options.get("tune") if cell.network else "head"
     return HEADS if tuned == "head" else FULL if tuned == "all" else BLOCKS

@@ -28,23 +28,24 @@ from dpprobe.results.cell_results import CellResult
 ACCURACIES, EPOCHS = "abstract and figure 1", "figure 1b"
 
 
-def passes(run: Run, published: Published) -> Table:
+def passes_table(run: Run, published: Published) -> Table:
     """Makes the table of figure 1b: epsilon, passes over the data, and accuracy."""
     rows = [
         make_row(
             TITLES[number.dataset or ""], number.model or "",
             source_cell(published, number.citation),
             epsilon_cell(number.epsilon), _delta_cell(number.delta),
-            printed_cell(_epochs(published, number)), "", printed_cell(number),
+            printed_cell(_find_epochs(published, number)), "", printed_cell(number),
         )
-        for number in published.select(paper=TRANSFER, table=ACCURACIES)
+        for number in published.select_numbers(paper=TRANSFER, table=ACCURACIES)
     ]  # fmt: skip
     ours = []
     private = [cell for cell in run.cells if cell.private and cell.epochs is not None]
     for best in best_of_each(private):
         ours.append(
             make_row(
-                run.title(best.dataset), best.backbone, run.source, epsilon_cell(best.epsilon),
+                run.dataset_title(best.dataset), best.backbone, run.source,
+                epsilon_cell(best.epsilon),
                 _delta_cell(best.delta), _passes_cell(best), best.method, measured_cell(best),
             )
         )  # fmt: skip
@@ -65,9 +66,9 @@ def passes(run: Run, published: Published) -> Table:
     )
 
 
-def _epochs(published: Published, number: Number) -> Number | None:
+def _find_epochs(published: Published, number: Number) -> Number | None:
     """Finds the passes that the paper states for the source of an accuracy."""
-    same = published.select(paper=TRANSFER, table=EPOCHS, citation=number.citation)
+    same = published.select_numbers(paper=TRANSFER, table=EPOCHS, citation=number.citation)
     return same[0] if same else None
 
 
@@ -110,6 +111,6 @@ def real_labels(run: Run, published: Published) -> Table:
 
 def _real_row(run: Run, cell: CellResult, real: Any) -> tuple[TableCell, ...]:
     return make_row(
-        run.title(cell.dataset), cell.backbone, run.source, epsilon_cell(cell.epsilon),
+        run.dataset_title(cell.dataset), cell.backbone, run.source, epsilon_cell(cell.epsilon),
         cell.method, measured_cell(cell), scaled_cell(real.mean, real.low, real.high, "accuracy"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.exhibits.tables import html, markdown
+from dpprobe.exhibits.tables import write_html, write_markdown
 from dpprobe.reporting.report.sources import Sources
 from dpprobe.results.best_private import Best
 
@@ -60,7 +60,7 @@ class Exhibits:
         self.seen: set[str] = set()
         self.names = set(sources.datasets)
 
-    def figures(
+    def list_figures(
         self, dataset: str | None, facts: Mapping[str, str], *, section: str | None = None
     ) -> list[dict[str, Any]]:
         """Returns the figures of a dataset, or those of none: of one section, or of no section.
@@ -72,7 +72,7 @@ class Exhibits:
         for path in self.sources.figures:
             if path.name.startswith("overlap_"):
                 continue
-            if _section(path.name) != section:
+            if _find_section(path.name) != section:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
@@ -81,7 +81,7 @@ class Exhibits:
             groups,
             key=lambda name: (name.startswith("tsne"), first.get(name, len(first)), name),
         )
-        return [self._figure(name, groups[name], dataset, facts) for name in ordered]
+        return [self._embed_figure(name, groups[name], dataset, facts) for name in ordered]
 
     def has_room(self, size: int) -> bool:
         """Takes so many bytes of those left for figures, where there are as many."""
@@ -89,7 +89,7 @@ class Exhibits:
         self.bytes_left -= size if fits else 0
         return fits
 
-    def _figure(
+    def _embed_figure(
         self, name: str, files: Mapping[str, Path], dataset: str | None, facts: Mapping[str, str]
     ) -> dict[str, Any]:
         """Returns one figure, embedded where there is still room on the page."""
@@ -108,17 +108,17 @@ class Exhibits:
             "main": not name.startswith(("tsne", "membership_")),
             "data": data,
             "alt": f"{title}. {facts.get(name.partition('_')[0], '')}".strip(),
-            "caption": _caption(name, self.sources.captions),
-            "links": self._links(files.values()),
+            "caption": _find_caption(name, self.sources.captions),
+            "links": self._link_files(files.values()),
         }
 
-    def tables(self, dataset: str | None) -> list[dict[str, Any]]:
+    def list_tables(self, dataset: str | None) -> list[dict[str, Any]]:
         """Returns the tables of a dataset, or those of none."""
         shown = []
         for item in self.sources.tables:
             if item.dataset != dataset:
                 continue
-            text = markdown(item.table)
+            text = write_markdown(item.table)
             if text in self.seen:
                 continue  # with one dataset the table of all is that dataset's
             self.seen.add(text)
@@ -128,13 +128,13 @@ class Exhibits:
                 {
                     "title": title,
                     "folder": item.folder,
-                    "html": html(item.table, caption=title) if whole else None,
-                    "links": self._links(item.files),
+                    "html": write_html(item.table, caption=title) if whole else None,
+                    "links": self._link_files(item.files),
                 }
             )
         return shown
 
-    def _links(self, files: Iterable[Path]) -> list[tuple[str, str]]:
+    def _link_files(self, files: Iterable[Path]) -> list[tuple[str, str]]:
         """Returns the kind and the address of each file."""
         return [(file.suffix[1:].upper(), relative_path(file, self.folder)) for file in files]
 
@@ -144,7 +144,7 @@ class Exhibits:
         return folders[0] if folders and folders[0] in self.names else None
 
 
-def _section(name: str) -> str | None:
+def _find_section(name: str) -> str | None:
     """Returns the section that a figure's file stands in; None for the dataset's."""
     sections = (key for key, starts in SECTION_FIGURES.items() if name.startswith(starts))
     return next(sections, None)
@@ -174,7 +174,7 @@ def title_of(name: str, dataset: str | None) -> str:
     return text if dataset is None else f"{text}, {dataset}"
 
 
-def _caption(name: str, captions: Sequence[Path]) -> str:
+def _find_caption(name: str, captions: Sequence[Path]) -> str:
     """Returns the caption whose name the figure's name begins with, the longest of several."""
     matches = [path for path in captions if name.startswith(path.stem)]
     if not matches:

@@ -13,7 +13,7 @@ from dpprobe.analyses.fairness.fairness_record import (
     FairnessRecord,
     left_out_in_words,
 )
-from dpprobe.exhibits.tables import html, markdown
+from dpprobe.exhibits.tables import write_html, write_markdown
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.fairness_table import (
     METRIC_TITLES,
@@ -55,11 +55,11 @@ def read_fairness_parts(
                 for path, part in mine
                 for kind, suffix in (("JSON", path.suffix), ("PARQUET", TABLE_SUFFIX))
             ]
-            parts.append({**_part(dataset, [part for _, part in mine]), "files": files})
+            parts.append({**_make_part(dataset, [part for _, part in mine]), "files": files})
     return parts
 
 
-def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
+def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
     """Writes the tables of one dataset."""
     records = [part.record for part in parts]
     shown = [
@@ -68,12 +68,12 @@ def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         for attribute in record.attributes
         if (metric := shown_metric(record, attribute.attribute))
     ]
-    gaps = [row for each in shown for row in _gaps(*each)]
+    gaps = [row for each in shown for row in _gap_rows(*each)]
     parity = [
         row
         for record in records
         for attribute in record.attributes
-        for row in _parity(record, attribute.attribute)
+        for row in _parity_rows(record, attribute.attribute)
     ]
     table = fairness_table(parts)
     first = records[0]
@@ -84,7 +84,7 @@ def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "minimum": first.minimum,
         "resamples": first.resamples,
         "confidence": f"{100 * first.confidence:g}",
-        "summary": [_summary(*each) for each in shown],
+        "summary": [_count_gaps(*each) for each in shown],
         "uncompared": [
             f"{attribute.attribute}, {record.backbone}"
             for record in records
@@ -97,19 +97,19 @@ def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "parity": parity[:GAPS_SHOWN],
         "parity_count": len(parity),
         "parity_label": alone,
-        "groups": html(table, caption=f"Subgroups of {dataset}: a row a group, a column an ε")
-        if len(markdown(table).encode()) <= TABLE_BYTES
+        "groups": write_html(table, caption=f"Subgroups of {dataset}: a row a group, a column an ε")
+        if len(write_markdown(table).encode()) <= TABLE_BYTES
         else None,
     }
 
 
-def _summary(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
+def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
     """Counts the gaps of an attribute that stand out, beside those that chance alone would show."""
     name = attribute.attribute
     private = [
         gap
         for cell in record.cells
-        if cell.private and (gap := cell.gap(name, metric)) and gap.gap is not None
+        if cell.private and (gap := cell.find_gap(name, metric)) and gap.gap is not None
     ]
     compared = [gap for gap in private if gap.difference_low is not None]
     gaps = [gap.gap for gap in private if gap.gap is not None]
@@ -124,53 +124,55 @@ def _summary(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[
         "larger": sum((gap.difference_low or 0) > 0 for gap in compared),
         "smaller": sum((gap.difference_high or 0) < 0 for gap in compared),
         "by_chance": f"{(1 - record.confidence) / 2 * len(compared):.1f}",
-        "widest": _points(max(gaps)) if gaps else "",
+        "widest": _format_points(max(gaps)) if gaps else "",
     }
 
 
-def _gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Iterator[dict[str, Any]]:
+def _gap_rows(
+    record: FairnessRecord, attribute: Attribute, metric: str
+) -> Iterator[dict[str, Any]]:
     """Yields the rows of an attribute's gaps, a cell each, epsilons rising."""
-    for cell in sorted(record.cells, key=_order):
-        gap = cell.gap(attribute.attribute, metric)
+    for cell in sorted(record.cells, key=_sort_key):
+        gap = cell.find_gap(attribute.attribute, metric)
         if gap is None or gap.gap is None:
             continue
         other = cell.reference
         yield {
-            **_names(record, cell, attribute.attribute),
+            **_name_groups(record, cell, attribute.attribute),
             "metric": METRIC_TITLES[metric],
-            "overall": _points(gap.overall),
-            "worst": f"{gap.worst_group} ({_points(gap.worst)})",
-            "best": f"{gap.best_group} ({_points(gap.best)})",
-            "gap": _points(gap.gap),
-            "interval": _ends(gap.low, gap.high),
+            "overall": _format_points(gap.overall),
+            "worst": f"{gap.worst_group} ({_format_points(gap.worst)})",
+            "best": f"{gap.best_group} ({_format_points(gap.best)})",
+            "gap": _format_points(gap.gap),
+            "interval": _format_ends(gap.low, gap.high),
             "wide": beyond_chance(gap),
-            "chance": _points(gap.chance_gap),
-            "std": _points(gap.std),
-            "difference": _signed(gap.difference),
-            "difference_interval": _ends(gap.difference_low, gap.difference_high),
+            "chance": _format_points(gap.chance_gap),
+            "std": _format_points(gap.std),
+            "difference": _format_signed(gap.difference),
+            "difference_interval": _format_ends(gap.difference_low, gap.difference_high),
             "apart": stands_apart(gap),
             "against": reference_in_words(other.method, other.epsilon) if other else "",
         }
 
 
-def _parity(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
+def _parity_rows(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
     """Yields fairlearn's differences of an attribute, the mean over labels beside the worst one.
 
     Of two classes the second alone has them.
     """
     alone = _only_label(record)
     shown = _PARITY if alone is None else (alone,)
-    for cell in sorted(record.cells, key=_order):
+    for cell in sorted(record.cells, key=_sort_key):
         items = [item for each in cell.attributes if each.attribute == attribute
                  for item in each.parity]  # fmt: skip
         by_label = {(item.threshold, item.label): item for item in items}
         for threshold in dict.fromkeys(item.threshold for item in items):
             pair = [by_label.get((threshold, label)) for label in shown]
             yield {
-                **_names(record, cell, attribute),
+                **_name_groups(record, cell, attribute),
                 "threshold": threshold,
                 "values": [
-                    _points(getattr(item, f"{kind}_difference") if item else None)
+                    _format_points(getattr(item, f"{kind}_difference") if item else None)
                     for kind in ("demographic_parity", "equal_opportunity", "equalized_odds")
                     for item in pair
                 ],
@@ -188,27 +190,27 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
                 if named:
                     title = METRIC_TITLES[metric]
                     yield f"{attribute.attribute}, by {title} alone: {', '.join(named)}"
-                if 0 < len(compared.labels) < _countable(record):
+                if 0 < len(compared.labels) < _count_countable(record):
                     labels = ", ".join(compared.labels)
                     yield f"{attribute.attribute}, {METRIC_TITLES[metric]}: over {labels} alone"
 
 
 def _only_label(record: FairnessRecord) -> str | None:
     """Returns the label that stands for both of two classes; None with more, or several a row."""
-    return record.class_names[1] if _countable(record) == 1 else None
+    return record.class_names[1] if _count_countable(record) == 1 else None
 
 
-def _countable(record: FairnessRecord) -> int:
+def _count_countable(record: FairnessRecord) -> int:
     """Counts the labels that recalls and scores are of: the second alone of two classes."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
 
 
-def _order(cell: FairnessCell) -> tuple[str, float]:
+def _sort_key(cell: FairnessCell) -> tuple[str, float]:
     return cell.method, epsilon_value(cell.epsilon)
 
 
-def _names(record: FairnessRecord, cell: FairnessCell, attribute: str) -> Mapping[str, Any]:
+def _name_groups(record: FairnessRecord, cell: FairnessCell, attribute: str) -> Mapping[str, Any]:
     return {
         "backbone": record.backbone,
         "method": cell.method,
@@ -218,13 +220,13 @@ def _names(record: FairnessRecord, cell: FairnessCell, attribute: str) -> Mappin
     }
 
 
-def _points(value: float | None) -> str:
+def _format_points(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
 
 
-def _signed(value: float | None) -> str:
+def _format_signed(value: float | None) -> str:
     return "" if value is None else f"{100 * value:+.1f}"
 
 
-def _ends(low: float | None, high: float | None) -> str:
+def _format_ends(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"

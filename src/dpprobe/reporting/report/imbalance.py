@@ -20,18 +20,18 @@ def read_imbalances(paths: Iterable[Path], *, order: Sequence[str]) -> list[dict
     """
     records = [ImbalanceRecord.read(path) for path in paths]
     return [
-        _part(dataset, mine)
+        _make_part(dataset, mine)
         for dataset in order
         if (mine := [record for record in records if record.dataset == dataset])
     ]
 
 
-def _part(dataset: str, records: Sequence[ImbalanceRecord]) -> dict[str, Any]:
+def _make_part(dataset: str, records: Sequence[ImbalanceRecord]) -> dict[str, Any]:
     """Writes the tables of one dataset."""
     caption = f"Recall of rare classes of {dataset}, the best private method, in percent"
     return {
         "dataset": dataset,
-        "best": tables.html(best_table(records), caption=caption),
+        "best": tables.write_html(best_table(records), caption=caption),
         "break_downs": [
             {
                 "backbone": record.backbone,
@@ -51,12 +51,16 @@ def _part(dataset: str, records: Sequence[ImbalanceRecord]) -> dict[str, Any]:
             {"backbone": "all", "method": law.method, "words": law_words(law)}
             for law in laws_of(records)
         ],
-        "clipping": [_clipping(record, cell) for record in records for cell in _clipped(record)],
+        "clipping": [
+            _clipping_row(record, cell)
+            for record in records
+            for cell in _cells_with_gradients(record)
+        ],
         "rows": max(record.gradient_rows for record in records),
     }
 
 
-def _clipped(record: ImbalanceRecord) -> list[RareCell]:
+def _cells_with_gradients(record: ImbalanceRecord) -> list[RareCell]:
     """Returns the cells whose gradients were looked at, in the order of the table."""
     return sorted(
         (cell for cell in record.cells if cell.clipping is not None and cell.private),
@@ -69,12 +73,14 @@ def _clipped(record: ImbalanceRecord) -> list[RareCell]:
     )
 
 
-def _clipping(record: ImbalanceRecord, cell: RareCell) -> dict[str, Any]:
+def _clipping_row(record: ImbalanceRecord, cell: RareCell) -> dict[str, Any]:
     """Writes the row of one cell's gradients: the rare class beside the others."""
     assert cell.clipping is not None
     clipping = cell.clipping
 
-    def pair(values: tuple[float | None, float | None], scale: float, digits: int) -> list[str]:
+    def format_pair(
+        values: tuple[float | None, float | None], scale: float, digits: int
+    ) -> list[str]:
         return ["" if v is None else f"{scale * v:.{digits}f}" for v in values]
 
     return {
@@ -84,9 +90,9 @@ def _clipping(record: ImbalanceRecord, cell: RareCell) -> dict[str, Any]:
         "method": cell.method,
         "epsilon": cell.epsilon,
         "numbers": [
-            *pair(clipping.clipped, 100, 1),
-            *pair(clipping.norm, 1, 2),
-            *pair(clipping.cosine, 1, 3),
-            *pair(clipping.kept, 100, 0),
+            *format_pair(clipping.clipped, 100, 1),
+            *format_pair(clipping.norm, 1, 2),
+            *format_pair(clipping.cosine, 1, 3),
+            *format_pair(clipping.kept, 100, 0),
         ],
     }

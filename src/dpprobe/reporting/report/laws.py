@@ -8,7 +8,7 @@ from typing import Any
 
 from dpprobe.analyses.representation_law.law_record import read_laws
 from dpprobe.exhibits import published
-from dpprobe.exhibits.tables import html
+from dpprobe.exhibits.tables import write_html
 from dpprobe.reporting.law_tables import law_tables, published_laws
 from dpprobe.results.summary import Grid
 
@@ -25,13 +25,13 @@ def law_parts(paths: Sequence[Path], grid: Grid, names: Mapping[str, str]) -> li
         {
             "dataset": dataset,
             "tables": [
-                html(table, caption=table.title)
+                write_html(table, caption=table.title)
                 for table in law_tables(
                     records,
                     grid,
                     dataset=dataset,
                     published=published_laws(
-                        published.read(),
+                        published.read_published(),
                         names.get(dataset, dataset),
                         [record for record in records if record.dataset == dataset],
                     ),

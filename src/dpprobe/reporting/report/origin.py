@@ -27,15 +27,17 @@ LIBRARIES = (
 def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsilon: str) -> str:
     """Writes the command that makes one cell again, for the folder that the study ran in."""
     cell = CellName(dataset=dataset, backbone=backbone, method=method, epsilon=epsilon)
-    return _snakemake(origin, (cell.folder(origin.results / "cells") / METRICS_FILE).as_posix())
+    return _snakemake_call(
+        origin, (cell.folder(origin.results / "cells") / METRICS_FILE).as_posix()
+    )
 
 
-def _snakemake(origin: Origin, *targets: str) -> str:
+def _snakemake_call(origin: Origin, *targets: str) -> str:
     """Writes a call of Snakemake; options come last, for --configfile takes all that follows."""
     return shlex.join(run_words(*targets, call=origin.call))
 
 
-def commands(origin: Origin) -> dict[str, str]:
+def write_commands(origin: Origin) -> dict[str, str]:
     """Writes the commands that make the study again, and delete a cell."""
     commit, _, changes = (origin.commit or "").partition(" ")
     checkout = f"git checkout {commit}" if commit else ""
@@ -43,12 +45,12 @@ def commands(origin: Origin) -> dict[str, str]:
         checkout += f"  # {changes}, which the commit does not have"
     return {
         "checkout": checkout,
-        "study": _snakemake(origin),
+        "study": _snakemake_call(origin),
         "delete": f"rm -r {origin.results.as_posix()}/cells/DATASET/BACKBONE/METHOD/eps-EPSILON",
     }
 
 
-def provenance(
+def collect_provenance(
     origin: Origin, infos: Mapping[str, DatasetInfo], sources: Sources
 ) -> dict[str, Any]:
     """Collects commit, system, versions, fingerprints and the study as checked."""

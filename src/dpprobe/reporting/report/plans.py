@@ -10,7 +10,7 @@ from typing import Any
 from dpprobe.data.table import DatasetInfo
 from dpprobe.planner.accuracy_plan import make_scale
 from dpprobe.planner.learning_curves import read_curves
-from dpprobe.planner.plan_text import rounded, span
+from dpprobe.planner.plan_text import format_span, round_count
 from dpprobe.planner.predicted_accuracy import (
     Kept,
     Setting,
@@ -48,11 +48,12 @@ def plan_parts(
         mine = [
             _Part(grid, summary, infos[dataset], dataset, backbone)
             for backbone in dict.fromkeys(name for name, _ in grid.columns)
-            if _epsilons(grid, dataset, backbone)
+            if _list_epsilons(grid, dataset, backbone)
         ]
         drawn = max(mine, key=lambda part: part.scale.middle * part.scale.given, default=None)
         parts += [
-            part.content(figure=part.figure(has_room) if part is drawn else None) for part in mine
+            part.make_content(figure=part.draw_figure(has_room) if part is drawn else None)
+            for part in mine
         ]
     return parts
 
@@ -77,7 +78,7 @@ def plan_origin() -> dict[str, Any]:
     }
 
 
-def _epsilons(grid: Grid, dataset: str, backbone: str) -> list[float]:
+def _list_epsilons(grid: Grid, dataset: str, backbone: str) -> list[float]:
     """Returns the finite epsilons of private heads that the planner knows."""
     return sorted(
         {
@@ -101,7 +102,7 @@ class _Part:
         private = cells[cells.private].iloc[0]
         self.dataset, self.backbone = dataset, backbone
         self.title = f"{dataset}, {backbone}"
-        self.epsilons = _epsilons(grid, dataset, backbone)
+        self.epsilons = _list_epsilons(grid, dataset, backbone)
         self.setting = Setting(
             n=int(private.n),
             classes=int(private.num_classes),
@@ -132,7 +133,7 @@ class _Part:
             if best is not None:
                 self.measured[epsilon] = best
 
-    def content(self, *, figure: str | None) -> dict[str, Any]:
+    def make_content(self, *, figure: str | None) -> dict[str, Any]:
         """Returns what the template shows."""
         return {
             "dataset": self.dataset,
@@ -141,12 +142,12 @@ class _Part:
             "unit": self.unit,
             "ceiling": self.ceiling.mean if self.ceiling else None,
             "assumed": 100 * self.scale.middle,
-            "rows": [self._row(epsilon) for epsilon in self.epsilons],
+            "rows": [self._make_row(epsilon) for epsilon in self.epsilons],
             "figure": figure,
             "title": self.title,
         }
 
-    def _row(self, epsilon: float) -> dict[str, Any]:
+    def _make_row(self, epsilon: float) -> dict[str, Any]:
         at = self.setting.with_epsilon(epsilon)
         lead = 100 * (self.scale.middle - self.scale.chance)
         entry = self.measured.get(epsilon)
@@ -156,20 +157,24 @@ class _Part:
         return {
             "epsilon": f"{epsilon:g}",
             "measured": None if entry is None else entry.mean,
-            "here": self._span(predict(at)),
-            "images": [self._span(predict(at.with_n(times * at.n))) for times in (2, 10)],
-            "budget": self._span(predict(at.with_epsilon(larger)))
+            "here": self._format_accuracy(predict(at)),
+            "images": [
+                self._format_accuracy(predict(at.with_n(times * at.n))) for times in (2, 10)
+            ],
+            "budget": self._format_accuracy(predict(at.with_epsilon(larger)))
             if larger <= LARGEST_EPSILON
             else "",
-            "enough": _count(n_to_keep(at, 1 - _POINTS / lead)),
+            "enough": _format_count(n_to_keep(at, 1 - _POINTS / lead)),
             "too_few": few,
-            "would_do": _count(would_do),
+            "would_do": _format_count(would_do),
         }
 
-    def _span(self, kept: Kept) -> str:
-        return span(kept.accuracy(chance=self.scale.chance, ceiling=self.scale.middle))
+    def _format_accuracy(self, kept: Kept) -> str:
+        return format_span(
+            kept.predict_accuracy(chance=self.scale.chance, ceiling=self.scale.middle)
+        )
 
-    def figure(self, has_room: Callable[[int], bool]) -> str | None:
+    def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
         """Draws the figure as an address that holds it; None where there is no room."""
         from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
 
@@ -185,5 +190,5 @@ class _Part:
         return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
-def _count(n: int | None) -> str:
-    return "" if n is None else f"{rounded(n):,}"
+def _format_count(n: int | None) -> str:
+    return "" if n is None else f"{round_count(n):,}"

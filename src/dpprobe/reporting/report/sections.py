@@ -50,13 +50,13 @@ def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
         "by": f"{best.method} on {best.backbone}",
         "gap": ceiling_words(best),
         "zero_shot": zero,
-        "untested": _untested(info),
+        "untested": _name_untested(info),
     }
 
 
-def _untested(info: DatasetInfo) -> str:
+def _name_untested(info: DatasetInfo) -> str:
     """Names the classes without test rows; empty where all are tested."""
-    names = info.untested
+    names = info.untested_classes
     if not names:
         return ""
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
@@ -110,7 +110,7 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
                 "least": None if math.isnan(first.least) else 100 * float(first.least),
                 "least_class": first.least_class or "",
                 "private": bool(first.private),
-                "realised": _number(first.realised_epsilon),
+                "realised": _format_number(first.realised_epsilon),
                 "allows": allows.get(key, ""),
                 "seeds": len(rows),
                 "anchor": anchors.get(key),
@@ -139,8 +139,8 @@ def what_was_run(
             "measure": grid.measures[name].title if name in grid.measures else "",
             "delta": grid.delta_text(name) or "none",
             "source": one_line(dict(info.source)),
-            "untested": _untested(info),
-            "rare": info.rare,
+            "untested": _name_untested(info),
+            "rare": info.rare_classes_note,
         }
         for name, info in infos.items()
     ]
@@ -189,6 +189,6 @@ def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
     return ", ".join(parts)
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     """Writes a privacy loss, rounded up; nothing where there is none."""
     return "" if value is None or math.isnan(value) else f"{rounded_up(float(value)):g}"

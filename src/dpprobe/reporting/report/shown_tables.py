@@ -60,7 +60,9 @@ def study_tables(
         results |= {f"{name}_{NAME}": (accuracy_table(grid), name) for name in grid.measures}
     papers: dict[str, tuple[Table, str | None]] = {}
     if run is not None:
-        papers = {table.name: (table, None) for table in paper_tables(run, published.read())}
+        papers = {
+            table.name: (table, None) for table in paper_tables(run, published.read_published())
+        }
     made = []
     for path in files:
         if path.suffix != ".md" or path.stem.endswith(SECTION_TABLES):

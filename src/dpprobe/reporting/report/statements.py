@@ -53,7 +53,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
             epsilon_value(item[0]["epsilon"]),
         ),
     )  # fmt: skip
-    common = set(_shared([content.get("not_covered", ()) for content, _ in ordered]))
+    common = set(_shared_items([content.get("not_covered", ()) for content, _ in ordered]))
     return [
         Statement(
             dataset=content["dataset"],
@@ -67,7 +67,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
     ]
 
 
-def candidates(
+def list_candidates(
     statements: Sequence[Statement], folder: Path
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Lists name and link of each private statement by (dataset, epsilon).
@@ -87,10 +87,10 @@ def candidates(
 
 def common_limits(statements: Sequence[Statement]) -> list[str]:
     """Lists the limits that all statements name."""
-    return _shared([item.content.get("not_covered", ()) for item in statements])
+    return _shared_items([item.content.get("not_covered", ()) for item in statements])
 
 
-def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
+def _shared_items(lists: Sequence[Sequence[str]]) -> list[str]:
     """Lists the items that all lists hold, in the order of the first."""
     if not lists:
         return []

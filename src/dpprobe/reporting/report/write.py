@@ -30,11 +30,11 @@ from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_p
 from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
 from dpprobe.reporting.report.imbalance import read_imbalances
 from dpprobe.reporting.report.laws import law_parts
-from dpprobe.reporting.report.origin import commands, provenance
+from dpprobe.reporting.report.origin import collect_provenance, write_commands
 from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.reporting.report.sources import Origin, Sources
-from dpprobe.results.best_private import best_private, highlights
-from dpprobe.results.cautions import NEVER_REMEDY, cautions
+from dpprobe.results.best_private import best_private, choose_highlights
+from dpprobe.results.cautions import NEVER_REMEDY, list_cautions
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.summary import Grid, read_grid, read_summaries, rounded_up
 
@@ -86,8 +86,8 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         {
             "name": name,
             "measure": measure,
-            "figures": exhibits.figures(name, figure_facts(bests, name)),
-            "tables": exhibits.tables(name),
+            "figures": exhibits.list_figures(name, figure_facts(bests, name)),
+            "tables": exhibits.list_tables(name),
             "cells": [cell for cell in cells if cell["dataset"] == name],
             "statements": [item for item in privacy if item.dataset == name],
         }
@@ -95,45 +95,45 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     ]
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
-    page = _environment(template).get_template("report.html.j2").render(
+    page = _make_environment(template).get_template("report.html.j2").render(
         study=origin.study,
         style=Markup(style),
         script=Markup(script),
         policy=content_policy(style, script),
-        date=_date(sources.summaries),
+        date=_format_date(sources.summaries),
         run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
         bests=bests,
-        candidates=statements.candidates(privacy, output.parent),
+        candidates=statements.list_candidates(privacy, output.parent),
         cautions=[
-            (name, grid.reasons.get(name, ""), list(cautions(grid, bests, name)))
+            (name, grid.reasons.get(name, ""), list(list_cautions(grid, bests, name)))
             for name in grid.measures
         ],
         told_apart=TOLD_APART,
         held_out=HELD_OUT,
         has_zero_shot=bool(zero_shot),
         highlights=[
-            sections.headline_parts(best, infos[best.dataset]) for best in highlights(bests)
+            sections.headline_parts(best, infos[best.dataset]) for best in choose_highlights(bests)
         ],
         datasets=datasets,
-        overview={"figures": exhibits.figures(None, {}), "tables": exhibits.tables(None)},
+        overview={"figures": exhibits.list_figures(None, {}), "tables": exhibits.list_tables(None)},
         audits=[
-            {**part, "figures": exhibits.figures(part["dataset"], {}, section="audits")}
+            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="audits")}
             for part in read_audits(sources.audits, order=list(grid.measures))
         ],
         analyses=make_sections(sources.records, grid),
         fairness=[
-            {**part, "figures": exhibits.figures(part["dataset"], {}, section="fairness")}
+            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="fairness")}
             for part in read_fairness_parts(
                 sources.fairness, order=list(grid.measures), folder=output.parent
             )
         ],
         costly=read_costly(sources.costly_images, order=list(grid.measures)),
         imbalance=[
-            {**part, "figures": exhibits.figures(part["dataset"], {}, section="imbalance")}
+            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="imbalance")}
             for part in read_imbalances(sources.imbalance, order=list(grid.measures))
         ],
         laws=[
-            {**part, "figures": exhibits.figures(part["dataset"], {}, section="laws")}
+            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="laws")}
             for part in law_parts(sources.laws, grid, sources.names)
         ],
         plans=plan_parts(grid, summary, infos, has_room=exhibits.has_room),
@@ -149,9 +149,9 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             *([NOT_COVERED] if sources.fairness else []),
         ],
         not_private=NOT_PRIVATE,
-        provenance=provenance(origin, infos, sources),
+        provenance=collect_provenance(origin, infos, sources),
         linked=exhibits.linked,
-        reproduce=commands(origin),
+        reproduce=write_commands(origin),
         relative=lambda path: relative_path(path, output.parent),
     )  # fmt: skip
     write_text(output, page)
@@ -173,7 +173,7 @@ def make_sections(records: Mapping[str, Sequence[Path]], grid: Grid) -> list[dic
     return sections
 
 
-def _environment(template: Path) -> Environment:
+def _make_environment(template: Path) -> Environment:
     """Makes the environment of the template, with its filters."""
     environment = Environment(
         loader=FileSystemLoader([template, *map(find_folder, load_analyses())]),
@@ -188,7 +188,7 @@ def _environment(template: Path) -> Environment:
     environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
-    environment.filters["coded"] = _coded
+    environment.filters["coded"] = _mark_code
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment
@@ -199,12 +199,12 @@ def find_folder(analysis: Analysis) -> Path:
     return Path(importlib.import_module(ANALYSES[analysis.name].package).__path__[0])
 
 
-def _coded(text: str) -> Markup:
+def _mark_code(text: str) -> Markup:
     """Escapes a sentence, and marks what stands between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def _date(paths: Sequence[Path]) -> str:
+def _format_date(paths: Sequence[Path]) -> str:
     """Writes the time of the newest summary."""
     newest = max((path.stat().st_mtime for path in paths), default=0.0)
     return datetime.fromtimestamp(newest, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -170,7 +170,7 @@ def test_one_run_by_the_curve_equals_a_slow_loop(correct: int, guesses: int) -> 
 @pytest.mark.parametrize("mu", [0.5, 1.5])
 def test_the_law_of_few_errors_is_that_of_draws(mu: float) -> None:
     runs, guesses = 200, 150
-    places = beta.ppf(bounds._ends(), runs - guesses, guesses + 1)
+    places = beta.ppf(bounds._halve_cells(), runs - guesses, guesses + 1)
     typical = int(guesses * norm.cdf(-mu / 2))
     for wrong in (typical - 16, typical - 10):
         drawn = few_errors_by_simulation(wrong, guesses, runs, mu)

@@ -45,7 +45,9 @@ def attack_on(name: str, *, noise: float = 4.0, group: int = GROUP) -> Attack:
 def run(attack: Attack, runs: int) -> Runs:
     members = np.random.default_rng(1).random(runs) < 0.5
     with Progress(runs, label="test", unit="runs") as progress:
-        return attack.run([derived_seed(2, str(index)) for index in range(runs)], members, progress)
+        return attack.train_and_score(
+            [derived_seed(2, str(index)) for index in range(runs)], members, progress
+        )
 
 
 def right(runs: Runs) -> float:
@@ -56,7 +58,7 @@ def right(runs: Runs) -> float:
 def test_without_sampling_the_ratio_is_normal_about_half_of_mu_squared(name: str) -> None:
     attack = attack_on(name)
     scores, members = (scored := run(attack, 400)).releases, scored.members
-    mu = attack.strength([derived_seed(2, "0")])
+    mu = attack.compute_strength([derived_seed(2, "0")])
     assert mu == pytest.approx(GROUP * gaussian_mu(attack.plan.mechanisms), rel=0.02)
     for group, middle in ((scores[members], mu**2 / 2), (scores[~members], -(mu**2) / 2)):
         assert abs(group.mean() - middle) < 4.5 * mu / math.sqrt(len(group))

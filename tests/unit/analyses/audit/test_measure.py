@@ -80,8 +80,8 @@ class _Attacks:
 @pytest.fixture
 def attacks(monkeypatch: pytest.MonkeyPatch) -> _Attacks:
     both = _Attacks()
-    monkeypatch.setattr(white_box, "audit", both.audit)
-    monkeypatch.setattr(membership, "attack", both.attack)
+    monkeypatch.setattr(white_box, "audit_plan", both.audit)
+    monkeypatch.setattr(membership, "attack_membership", both.attack)
     return both
 
 
@@ -213,7 +213,7 @@ def test_real_rows_are_attacked_where_the_study_asks(audits: _Audits, attacks: _
     assert asked["seed"] not in {call["seed"] for call in attacks.white}
     attacked = audits.record("full").membership
     assert attacked is not None
-    attack = attacked.attack()
+    attack = attacked.find_attack()
     assert attack is not None
     assert attack.auc == 0.5312
     scores = pq.read_table(audits.path("full", SCORES_SUFFIX)).to_pydict()
@@ -298,7 +298,7 @@ def test_auto_is_audited_as_the_head_that_it_chose(
         n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
         delta=1e-4, unit="image",
     )  # fmt: skip
-    chosen = method_options(auto_rule.choose(facts))
+    chosen = method_options(auto_rule.choose_head(facts))
     (white,), (member,) = attacks.white, attacks.members
     assert white["method"] == chosen == member["method"]
     check_plan(chosen, white["plan"])

@@ -14,8 +14,8 @@ import torch
 from scipy.special import ndtr
 
 from dpprobe.analyses.audit import membership, shadows
-from dpprobe.analyses.audit.membership import MembershipResult, attack
-from dpprobe.analyses.audit.roc import roc
+from dpprobe.analyses.audit.membership import MembershipResult, attack_membership
+from dpprobe.analyses.audit.roc import measure_roc
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
@@ -48,7 +48,7 @@ def attacked(
 ) -> MembershipResult:
     method = method_options(values)
     plan = priced(method, data.n, epsilon, folder)
-    return attack(method, plan, data, **{"seed": 5, "shadows": 24} | changes)
+    return attack_membership(method, plan, data, **{"seed": 5, "shadows": 24} | changes)
 
 
 def entry(result: MembershipResult, name: str, rows: str = "all") -> dict[str, Any]:
@@ -108,8 +108,8 @@ def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
     generator = np.random.default_rng(0)
     heads = []
     data = random_rows(90, 6)
-    chosen = shadows.choose(data, rows=40, mislabelled=0.0, seed=1)
-    (inside,) = shadows.toss(chosen, 1, seed=1)
+    chosen = shadows.draw_units(data, rows=40, mislabelled=0.0, seed=1)
+    (inside,) = shadows.toss_coins(chosen, 1, seed=1)
     out = chosen.rows[~inside[chosen.unit_of]]
     for change in (False, True):
         assert data.features is not None
@@ -118,8 +118,8 @@ def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
             features[out] = torch.from_numpy(generator.normal(size=(len(out), 6)) * 9).float()
             labels[out] = (labels[out] + 1) % 3
         other = TrainingSet(features, labels, 3)
-        chosen_anew = shadows.choose(other, rows=40, mislabelled=0.0, seed=1)
-        rows = shadows.without(other, chosen_anew, inside)
+        chosen_anew = shadows.draw_units(other, rows=40, mislabelled=0.0, seed=1)
+        rows = shadows.leave_units_out(other, chosen_anew, inside)
         heads.append(fit_heads(method, rows, plan(method, 90, noise=noise), [7]).weights)
     np.testing.assert_array_equal(heads[0], heads[1])
 
@@ -128,10 +128,10 @@ def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
 def test_a_row_that_is_out_is_a_null_row(head: str) -> None:
     """Heads with NaN rows in their place, under the same noise, differ by rounding alone."""
     method, data = options(head, FULL), random_rows(90, 6)
-    chosen = shadows.choose(data, rows=40, mislabelled=0.0, seed=1)
-    (inside,) = shadows.toss(chosen, 1, seed=1)
+    chosen = shadows.draw_units(data, rows=40, mislabelled=0.0, seed=1)
+    (inside,) = shadows.toss_coins(chosen, 1, seed=1)
     noisy = plan(method, 90, noise=5.0)
-    weighted = fit_heads(method, shadows.without(data, chosen, inside), noisy, [7]).weights
+    weighted = fit_heads(method, shadows.leave_units_out(data, chosen, inside), noisy, [7]).weights
     assert data.features is not None
     features = data.features.clone()
     features[chosen.rows[~inside[chosen.unit_of]]] = math.nan
@@ -164,7 +164,9 @@ def test_the_record_is_json_and_its_allowance_the_plans(tmp_path: Path) -> None:
     data = random_rows(50)
     method = method_options(SGD)
     plan = priced(method, data.n, 2.0, tmp_path)
-    record = json.loads(json.dumps(attack(method, plan, data, seed=5).to_dict(), allow_nan=False))
+    record = json.loads(
+        json.dumps(attack_membership(method, plan, data, seed=5).to_dict(), allow_nan=False)
+    )
     expected = best_attack(plan.mechanisms, [0.001, 0.01], delta=1e-5, epsilon=2.0)
     assert list(record["allowed"]["tpr_at_fpr"].values()) == expected
     # the largest gain over chance of Gaussians mu apart is at the threshold mu / 2
@@ -195,7 +197,7 @@ def test_scores_are_one_line_for_each_head_and_unit(tmp_path: Path) -> None:
     assert columns["attack"].count("lira mislabelled") == 3 * 5
     assert columns["attack"].count("lira") == 3 * 45
     lira = np.array(columns["attack"]) == "lira"
-    again = roc(columns["score"][lira][None], columns["member"][lira][None], [0.1], seed=0)
+    again = measure_roc(columns["score"][lira][None], columns["member"][lira][None], [0.1], seed=0)
     assert again is not None
     assert again.auc == pytest.approx(entry(result, "lira")["auc"], abs=1e-6)
 
@@ -236,10 +238,10 @@ def test_a_patient_is_in_or_out_with_all_images(tmp_path: Path) -> None:
     names = [f"p{row // 3}" if row < 90 else f"q{row}" for row in range(120)]
     data = random_rows(120)
     assert data.features is not None
-    patients = TrainingSet(data.features, data.labels, 3, units=Units.of(names))
-    chosen = shadows.choose(patients, rows=2000, mislabelled=0.0, seed=1)
-    (inside,) = shadows.toss(chosen, 1, seed=1)
-    rows = shadows.without(patients, chosen, inside)
+    patients = TrainingSet(data.features, data.labels, 3, units=Units.number_units(names))
+    chosen = shadows.draw_units(patients, rows=2000, mislabelled=0.0, seed=1)
+    (inside,) = shadows.toss_coins(chosen, 1, seed=1)
+    rows = shadows.leave_units_out(patients, chosen, inside)
     by_patient: dict[str, set[bool]] = {}
     assert rows.weights is not None
     for name, weight in zip(names, rows.weights.tolist(), strict=True):
@@ -254,8 +256,8 @@ def test_a_patient_is_in_or_out_with_all_images(tmp_path: Path) -> None:
 
 def test_other_rows_are_in_every_head(tmp_path: Path) -> None:
     data = random_rows(100)
-    chosen = shadows.choose(data, rows=30, mislabelled=0.0, seed=1)
-    weights = shadows.without(data, chosen, np.zeros(30, dtype=bool)).weights
+    chosen = shadows.draw_units(data, rows=30, mislabelled=0.0, seed=1)
+    weights = shadows.leave_units_out(data, chosen, np.zeros(30, dtype=bool)).weights
     assert weights is not None
     assert weights.sum() == 70
     assert attacked(SGD, data, 8.0, tmp_path, rows=30).units == 30
@@ -292,7 +294,7 @@ def test_nonprivate_chooses_its_penalty_once(caplog: pytest.LogCaptureFixture) -
     method = method_options({"head": "nonprivate", "penalties": [1e-3, 1e-1]})
     silent = Plan(mechanisms=(), n=60, epsilon=math.inf, delta=1e-5, accountant="pld")
     with caplog.at_level(logging.INFO, logger="dpprobe"):
-        attack(method, silent, random_rows(60, 5), seed=1, shadows=8)
+        attack_membership(method, silent, random_rows(60, 5), seed=1, shadows=8)
     assert sum("chosen" in line for line in caplog.messages) == 1
     assert sum("shadow heads" in line for line in caplog.messages) == 1
 
@@ -324,4 +326,4 @@ def test_data_without_an_attack_is_refused_before_training(tmp_path: Path) -> No
         attacked(SGD | {"engine": "opacus"}, random_rows(30), 8.0, tmp_path)
     method = method_options(SGD)
     with pytest.raises(PrivacyError, match="calibrate for this dataset"):
-        attack(method, priced(method, 99, 8.0, tmp_path), random_rows(98), seed=1)
+        attack_membership(method, priced(method, 99, 8.0, tmp_path), random_rows(98), seed=1)

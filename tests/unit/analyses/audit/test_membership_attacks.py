@@ -10,14 +10,14 @@ from scipy.special import expit, log_softmax, softmax
 from scipy.stats import norm
 
 from dpprobe.analyses.audit import membership_attacks
-from dpprobe.analyses.audit.membership_attacks import confidences, lira, rmia
+from dpprobe.analyses.audit.membership_attacks import compute_confidences, score_lira, score_rmia
 
 
 def test_confidences_of_one_label_are_those_of_softmax() -> None:
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 4), scale=3).astype(np.float32)
     labels = generator.integers(4, size=50)
-    seen = confidences(scores, labels)
+    seen = compute_confidences(scores, labels)
     p = softmax(scores.astype(np.float64), axis=1)[np.arange(50), labels]
     np.testing.assert_allclose(seen.log_probability, np.log(p), rtol=1e-9)
     np.testing.assert_allclose(seen.scaled, np.log(p / (1 - p)), rtol=1e-7, atol=1e-9)
@@ -27,7 +27,7 @@ def test_confidences_of_several_labels_are_products_of_sigmoids() -> None:
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 3)).astype(np.float32)
     labels = generator.integers(2, size=(50, 3))
-    seen = confidences(scores, labels)
+    seen = compute_confidences(scores, labels)
     each = expit(scores.astype(np.float64))
     p = np.where(labels == 1, each, 1 - each).prod(axis=1)
     np.testing.assert_allclose(seen.log_probability, np.log(p), rtol=1e-9)
@@ -38,7 +38,7 @@ def test_confidences_of_several_labels_are_products_of_sigmoids() -> None:
 def test_a_head_that_is_certain_has_finite_confidences(several: bool) -> None:
     scores = np.array([[3000.0, -3000.0], [-3000.0, 3000.0]], dtype=np.float32)
     labels = np.array([[1, 0], [1, 0]]) if several else np.array([0, 0])
-    for values in confidences(scores, labels):
+    for values in compute_confidences(scores, labels):
         assert np.isfinite(values).all()
         assert values[0] > values[1]
 
@@ -76,8 +76,8 @@ def test_lira_agrees_with_a_loop(heads: int, by_row: bool) -> None:
     members = generator.random((heads, 7)) < 0.5
     scaled = generator.normal(size=(heads, 7)) * [1, 2, 3, 4, 5, 6, 7] + members
     expected = naive_lira(scaled, members, by_row=by_row)
-    np.testing.assert_allclose(lira(scaled, members, heads), expected, rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(lira(scaled, members, 3), expected[:3], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(score_lira(scaled, members, heads), expected, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(score_lira(scaled, members, 3), expected[:3], rtol=1e-8, atol=1e-9)
 
 
 def test_rmia_agrees_with_a_loop() -> None:
@@ -102,16 +102,16 @@ def test_rmia_agrees_with_a_loop() -> None:
         for row in range(rows):
             beaten = [ratio[row] / ratio[z] >= 1 for z in range(rows) if z != row]
             expected[target, row] = np.mean(beaten)
-    np.testing.assert_allclose(rmia(logs, members, heads), expected, atol=1e-12)
+    np.testing.assert_allclose(score_rmia(logs, members, heads), expected, atol=1e-12)
 
 
 def test_rows_whose_coins_all_fell_alike_are_no_evidence() -> None:
     members = np.array([[True, False]] * 9)
     values = np.random.default_rng(0).normal(size=(9, 2)) - 3
-    assert (lira(values, members, 9) == 0).all()
-    assert np.isfinite(rmia(values, members, 9)).all()
+    assert (score_lira(values, members, 9) == 0).all()
+    assert np.isfinite(score_rmia(values, members, 9)).all()
 
 
 def test_heads_that_agree_to_the_last_bit_give_finite_scores() -> None:
     members = np.random.default_rng(0).random((70, 5)) < 0.5
-    assert np.isfinite(lira(np.ones((70, 5)), members, 70)).all()
+    assert np.isfinite(score_lira(np.ones((70, 5)), members, 70)).all()

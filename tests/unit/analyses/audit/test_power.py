@@ -22,7 +22,7 @@ RATE, STEPS, NOISE = 0.05, 60, 1.6
 
 
 def family(*mechanisms: Mechanism, selection: Selection | None = None) -> PlanFamily:
-    price = accountants.epsilon(mechanisms, DELTA, "pld", selection=selection)
+    price = accountants.compute_epsilon(mechanisms, DELTA, "pld", selection=selection)
     return PlanFamily(
         Plan(
             mechanisms=mechanisms,
@@ -55,7 +55,7 @@ def test_without_sampling_all_is_the_closed_form(mu: float, factor: float) -> No
     assert variation == pytest.approx(2 * norm.cdf(separation / 2) - 1, rel=1e-9)
     assert factor <= whole.factor_of(variation) <= factor * (1 + 1e-6)
     exact = accountants.gaussian_epsilon(separation, DELTA)
-    assert exact * (1 - 1e-9) <= whole.epsilon(factor) <= exact
+    assert exact * (1 - 1e-9) <= whole.compute_epsilon(factor) <= exact
     accuracy = (1 + variation) / 2
     assert whole.epsilon_of_accuracy(accuracy) <= exact * (1 + 1e-9)
     assert whole.epsilon_of_accuracy(accuracy) == pytest.approx(exact, rel=1e-5, abs=1e-9)
@@ -70,7 +70,7 @@ def test_a_sampled_release_has_its_total_variation() -> None:
 
 def test_a_sampled_plan_errs_on_the_safe_side(sampled: PlanFamily) -> None:
     price = sampled.plan.realised_epsilon
-    assert 0.99 * price < sampled.epsilon() < price
+    assert 0.99 * price < sampled.compute_epsilon() < price
     variation = sampled.total_variation()
     factor = sampled.factor_of(variation)
     assert 1 <= factor < 1.002
@@ -82,7 +82,7 @@ def test_a_sampled_plan_falls_with_its_noise(sampled: PlanFamily) -> None:
     factors = [0.5, 0.8, 1.0, 1.5]
     variations = [sampled.total_variation(factor) for factor in factors]
     assert variations == sorted(variations, reverse=True)
-    epsilons = [sampled.epsilon(factor) for factor in factors]
+    epsilons = [sampled.compute_epsilon(factor) for factor in factors]
     assert epsilons == sorted(epsilons, reverse=True)
 
 
@@ -179,7 +179,7 @@ def test_a_selection_is_bounded_by_its_one_price(accuracy: float) -> None:
     assert tuned.epsilon_of_accuracy((1 + variation) / 2) == pytest.approx(price)
     for value in (
         tuned.total_variation(2.0),
-        tuned.epsilon(),
+        tuned.compute_epsilon(),
         tuned.factor_of(0.5),
         caught_factor(tuned, 1000),
     ):
@@ -189,7 +189,7 @@ def test_a_selection_is_bounded_by_its_one_price(accuracy: float) -> None:
 def test_a_plan_without_noise_allows_anything() -> None:
     plan = silent()
     assert plan.total_variation() == 1
-    assert plan.epsilon() == math.inf
+    assert plan.compute_epsilon() == math.inf
     assert math.isnan(plan.factor_of(0.5))
     assert math.isnan(caught_factor(plan, 1000))
     assert plan.epsilon_of_accuracy(0.5) == 0
@@ -201,8 +201,8 @@ def test_ends_of_the_family() -> None:
     whole = family(gaussians(2.0))
     assert whole.factor_of(0.0) == whole.factor_of(-0.3) == math.inf
     assert whole.factor_of(1.0) == 0
-    assert whole.epsilon(math.inf) == 0
-    assert whole.epsilon(0.0) == math.inf
+    assert whole.compute_epsilon(math.inf) == 0
+    assert whole.compute_epsilon(0.0) == math.inf
     assert whole.total_variation(0.0) == 1
     assert whole.epsilon_of_accuracy(0.3) == 0
 
@@ -210,7 +210,7 @@ def test_ends_of_the_family() -> None:
 def test_arguments_that_cannot_be_are_refused() -> None:
     whole = family(gaussians(2.0))
     with pytest.raises(ConfigError, match="factor -1"):
-        whole.epsilon(-1.0)
+        whole.compute_epsilon(-1.0)
     with pytest.raises(ConfigError, match="total variation nan"):
         whole.factor_of(math.nan)
     with pytest.raises(ConfigError, match="accuracy 1.5"):

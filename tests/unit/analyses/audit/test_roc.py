@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from dpprobe.analyses.audit.roc import Ranked, roc
+from dpprobe.analyses.audit.roc import Ranked, measure_roc
 
 
 @pytest.mark.parametrize("decimals", [1, 9])
@@ -18,27 +18,27 @@ def test_curves_are_those_of_scikit_learn(decimals: int, weighted: bool) -> None
     members = generator.random(3000) < 0.4
     scores = np.round(generator.normal(size=3000) + members, decimals)  # 1: many ties
     weights = generator.integers(4, size=3000).astype(float) if weighted else np.ones(3000)
-    curve = Ranked(scores, members).curve(weights)
+    curve = Ranked(scores, members).make_curve(weights)
     assert curve is not None
     assert curve.area == pytest.approx(roc_auc_score(members, scores, sample_weight=weights))
     fpr, tpr, _ = roc_curve(members, scores, sample_weight=weights, drop_intermediate=False)
     for rate in (0.001, 0.01, 0.1, 0.5, 1.0):
         expected = tpr[fpr <= rate + 1e-12].max()
-        assert curve.at(np.array([rate]))[0] == pytest.approx(expected)
+        assert curve.rates_at(np.array([rate]))[0] == pytest.approx(expected)
 
 
 def test_a_rate_needs_as_many_non_members_as_ten_false_positives_take() -> None:
     generator = np.random.default_rng(0)
     for non_members, resolved in ((9_999, False), (10_000, True)):
         members = np.arange(non_members + 50)[None] >= non_members
-        measured = roc(generator.normal(size=members.shape), members, (0.001, 0.01), seed=0)
+        measured = measure_roc(generator.normal(size=members.shape), members, (0.001, 0.01), seed=0)
         assert measured is not None
         assert math.isnan(measured.tpr[0]) != resolved
         assert math.isfinite(measured.tpr[1])
 
 
 def test_members_alone_have_no_curve() -> None:
-    assert roc(np.zeros((3, 4)), np.ones((3, 4), dtype=bool), (0.1,), seed=0) is None
+    assert measure_roc(np.zeros((3, 4)), np.ones((3, 4), dtype=bool), (0.1,), seed=0) is None
 
 
 def test_intervals_cover_what_heads_and_units_share() -> None:
@@ -50,7 +50,7 @@ def test_intervals_cover_what_heads_and_units_share() -> None:
         # a head's shift of members alone is no evidence, its sign being random
         shift = generator.normal(size=(6, 1)) * members * 0.5
         scores = generator.normal(size=(6, 60)) + generator.normal(size=(1, 60)) + shift
-        measured = roc(scores, members, (0.1,), seed=seed)
+        measured = measure_roc(scores, members, (0.1,), seed=seed)
         assert measured is not None
         low, high = measured.auc_interval
         covered.append(low <= 0.5 <= high)
@@ -64,7 +64,7 @@ def test_intervals_depend_on_the_seed_alone() -> None:
     generator = np.random.default_rng(0)
     members = generator.random((4, 30)) < 0.5
     scores = generator.normal(size=(4, 30))
-    first, again = (roc(scores, members, (0.1,), seed=2**100) for _ in range(2))
+    first, again = (measure_roc(scores, members, (0.1,), seed=2**100) for _ in range(2))
     assert first is not None
     assert again is not None
     assert first.auc_interval == again.auc_interval

@@ -17,14 +17,14 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.audits import METHODS, plan_of
 
 SHAPE = Shape(n=300, dimension=8, num_classes=3, multi_label=False)
 UNSAMPLED = [name for name in METHODS if not name.startswith("sampled")]
-EXACT = [name for name in METHODS if METHODS[name].exact]
+EXACT = [name for name in METHODS if METHODS[name].is_exact]
 
 
 def worlds(group: int = 2) -> Worlds:
@@ -48,7 +48,7 @@ def test_an_observer_sees_every_release_and_changes_no_head(name: str) -> None:
     recorder, data = Recorder(), worlds()
     observed = fit_heads(method, data.present, plan, seeds(3), observer=recorder)
     alone = fit_heads(method, data.present, plan, seeds(3))
-    if method.exact:
+    if method.is_exact:
         np.testing.assert_array_equal(observed.weights, alone.weights)
     else:  # float32 sums in another order
         np.testing.assert_allclose(observed.weights, alone.weights, rtol=2e-3, atol=2e-3)
@@ -85,7 +85,7 @@ def test_a_canary_changes_each_sum_by_no_more_than_its_sensitivity(name: str) ->
     recorder = recorded(method, plan, data, present=False)
     replayer = Replayer(recorder.transcripts, data.canaries, sampled=1)
     fit_heads(method, data.present, plan, seeds(3), observer=replayer)
-    slack = 0.0 if method.exact else 1e-5
+    slack = 0.0 if method.is_exact else 1e-5
     for seed, transcript in recorder.transcripts.items():
         for mechanism in plan.mechanisms:
             steps = [
@@ -106,14 +106,14 @@ def test_the_canary_uses_up_the_whole_promise(name: str) -> None:
     method, plan = METHODS[name], plan_of(METHODS[name], SHAPE.n)
     attack = Attack(method=method, plan=plan, worlds=worlds(group=3))
     claimed = 3 * gaussian_mu(plan.mechanisms)
-    assert 0.9 * claimed <= attack.strength(seeds(3)) <= claimed * (1 + 1e-5)
+    assert 0.9 * claimed <= attack.compute_strength(seeds(3)) <= claimed * (1 + 1e-5)
 
 
 def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
-    free = PoissonSampler(50, 0.3, stream(5, "sampling")).block(200)
+    free = PoissonSampler(50, 0.3, open_stream(5, "sampling")).draw_block(200)
     for sampled in (0, 1):
-        sampler = PoissonSampler(50, 0.3, stream(5, "sampling"))
-        units, sizes = FixedCanaries(sampler, range(10, 14), sampled).block(200)
+        sampler = PoissonSampler(50, 0.3, open_stream(5, "sampling"))
+        units, sizes = FixedCanaries(sampler, range(10, 14), sampled).draw_block(200)
         assert (len(sizes), sizes.sum()) == (200, len(units))
         for fixed, drawn in zip(
             np.split(units, np.cumsum(sizes)[:-1]),
@@ -127,7 +127,7 @@ def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
 def test_a_head_that_goes_another_way_in_a_replay_is_refused() -> None:
     replayer = Replayer({7: []}, range(2), sampled=0)
     with pytest.raises(PrivacyError, match="was not in the run that is replayed"):
-        replayer.released("gradients", 7, torch.zeros(2), lambda: torch.zeros(2))
+        replayer.observe_release("gradients", 7, torch.zeros(2), lambda: torch.zeros(2))
 
 
 def test_nobody_observes_a_release() -> None:

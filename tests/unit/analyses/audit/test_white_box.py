@@ -47,7 +47,7 @@ def audited(
         "progress_label": "test",
         "cache": cache,
     }
-    return white_box.audit(method, plan, **(options | changes))
+    return white_box.audit_plan(method, plan, **(options | changes))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_bounds_exceed_the_claim_no_more_often_than_stated(calibrations: Path) -
     plan = planned(method, 2.0, calibrations)
     cell = white_box._Cell(method, plan, Shape(
         n=N, dimension=4, num_classes=2, multi_label=False), 5, 4000, 0.9)  # fmt: skip
-    test = cell.run(cell.attack, 4000, "runs", "test")
+    test = cell.run_attack(cell.attack, 4000, "runs", "test")
     right = ((test.releases > 0) == test.members).reshape(100, 40).sum(1)
     above = [
         cell.family.epsilon_of_accuracy(accuracy_lower_bound(int(count), 40, 0.9)) > 2.0
@@ -164,9 +164,9 @@ def test_a_sum_that_moves_too_far_refutes_the_claim(calibrations: Path) -> None:
     method = METHODS["prototypes"]
     cell = white_box._Cell(method, planned(method, 2.0, calibrations), Shape(
         n=N, dimension=4, num_classes=2, multi_label=False), 5, 10, 0.9)  # fmt: skip
-    assert cell._holds(100, 200, {"class_sums": 1.0})
-    assert not cell._holds(100, 200, {"class_sums": 1.001})
-    assert not cell._holds(200, 200, {"class_sums": 1.0})
+    assert cell._passes_test(100, 200, {"class_sums": 1.0})
+    assert not cell._passes_test(100, 200, {"class_sums": 1.001})
+    assert not cell._passes_test(200, 200, {"class_sums": 1.0})
 
 
 def test_heads_that_add_float32_noise_are_tested_as_real_numbers(calibrations: Path) -> None:
@@ -194,8 +194,10 @@ def test_groups_are_as_large_as_the_promise_is_small(calibrations: Path) -> None
         plan = planned(method, epsilon, calibrations)
         cell = white_box._Cell(method, plan, Shape(
             n=N, dimension=4, num_classes=2, multi_label=False), 5, 10, 0.9)  # fmt: skip
-        sizes[epsilon] = cell.group
-        assert cell.group == 50 or 1 <= PlanFamily(plan, group=cell.group).separation < 3
+        sizes[epsilon] = cell.canary_count
+        assert (
+            cell.canary_count == 50 or 1 <= PlanFamily(plan, group=cell.canary_count).separation < 3
+        )
     assert sizes == {0.1: 50, 0.5: 14, 2.0: 4, 8.0: 1}
 
 

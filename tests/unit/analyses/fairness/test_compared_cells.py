@@ -24,7 +24,7 @@ def _study(fairness: dict[str, Any] | None, **changes: Any) -> Any:
 def test_by_default_every_cell_is_compared_with_the_ceiling() -> None:
     study = _study({})
     check_study(study)
-    assert fairness_cells(study) == study.cells()
+    assert fairness_cells(study) == study.list_cells()
     assert fairness_cells(_study(None)) == []
     assert reference_of(study, "sgd", "1") == ("nonprivate", "inf")
     assert reference_of(study, "sgd", "inf") == ("nonprivate", "inf")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpprobe.analyses.fairness.comparison import gap_of, measure
+from dpprobe.analyses.fairness.comparison import gap_of, measure_comparison
 from dpprobe.analyses.fairness.fairness_record import Gap
-from dpprobe.analyses.fairness.gaps import Groups, counted, interval, smallest_deviation
+from dpprobe.analyses.fairness.gaps import (
+    Groups,
+    count_units,
+    mean_gap_interval,
+    smallest_deviation,
+)
 from dpprobe.analyses.fairness.group_metrics import Resamples
-from dpprobe.results.intervals import wilson
+from dpprobe.results.intervals import wilson_interval
 from tests.support.fairness_rows import compare, head, made_rows
 
 TRIALS = 250
@@ -30,7 +35,8 @@ def _trial(
     once = Resamples(len(groups), 0, seed=0)
     comparison = compare(rows, "accuracy")
     measured = [
-        measure(comparison, [head(rows, np.eye(3)[(labels + (luck > of[groups])) % 3])], resamples,
+        measure_comparison(comparison, [head(rows, np.eye(3)[(labels + (luck > of[groups])) % 3])],
+        resamples,
                 once, 0.95)
         for of in (accuracies, others)
     ]  # fmt: skip
@@ -53,7 +59,7 @@ def _differences_covered(gaps: list[Gap], truth: float) -> float:
 def test_of_two_groups_a_planted_gap_is_covered_as_often_as_said_and_seen() -> None:
     gaps = _trials([0.85, 0.6], [0.9, 0.9])
     assert abs(_covered(gaps, 0.25) - 0.95) < ERROR
-    assert np.mean([gap.wide for gap in gaps]) > 0.99
+    assert np.mean([gap.is_apart for gap in gaps]) > 0.99
     assert 1 - _differences_covered(gaps, 0.25) < 0.05 + ERROR
     assert np.mean([gap.difference_low > 0 for gap in gaps]) > 0.75  # type: ignore[operator]
 
@@ -75,7 +81,7 @@ def test_of_many_small_groups_that_are_mostly_right_none_stands_out() -> None:
     alike = np.full(10, 0.89)
     gaps = [_trial(seed, alike, alike + 0.04, groups) for seed in range(TRIALS)]
     assert _covered(gaps, 0.0) > 0.95 - ERROR
-    assert np.mean([gap.wide for gap in gaps]) < 0.05 + ERROR
+    assert np.mean([gap.is_apart for gap in gaps]) < 0.05 + ERROR
 
 
 def test_of_several_groups_the_interval_covers_at_least_as_often_as_said() -> None:
@@ -100,23 +106,25 @@ def test_groups_that_are_all_right_still_have_a_wide_interval() -> None:
     drawn = np.ones((2, 200))
     none = np.zeros(2)
     least = smallest_deviation(np.array([20.0, 2000.0]), 0.95)
-    low, high = interval([Groups.of(np.ones(2), drawn, least=least, excess=none)], 0.95)
+    low, high = mean_gap_interval(
+        [Groups.prepare_groups(np.ones(2), drawn, least=least, excess=none)], 0.95
+    )
     assert low == 0
     assert 0.07 < high < 0.2
-    assert 1.96 * least[0] == pytest.approx((1 - wilson(1.0, 20)[0]) / 2, rel=1e-3)
+    assert 1.96 * least[0] == pytest.approx((1 - wilson_interval(1.0, 20)[0]) / 2, rel=1e-3)
 
 
 def test_a_mean_over_labels_counts_the_units_whose_deviation_is_the_mean() -> None:
-    assert counted(np.array([[100, 100], [25, 100]])) == pytest.approx([100, (0.5 * 0.3) ** -2])
+    assert count_units(np.array([[100, 100], [25, 100]])) == pytest.approx([100, (0.5 * 0.3) ** -2])
 
 
 def test_resamples_that_lack_a_group_are_left_out_of_it() -> None:
     drawn = np.random.default_rng(0).normal(size=(3, 500), scale=0.1)
     drawn[0, :200] = np.nan
     none = np.zeros(3)
-    groups = Groups.of(np.array([0.9, 0.5, 0.5]), drawn, least=none, excess=none)
+    groups = Groups.prepare_groups(np.array([0.9, 0.5, 0.5]), drawn, least=none, excess=none)
     assert np.isfinite(groups.errors).all()
-    low, high = interval([groups], 0.95)
+    low, high = mean_gap_interval([groups], 0.95)
     assert 0 < low < 0.4 < high < 0.8
 
 
@@ -124,7 +132,7 @@ def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
     """Groups of the same patients go up and down together in resamples."""
     shared, own = np.random.default_rng(0).normal(size=(2, 4000))
     drawn = np.stack([shared + 0.1 * own, shared - 0.1 * own, 3 * own])
-    groups = Groups.of(np.zeros(3), drawn, least=np.zeros(3), excess=np.zeros(3))
+    groups = Groups.prepare_groups(np.zeros(3), drawn, least=np.zeros(3), excess=np.zeros(3))
     for first in range(3):
         wanted = (drawn[first] - drawn).std(axis=1)
         np.testing.assert_allclose(groups.errors[first], wanted, rtol=1e-3, atol=1e-3)
@@ -139,12 +147,12 @@ def test_a_small_group_s_calibration_error_is_not_taken_for_a_gap() -> None:
         scores = generator.normal(size=(1000, 1)) * 1.5
         labels = (generator.random((1000, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
         rows = made_rows(labels, {"site": groups.tolist()})
-        measured = measure(
+        measured = measure_comparison(
             compare(rows, "calibration_error"), [head(rows, scores)],
             Resamples(1000, 200, seed=seed), Resamples(1000, 0, seed=0), 0.95,
         )  # fmt: skip
         gap = gap_of(measured, None, 0.95)
-        seen += gap.wide
+        seen += gap.is_apart
         plain += gap.gap > 0.05  # type: ignore[operator]
     assert plain > 50
     assert seen <= 8
@@ -154,11 +162,11 @@ def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
     drawn = np.random.default_rng(0).normal(size=(2, 500), scale=0.1)
     none = np.zeros(2)
     heads = [
-        Groups.of(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
+        Groups.prepare_groups(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
         for gap in (0.5, 0.0, 0.0, 0.0, 0.0)
     ]
-    assert interval(heads[:1], 0.95)[0] > 0.1
-    low, high = interval(heads, 0.95)
+    assert mean_gap_interval(heads[:1], 0.95)[0] > 0.1
+    low, high = mean_gap_interval(heads, 0.95)
     assert low == 0
     assert high > 0.1
 
@@ -174,13 +182,13 @@ def test_groups_that_patients_share_are_exchanged_by_rows() -> None:
         rows = made_rows(labels, {"view": views.tolist()}, units=units)
         calibration, accuracy = (
             gap_of(
-                measure(compare(rows, metric), [head(rows, scores)],
+                measure_comparison(compare(rows, metric), [head(rows, scores)],
                         Resamples(300, 200, seed=seed), Resamples(300, 0, seed=0), 0.95),
                 None, 0.95,
             )
             for metric in ("calibration_error", "accuracy")
         )  # fmt: skip
-        seen += calibration.wide
+        seen += calibration.is_apart
         chances.append(accuracy.chance_gap or 0.0)
         gaps.append(accuracy.gap or 0.0)
     assert seen <= 6

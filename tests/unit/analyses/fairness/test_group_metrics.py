@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import recall_score, roc_auc_score
 
 from dpprobe.analyses.fairness.group_metrics import PERMUTATIONS, Layout, Resamples
-from dpprobe.results.metrics import Link, evaluate
+from dpprobe.results.metrics import Link, evaluate_scores
 from tests.support.fairness_rows import compare, head, made_rows
 
 METRICS = {
@@ -39,10 +39,10 @@ def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
     link: Link = "sigmoid" if kind == "several" else "softmax"
     once = Resamples(rows.count, 0, seed=0)
     for metric in head(rows, scores).metrics:
-        values = compare(rows, metric).drawn(head(rows, scores), once)[0].mean(axis=1)
+        values = compare(rows, metric).compute_metric(head(rows, scores), once)[0].mean(axis=1)
         for group in range(3):
             part = groups == group
-            expected = evaluate(
+            expected = evaluate_scores(
                 scores[part], labels[part], link=link,
                 units=np.unique(units[part], return_inverse=True)[1],
             )  # fmt: skip
@@ -56,7 +56,7 @@ def test_recall_is_scikit_learns() -> None:
     labels, scores, groups, units = _data("several")
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     once = Resamples(rows.count, 0, seed=0)
-    values = compare(rows, "recall").drawn(head(rows, scores), once)[0]
+    values = compare(rows, "recall").compute_metric(head(rows, scores), once)[0]
     weights = 1 / np.bincount(units)[units]
     for group in range(3):
         part = groups == group
@@ -71,7 +71,7 @@ def test_a_resample_is_the_metric_of_the_rows_as_often_as_their_unit_is_drawn(me
     labels, scores, groups, units = _data("several", seed=1)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     resamples = Resamples(rows.count, 130, seed=3)
-    drawn = compare(rows, metric).drawn(head(rows, scores), resamples)[1].mean(axis=1)
+    drawn = compare(rows, metric).compute_metric(head(rows, scores), resamples)[1].mean(axis=1)
     counts = np.concatenate(resamples.blocks, axis=1)[:, 1:]
     assert counts.shape == (rows.count, 130)
     assert (counts.sum(axis=0) == rows.count).all()
@@ -106,7 +106,7 @@ def test_a_group_without_rows_of_both_kinds_in_a_resample_has_no_value_there() -
     rows = made_rows(labels, {"site": ["x", "x", "y", "y", "y", "y"]})
     resamples = Resamples(6, 400, seed=0)
     comparison = compare(rows, "auc")
-    values, drawn = comparison.drawn(head(rows, np.arange(6.0)[:, None]), resamples)
+    values, drawn = comparison.compute_metric(head(rows, np.arange(6.0)[:, None]), resamples)
     counts = np.concatenate(resamples.blocks, axis=1)[:, 1:]
     lacking = (counts[0] == 0) | (counts[1] == 0)
     assert 100 < lacking.sum() < 400
@@ -121,16 +121,16 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(metric: st
     comparison, made = compare(rows, metric), head(rows, scores)
     ways = comparison.ways
     assert ways is not None
-    shuffled = made.shuffled(metric, comparison.layout, comparison.labels, ways)
+    shuffled = made.compute_shuffled(metric, comparison.layout, comparison.labels, ways)
     assert shuffled.shape == (3, PERMUTATIONS)
     once = Resamples(rows.count, 0, seed=0)
     for way in (0, 1, PERMUTATIONS - 1):
         # a unit's rows of one group stay together
         pairs = np.unique(np.stack([units, groups]), axis=1)
         assert np.bincount(ways[way]).tolist() == np.bincount(pairs[1]).tolist()
-        block, _ = comparison.layout.blocks(rows)
+        block, _ = comparison.layout.assign_blocks(rows)
         layout = Layout(codes=ways[way][block].astype(np.int32), groups=3)
-        expected = made.drawn(metric, layout, comparison.labels, once)[0].mean(axis=1)
+        expected = made.compute_metric(metric, layout, comparison.labels, once)[0].mean(axis=1)
         assert shuffled[:, way] == pytest.approx(expected, abs=1e-12)
 
 
@@ -138,7 +138,7 @@ def test_no_number_of_threads_changes_a_draw() -> None:
     labels, scores, groups, units = _data("several", seed=4)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     one, three = (
-        compare(rows, "auc").drawn(
+        compare(rows, "auc").compute_metric(
             head(rows, scores), Resamples(rows.count, 200, seed=5, threads=threads)
         )[1]
         for threads in (1, 3)
@@ -150,8 +150,8 @@ def test_a_threshold_of_false_positives_is_reached_and_not_passed() -> None:
     labels, scores, groups, units = _data("several", seed=6)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     for rate in (0.01, 0.1, 0.5):
-        for label, predicted in head(rows, scores).predicted(None, rate):
-            has, column = rows.has(label), scores[:, rows.class_names.index(label)]
+        for label, predicted in head(rows, scores).predict_labels(None, rate):
+            has, column = rows.rows_with(label), scores[:, rows.class_names.index(label)]
             share = rows.weights[predicted & ~has].sum() / rows.weights[~has].sum()
             assert share <= rate + 1e-12
             lower = column[~predicted].max()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpprobe.analyses.fairness.comparison import comparisons
+from dpprobe.analyses.fairness.comparison import make_comparisons
 from dpprobe.analyses.fairness.fairness_record import Compared, Minimum
 from dpprobe.analyses.fairness.groupings import (
     TestRows,
-    compared,
-    groupings,
+    choose_compared,
     kept_groups,
     label_counts,
+    make_groupings,
 )
 from dpprobe.errors import DataError
 from tests.support.fairness_rows import FEW, made_rows
@@ -23,7 +23,7 @@ LABELS = np.array([0, 1, 0, 1, 0, 1])
 
 
 def test_every_column_is_an_attribute_and_a_blank_is_no_group() -> None:
-    sex, age = groupings(
+    sex, age = make_groupings(
         made_rows(LABELS, {"sex": SEX, "age": AGE}), groups=None, pairs=(), minimum=FEW
     )
     assert (sex.attribute, sex.names) == ("sex", ("F", "M", "(blank)"))
@@ -34,7 +34,7 @@ def test_every_column_is_an_attribute_and_a_blank_is_no_group() -> None:
 
 
 def test_pairs_are_intersections_and_small_ones_are_named() -> None:
-    *_, pair = groupings(
+    *_, pair = make_groupings(
         made_rows(LABELS, {"sex": SEX, "age": AGE}),
         groups=("sex",), pairs=(("sex", "group_age"),), minimum=FEW,
     )  # fmt: skip
@@ -46,7 +46,7 @@ def test_pairs_are_intersections_and_small_ones_are_named() -> None:
 
 def test_patients_are_counted_where_they_are_named() -> None:
     rows = made_rows(LABELS, {"sex": ["F"] * 4 + ["M"] * 2}, units=np.array([0, 0, 0, 0, 1, 2]))
-    (sex,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
+    (sex,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)
     assert sex.units.tolist() == [1, 2]
     assert sex.left_out == {"F": "1 patient, 2 needed"}
     counts = label_counts(rows, sex, ("b",))
@@ -55,9 +55,9 @@ def test_patients_are_counted_where_they_are_named() -> None:
 
 
 def test_classes_are_groups_where_there_are_no_others_or_where_they_are_asked_for() -> None:
-    (classes,) = groupings(made_rows(LABELS), groups=None, pairs=(), minimum=FEW)
+    (classes,) = make_groupings(made_rows(LABELS), groups=None, pairs=(), minimum=FEW)
     assert (classes.attribute, classes.names, classes.by_label) == ("class", ("a", "b"), False)
-    both = groupings(
+    both = make_groupings(
         made_rows(LABELS, {"sex": SEX}), groups=("sex", "class"), pairs=(), minimum=FEW
     )
     assert [item.attribute for item in both] == ["sex", "class"]
@@ -65,7 +65,7 @@ def test_classes_are_groups_where_there_are_no_others_or_where_they_are_asked_fo
 
 def test_labels_of_several_a_row_are_groups_of_all_rows() -> None:
     labels = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0], [1, 1, 0]])
-    (classes,) = groupings(made_rows(labels), groups=None, pairs=(), minimum=FEW)
+    (classes,) = make_groupings(made_rows(labels), groups=None, pairs=(), minimum=FEW)
     assert classes.by_label
     assert classes.left_out == {"c": "0 rows with c, 1 needed"}
     assert classes.rows.tolist() == [4, 4, 4]
@@ -73,7 +73,7 @@ def test_labels_of_several_a_row_are_groups_of_all_rows() -> None:
 
 def test_unknown_groups_are_refused_in_one_line() -> None:
     with pytest.raises(DataError, match=r"fairness.groups: none of race .* which have sex; write"):
-        groupings(made_rows(LABELS, {"sex": SEX}), groups=("race",), pairs=(), minimum=FEW)
+        make_groupings(made_rows(LABELS, {"sex": SEX}), groups=("race",), pairs=(), minimum=FEW)
 
 
 def _rows_of(enough: np.ndarray) -> TestRows:
@@ -87,9 +87,9 @@ def _rows_of(enough: np.ndarray) -> TestRows:
 
 def _compared(enough: np.ndarray) -> Compared:
     rows = _rows_of(enough)
-    (site,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
-    counts = label_counts(rows, site, rows.ranked)
-    return compared(rows, site, rows.ranked, counts, FEW, negatives=True)
+    (site,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)
+    counts = label_counts(rows, site, rows.ranked_labels)
+    return choose_compared(rows, site, rows.ranked_labels, counts, FEW, negatives=True)
 
 
 def test_a_label_that_most_groups_lack_is_left_out_for_all() -> None:
@@ -124,22 +124,22 @@ def test_where_no_label_is_left_every_group_says_so() -> None:
 
 def test_the_rarer_value_counts() -> None:
     rows = made_rows(np.array([[1], [1], [1], [0], [0], [1]]), {"site": ["x"] * 4 + ["y"] * 2})
-    (site,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
+    (site,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)
     counts = label_counts(rows, site, ("a",))
     two = Minimum(units=1, positives=1, negatives=2)
-    assert compared(rows, site, ("a",), counts, two, negatives=True).labels == ()
-    assert compared(rows, site, ("a",), counts, two, negatives=False).labels == ("a",)
+    assert choose_compared(rows, site, ("a",), counts, two, negatives=True).labels == ()
+    assert choose_compared(rows, site, ("a",), counts, two, negatives=False).labels == ("a",)
 
 
 def test_a_group_called_nan_has_a_place_of_its_own_after_numbers() -> None:
     ages = ["nan", "40-59", "inf", "<20", "unknown", "20-39"]
-    (age,) = groupings(made_rows(LABELS, {"age": ages}), groups=None, pairs=(), minimum=FEW)
+    (age,) = make_groupings(made_rows(LABELS, {"age": ages}), groups=None, pairs=(), minimum=FEW)
     assert age.names == ("<20", "20-39", "40-59", "inf", "nan", "unknown")
 
 
 def test_a_column_called_class_is_no_class() -> None:
     rows = made_rows(LABELS, {"class": ["first", "second", "second"] * 2})
-    (column,) = groupings(rows, groups=("class",), pairs=(), minimum=FEW)
+    (column,) = make_groupings(rows, groups=("class",), pairs=(), minimum=FEW)
     assert (column.attribute, column.names) == ("class", ("first", "second"))
-    metrics = [item.metric for item in comparisons(rows, column, FEW, seed=0)]
+    metrics = [item.metric for item in make_comparisons(rows, column, FEW, seed=0)]
     assert metrics == ["auc", "accuracy", "recall", "calibration_error"]

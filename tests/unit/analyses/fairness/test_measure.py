@@ -52,7 +52,7 @@ def _run(root: Path, cells: list[Path], **options: Any) -> FairnessRecord:
 
 
 def _gap(record: FairnessRecord, attribute: str, metric: str, *, cell: int = 0) -> Gap:
-    gap = record.cells[cell].gap(attribute, metric)
+    gap = record.cells[cell].find_gap(attribute, metric)
     assert gap is not None
     return gap
 
@@ -65,7 +65,7 @@ def test_a_planted_disparity_of_the_private_cell_is_seen(tmp_path: Path) -> None
     ]
     private, public = (_gap(record, "site", "auc", cell=place) for place in (0, 1))
     assert (private.worst_group, private.best_group) == ("far", "near")
-    assert (private.wide, public.wide) == (True, False)
+    assert (private.is_apart, public.is_apart) == (True, False)
     assert private.gap > 3 * private.chance_gap  # type: ignore[operator]
     assert private.difference_low > 0  # type: ignore[operator]
     assert private.difference == pytest.approx(private.gap - public.gap)  # type: ignore[operator]
@@ -129,7 +129,7 @@ def _scores(root: Path) -> np.ndarray:
 )
 def test_ugly_groups_are_named_and_left_out(tmp_path: Path, groups: list[Any], kept: int) -> None:
     record = _run(tmp_path, _write(tmp_path, groups={"site": groups}))
-    site = record.attribute("site")
+    site = record.find_attribute("site")
     assert sum(group.left_out is None for group in site.groups) == kept
     gap = _gap(record, "site", "accuracy")
     assert gap.groups == kept
@@ -149,7 +149,7 @@ def test_rows_of_one_label_have_accuracy_alone(tmp_path: Path) -> None:
     assert (area.gap, area.groups) == (None, 0)
     assert accuracy.gap is not None
     assert accuracy.std is None
-    assert record.attribute("site").compared["auc"].left_out["far"].startswith("no label")
+    assert record.find_attribute("site").compared["auc"].left_out["far"].startswith("no label")
 
 
 def test_one_label_of_many_a_row_by_groups_and_by_classes(tmp_path: Path) -> None:

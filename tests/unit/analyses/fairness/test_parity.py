@@ -11,8 +11,8 @@ from fairlearn.metrics import (
 )
 
 from dpprobe.analyses.fairness.fairness_record import Minimum
-from dpprobe.analyses.fairness.groupings import TestRows, groupings, label_counts
-from dpprobe.analyses.fairness.parity import named_thresholds, parity, parity_rows
+from dpprobe.analyses.fairness.groupings import TestRows, label_counts, make_groupings
+from dpprobe.analyses.fairness.parity import compute_parity, named_thresholds, parity_rows
 from tests.support.fairness_rows import FEW, head, made_rows
 
 FAIRLEARN = (
@@ -38,17 +38,17 @@ def _rows(classes: int, *, several: bool) -> tuple[TestRows, np.ndarray, np.ndar
 @pytest.mark.parametrize(("classes", "several"), [(2, False), (5, False), (3, True)])
 def test_records_are_fairlearns(classes: int, several: bool) -> None:
     rows, scores, groups = _rows(classes, several=several)
-    (site,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
+    (site,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)
     thresholds = named_thresholds([0.5, {"false_positive_rate": 0.2}], 2 if several else classes)
     made = head(rows, scores)
-    counts = label_counts(rows, site, rows.recalled)
-    result = parity(made, site, counts, thresholds, FEW)
-    assert len(result) == len(thresholds) * len(rows.recalled)
+    counts = label_counts(rows, site, rows.recalled_labels)
+    result = compute_parity(made, site, counts, thresholds, FEW)
+    assert len(result) == len(thresholds) * len(rows.recalled_labels)
     for name, probability, rate in thresholds:
-        for label, predicted in made.predicted(probability, rate):
+        for label, predicted in made.predict_labels(probability, rate):
             expected = [
                 function(
-                    rows.has(label), predicted, sensitive_features=groups,
+                    rows.rows_with(label), predicted, sensitive_features=groups,
                     sample_weight=rows.weights,
                 )
                 for function in FAIRLEARN
@@ -67,13 +67,13 @@ def test_thresholds_have_names() -> None:
 def test_groups_with_few_of_a_label_are_left_out_of_its_opportunity_alone() -> None:
     labels = np.array([1, 0, 1, 0, 0, 0, 0, 0])
     rows = made_rows(labels, {"site": ["x"] * 4 + ["y"] * 4})
-    (site,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
+    (site,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)
     scores = np.stack([np.zeros(8), np.array([1, 1, -1, 1, -1, -1, -1, -1])], axis=1)
-    counts = label_counts(rows, site, rows.recalled)
+    counts = label_counts(rows, site, rows.recalled_labels)
     thresholds = named_thresholds([0.5], 2)
-    result = parity(head(rows, scores), site, counts, thresholds, FEW)
+    result = compute_parity(head(rows, scores), site, counts, thresholds, FEW)
     assert result["0.5", "b"] == (0.75, None, None)
-    nothing = parity(
+    nothing = compute_parity(
         head(rows, scores), site, counts, thresholds, Minimum(units=9, positives=1, negatives=1)
     )
     assert nothing["0.5", "b"] == (0.75, None, None)

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from dpprobe.analyses.few_shot.few_shot_record import read_few_shot
-from dpprobe.analyses.few_shot.measure import FEW_PENALTY, METRIC_COLUMNS, Task, draw, few_shot
+from dpprobe.analyses.few_shot.measure import (
+    FEW_PENALTY,
+    METRIC_COLUMNS,
+    Task,
+    draw_shots,
+    few_shot,
+)
 from dpprobe.errors import DataError
 from dpprobe.results.cell_record import SCALAR_METRICS
 from tests.unit.analyses.tsne.test_measure import write_store
@@ -149,17 +155,17 @@ def test_a_draw_has_so_many_of_each_class_and_holds_smaller_ones(
     rows: int, count: int, seed: int
 ) -> None:
     labels = np.random.default_rng(seed).integers(5, size=rows)
-    drawn = draw(labels, count, seed)
+    drawn = draw_shots(labels, count, seed)
     assert (np.diff(drawn) > 0).all()
     found, present = (np.bincount(part, minlength=5) for part in (labels[drawn], labels))
     assert (found == np.minimum(count, present)).all()
-    assert set(draw(labels, max(1, count - 1), seed)) <= set(drawn)
+    assert set(draw_shots(labels, max(1, count - 1), seed)) <= set(drawn)
 
 
 @given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
 def test_of_several_labels_rows_without_any_are_drawn_too(rows: int, count: int, seed: int) -> None:
     labels = (np.random.default_rng(seed).random((rows, 3)) < 0.2).astype(np.uint8)
-    drawn = labels[draw(labels, count, seed)]
+    drawn = labels[draw_shots(labels, count, seed)]
     assert (drawn.sum(axis=0) >= np.minimum(count, labels.sum(axis=0))).all()
     without = int((labels.sum(axis=1) == 0).sum())
     assert int((drawn.sum(axis=1) == 0).sum()) == min(count, without)
@@ -214,8 +220,8 @@ def test_a_draw_has_one_image_of_a_patient_for_each_class(
     labels = generator.integers(5, size=rows)
     if several:
         labels = (generator.random((rows, 3)) < 0.3).astype(np.uint8)
-    drawn = draw(labels, count, seed, units)
-    assert set(draw(labels, max(1, count - 1), seed, units)) <= set(drawn)
+    drawn = draw_shots(labels, count, seed, units)
+    assert set(draw_shots(labels, max(1, count - 1), seed, units)) <= set(drawn)
     if several:
         for column in (*labels.T, ~labels.any(axis=1)):
             having = len(np.unique(units[column != 0]))
@@ -231,7 +237,7 @@ def test_a_draw_has_one_image_of_a_patient_for_each_class(
 def test_a_patient_of_thirty_images_is_drawn_as_often_as_one_of_one() -> None:
     units = np.array([0] * 30 + [1, 2])
     labels = np.zeros(32, dtype=np.int64)
-    drawn = [int(draw(labels, 1, seed, units)[0]) for seed in range(600)]
+    drawn = [int(draw_shots(labels, 1, seed, units)[0]) for seed in range(600)]
     often = np.bincount(units[drawn], minlength=3)
     # 200 each, with a standard deviation of 11.5
     assert (np.abs(often - 200) < 50).all()

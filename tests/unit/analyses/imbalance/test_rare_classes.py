@@ -16,28 +16,30 @@ from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCel
 from dpprobe.analyses.imbalance.rare_classes import (
     best_methods,
     break_down,
-    estimate,
+    estimate_share,
     fit_law,
     least_reference,
-    retained,
+    retained_recall,
 )
 from dpprobe.errors import DataError
-from dpprobe.results.intervals import wilson
+from dpprobe.results.intervals import wilson_interval
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 
 # Estimates
 
 
 def test_an_interval_covers_seeds_and_test_rows() -> None:
-    alike = estimate([0.0] * 5, 100)
+    alike = estimate_share([0.0] * 5, 100)
     assert (alike.mean, alike.std, alike.low) == (0.0, 0.0, 0.0)
-    assert alike.high == wilson(0.0, 100)[1] > 0.03  # five seeds at 0 of 100 rows are no proof of 0
-    spread = estimate([0.1, 0.5, 0.9], 10_000)
+    assert (
+        alike.high == wilson_interval(0.0, 100)[1] > 0.03
+    )  # five seeds at 0 of 100 rows are no proof of 0
+    spread = estimate_share([0.1, 0.5, 0.9], 10_000)
     assert spread.low == 0.0
     assert spread.high == 1.0
-    one = estimate([0.5], 100)
+    one = estimate_share([0.5], 100)
     assert one.std is None
-    assert (one.low, one.high) == wilson(0.5, 100)
+    assert (one.low, one.high) == wilson_interval(0.5, 100)
 
 
 # Break-down
@@ -102,9 +104,9 @@ def test_break_down_by_brute_force(cells: list[tuple[int, str, float]]) -> None:
     point = break_down(made, class_name="cat", method="sgd")
     held = {rows * float(eps): True for rows, eps, _ in cells}
     for cell, (rows, eps, _) in zip(made, cells, strict=True):
-        held[rows * float(eps)] &= retained(cell) >= 0.5
+        held[rows * float(eps)] &= retained_recall(cell) >= 0.5
     good = [rows * float(e) for c, (rows, e, _) in zip(made, cells, strict=True)
-            if retained(c) >= 0.5]  # fmt: skip
+            if retained_recall(c) >= 0.5]  # fmt: skip
     lasting = [p for p in held if all(held[q] for q in held if q >= p)]
     assert point.reached == min(good, default=None)
     assert point.lasting == min(lasting, default=None)
@@ -159,7 +161,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(
         shifts = {cell.training_set: generator.normal(0, 0.3) for cell in cells}
         moved = []
         for cell in cells:
-            kept = np.clip(retained(cell), 1e-6, 1 - 1e-6)
+            kept = np.clip(retained_recall(cell), 1e-6, 1 - 1e-6)
             odds = math.log(kept / (1 - kept)) + shifts[cell.training_set]
             moved.append(
                 rare_cell(

@@ -10,15 +10,15 @@ import pytest
 from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL_TABLES, LongTailRecord
 from dpprobe.analyses.long_tail.long_tail_tables import (
     Gap,
+    correlate_measures,
     correlation_table,
-    correlations,
     gap_table,
     list_tables,
     private_gaps,
     sub_class_table,
     write_long_tail_tables,
 )
-from dpprobe.exhibits.tables import markdown
+from dpprobe.exhibits.tables import write_markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.long_tail_records import SCORES, long_tail_record, write_long_tail
@@ -70,7 +70,7 @@ def test_every_table_says_that_it_is_not_private_and_none_prints_a_bound(grid: G
     tables = list_tables([long_tail_record()], grid)
     assert tuple(tables) == LONG_TAIL_TABLES
     for name, table in tables.items():
-        text = markdown(table)
+        text = write_markdown(table)
         assert "not private" in table.title
         assert "Not private" in text
         if "M ln N" in text:
@@ -104,7 +104,7 @@ def test_measures_are_correlated_over_backbones_and_datasets() -> None:
     values = {"a": (0.01, 1.0), "b": (0.02, 2.0), "c": (0.03, 3.0), "d": (0.05, 9.0)}
     records, gaps = _points(values)
     gaps.append(Gap("elsewhere", "a", "1", 50.0))
-    result = correlations(records, gaps)["memorised %", "1"]
+    result = correlate_measures(records, gaps)["memorised %", "1"]
     assert result.points == 4
     assert result.value == pytest.approx(1)
     assert result.low is not None

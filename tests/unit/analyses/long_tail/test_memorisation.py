@@ -10,9 +10,9 @@ from dpprobe.analyses.long_tail.memorisation import (
     HeadsByRows,
     Memorisation,
     Scaling,
-    _subsets,
-    memorise,
-    remove,
+    _draw_subsets,
+    measure_memorisation,
+    remove_memorised,
     ridge_heads,
 )
 from dpprobe.errors import DataError
@@ -29,8 +29,8 @@ def _clouds(rows: int, columns: int, *, seed: int = 0) -> tuple[np.ndarray, np.n
 
 def _scores(features: np.ndarray, labels: np.ndarray, **changes: object) -> Memorisation:
     given = {"units": np.arange(len(labels)), "heads": 100, "seed": 5} | changes
-    columns = Scaling.of(features).columns(features)
-    return memorise(columns, labels, num_classes=CLASSES, **given)  # type: ignore[arg-type]
+    columns = Scaling.measure_scaling(features).scale_columns(features)
+    return measure_memorisation(columns, labels, num_classes=CLASSES, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [HeadsByColumns, HeadsByRows])
@@ -46,7 +46,7 @@ def test_a_head_without_rows_is_a_new_fit_without_them(
     expected = np.linalg.solve(
         kept.T @ kept + 0.3 * np.eye(shape[1]), kept.T @ np.delete(targets, out, axis=0)
     )
-    assert kind(rows, targets, 0.3).without(out) == pytest.approx(expected, abs=1e-9)
+    assert kind(rows, targets, 0.3).weights_without(out) == pytest.approx(expected, abs=1e-9)
 
 
 def test_few_rows_are_solved_by_rows_and_many_by_columns() -> None:
@@ -94,7 +94,7 @@ def test_rows_of_a_unit_are_in_or_out_together() -> None:
 
 def test_each_head_has_seven_tenths_of_the_units() -> None:
     units = np.repeat(np.arange(50), 2)
-    drawn = list(_subsets(units, 400, seed=3, name="test"))
+    drawn = list(_draw_subsets(units, 400, seed=3, name="test"))
     assert {int(out.sum()) for out in drawn} == {30}
     share = np.mean(drawn, axis=0)
     assert share == pytest.approx(0.3, abs=0.12), "five standard errors"
@@ -142,21 +142,25 @@ def test_agreement_of_all_heads_is_no_certainty() -> None:
 @pytest.mark.parametrize("threshold", [0.0, 0.1, 0.25])
 def test_chance_is_the_share_of_rows_that_nothing_distinguishes(threshold: float) -> None:
     measured = _drawn(0.6, 0.6, 40_000)
-    assert measured.chance(threshold) == pytest.approx(measured.above(threshold), abs=0.01)
+    assert measured.expected_share_above(threshold) == pytest.approx(
+        measured.share_above(threshold), abs=0.01
+    )
 
 
 def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
     """Two of four heads are right, two have the row: six orders, in one the score is 1."""
     measured = _counted([2], [2], [0], [2])
-    assert measured.chance(0.25) == pytest.approx(1 / 6)
-    assert measured.chance(0.0) == pytest.approx(1 / 6), "four orders give 0, which is not above"
+    assert measured.expected_share_above(0.25) == pytest.approx(1 / 6)
+    assert measured.expected_share_above(0.0) == pytest.approx(1 / 6), (
+        "four orders give 0, which is not above"
+    )
 
 
 def test_rows_that_all_heads_have_are_left_out() -> None:
     measured = _counted([3, 4], [4, 4], [0, 0], [4, 0])
     assert np.isnan(measured.scores[1])
-    assert measured.above(0.25) == 1
-    assert 0 < measured.chance(0.25) < 1
+    assert measured.share_above(0.25) == 1
+    assert 0 < measured.expected_share_above(0.25) < 1
 
 
 def test_too_few_units_are_refused() -> None:
@@ -169,7 +173,7 @@ def test_too_few_units_are_refused() -> None:
 def test_equal_rows_are_nobodys_memory(features: np.ndarray) -> None:
     measured = _scores(features, np.arange(40) % 2)
     assert np.isfinite(measured.scores).all()
-    assert measured.above(0.9) == 0
+    assert measured.share_above(0.9) == 0
 
 
 def test_rows_that_carry_a_sub_class_are_missed_and_random_ones_are_not() -> None:
@@ -178,13 +182,13 @@ def test_rows_that_carry_a_sub_class_are_missed_and_random_ones_are_not() -> Non
     keep = (labels != 2) | (np.cumsum(labels == 2) <= 4)
     features, labels = features[keep], labels[keep]
     test, test_labels = _clouds(90, 6, seed=1)
-    scaling = Scaling.of(features)
+    scaling = Scaling.measure_scaling(features)
     given = {"num_classes": CLASSES, "ridge": 0.1, "seed": 0}
     sides = (
-        (scaling.columns(features), labels),
-        (scaling.columns(test), test_labels, np.arange(90)),
+        (scaling.scale_columns(features), labels),
+        (scaling.scale_columns(test), test_labels, np.arange(90)),
     )
-    result = remove(*sides, labels == 2, **given)  # type: ignore[arg-type]
+    result = remove_memorised(*sides, labels == 2, **given)  # type: ignore[arg-type]
     assert result is not None
     assert result.removed == 4
     assert result.accuracy > 0.97
@@ -192,9 +196,9 @@ def test_rows_that_carry_a_sub_class_are_missed_and_random_ones_are_not() -> Non
     assert result.lost == pytest.approx(1 / 3, abs=0.03)
     assert result.low < result.lost < result.high
     assert result.low > 0.2
-    harmless = remove(*sides, np.arange(len(labels)) < 2, **given)  # type: ignore[arg-type]
+    harmless = remove_memorised(*sides, np.arange(len(labels)) < 2, **given)  # type: ignore[arg-type]
     assert harmless is not None
     assert harmless.low < 0 < harmless.high, "an interval has a width where nothing changes"
     nobody = np.zeros(len(labels), dtype=bool)
-    assert remove(*sides, nobody, **given) is None  # type: ignore[arg-type]
-    assert remove(*sides, ~nobody, **given) is None  # type: ignore[arg-type]
+    assert remove_memorised(*sides, nobody, **given) is None  # type: ignore[arg-type]
+    assert remove_memorised(*sides, ~nobody, **given) is None  # type: ignore[arg-type]

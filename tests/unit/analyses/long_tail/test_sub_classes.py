@@ -7,10 +7,10 @@ import pytest
 
 from dpprobe.analyses.long_tail.sub_classes import (
     cluster_sizes,
-    coordinates,
+    compute_coordinates,
+    draw_reference,
     effective_number,
     few_rows,
-    reference,
     shares_by_rank,
     tail_index,
 )
@@ -85,17 +85,17 @@ def test_planted_sub_classes_come_back_with_their_sizes() -> None:
             for centre, size in zip(centres, planted, strict=True)
         ]
     )
-    placed = coordinates(rows, seed=1)
+    placed = compute_coordinates(rows, seed=1)
     assert list(cluster_sizes(placed.rows, 4, seed=1)) == planted
     assert placed.kept == pytest.approx(placed.total)
     # without sub-classes, of the same variances, the same clustering sees less of a tail
-    plain = cluster_sizes(reference(placed.rows, seed=1), 4, seed=1)
+    plain = cluster_sizes(draw_reference(placed.rows, seed=1), 4, seed=1)
     assert effective_number([plain]) > effective_number([np.array(planted)])
 
 
 def test_the_reference_has_the_variances_and_no_sub_classes() -> None:
     rows = np.random.default_rng(0).normal(size=(20_000, 3)) * [5.0, 1.0, 0.0]
-    drawn = reference(rows, seed=0)
+    drawn = draw_reference(rows, seed=0)
     assert drawn.std(axis=0) == pytest.approx(rows.std(axis=0), rel=0.03)
     assert not np.array_equal(drawn, rows)
 
@@ -113,12 +113,12 @@ def test_a_class_has_at_most_one_cluster_for_five_rows() -> None:
     ids=["one row", "all equal", "huge", "zero"],
 )
 def test_classes_without_a_spread_are_one_sub_class(features: np.ndarray) -> None:
-    placed = coordinates(features, seed=0)
+    placed = compute_coordinates(features, seed=0)
     assert list(cluster_sizes(placed.rows, 5, seed=0)) == [len(features)]
-    assert np.isfinite(reference(placed.rows, seed=0)).all()
+    assert np.isfinite(draw_reference(placed.rows, seed=0)).all()
 
 
 def test_copies_of_few_rows_are_no_more_clusters_than_rows() -> None:
     rows = np.repeat(np.array([[0.0, 1.0], [5.0, 0.0]]), [30, 10], axis=0)
-    sizes = cluster_sizes(coordinates(rows, seed=0).rows, 5, seed=0)
+    sizes = cluster_sizes(compute_coordinates(rows, seed=0).rows, 5, seed=0)
     assert list(sizes) == [30, 10]

@@ -12,8 +12,8 @@ from dpprobe.analyses.representation_law.law_measures import (
     Scatter,
     fit_law,
     is_constant,
-    residuals,
-    scatter,
+    measure_residuals,
+    measure_scatter,
 )
 
 
@@ -48,7 +48,7 @@ def test_both_orders_are_their_definitions(rows: int, dimension: int) -> None:
     """Also where there are fewer rows than dimensions, so that the scatter is singular."""
     x, labels = _classes(classes=4, rows=rows, distance=2.0, noise=1.0, dimension=dimension, seed=1)
     x, labels = x[:-1], labels[:-1]  # classes of unequal size
-    measured = scatter(x, labels)
+    measured = measure_scatter(x, labels)
     separability, fuzziness = _direct(x, labels)
     assert measured.separability == pytest.approx(separability, rel=1e-6)
     assert measured.fuzziness == pytest.approx(fuzziness, rel=1e-6)
@@ -60,14 +60,14 @@ def test_known_scatter_has_known_values() -> None:
     """Two classes at +a and -a, each with rows at -b and +b about it: SS_b = a^2, SS_w = b^2."""
     a, b = 3.0, 0.5
     x = np.array([[a - b], [a + b], [-a - b], [-a + b]])
-    measured = scatter(x, [0, 0, 1, 1])
+    measured = measure_scatter(x, [0, 0, 1, 1])
     assert measured.separability == pytest.approx(a**2 / b**2)
     assert measured.fuzziness == pytest.approx(b**2 / a**2)
 
 
 def test_the_orders_move_against_each_other() -> None:
     near, far = (
-        scatter(*_classes(classes=3, rows=50, distance=d, noise=1.0, dimension=6, seed=0))
+        measure_scatter(*_classes(classes=3, rows=50, distance=d, noise=1.0, dimension=6, seed=0))
         for d in (1.0, 4.0)
     )
     assert _known(far.separability) > 4 * _known(near.separability)
@@ -89,11 +89,11 @@ def test_rotations_scales_and_shifts_change_nothing(scale: float, shift: float, 
     def moved(values: np.ndarray) -> np.ndarray:
         return scale * (values @ turn) + shift * scale
 
-    plain, changed = scatter(x, labels), scatter(moved(x), labels)
+    plain, changed = measure_scatter(x, labels), measure_scatter(moved(x), labels)
     assert changed.separability == pytest.approx(plain.separability, rel=1e-6)
     assert changed.fuzziness == pytest.approx(plain.fuzziness, rel=1e-6)
-    one = residuals(x, labels, held_out=others, held_out_labels=other_labels)
-    two = residuals(moved(x), labels, held_out=moved(others), held_out_labels=other_labels)
+    one = measure_residuals(x, labels, held_out=others, held_out_labels=other_labels)
+    two = measure_residuals(moved(x), labels, held_out=moved(others), held_out_labels=other_labels)
     assert two.integer == pytest.approx(one.integer, rel=1e-6)
     assert two.integer_held_out == pytest.approx(one.integer_held_out, rel=1e-6)
 
@@ -102,12 +102,14 @@ def test_only_the_integer_target_depends_on_the_order_of_classes() -> None:
     x, labels = _classes(classes=4, rows=30, distance=1.0, noise=1.0, dimension=6, seed=5)
     x[labels == 3] += 3.0
     renamed = np.array([2, 0, 3, 1])[labels]
-    plain = residuals(x, labels, held_out=x, held_out_labels=labels)
-    other = residuals(x, renamed, held_out=x, held_out_labels=renamed)
+    plain = measure_residuals(x, labels, held_out=x, held_out_labels=labels)
+    other = measure_residuals(x, renamed, held_out=x, held_out_labels=renamed)
     assert other.one_hot == pytest.approx(plain.one_hot)
     assert other.one_hot_held_out == pytest.approx(plain.one_hot_held_out)
     assert abs(_known(other.integer) - _known(plain.integer)) > 0.05
-    assert scatter(x, renamed).fuzziness == pytest.approx(scatter(x, labels).fuzziness)
+    assert measure_scatter(x, renamed).fuzziness == pytest.approx(
+        measure_scatter(x, labels).fuzziness
+    )
 
 
 def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
@@ -115,7 +117,7 @@ def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
     drawn = np.random.default_rng(0)
     x, others = drawn.standard_normal((1000, 768)), drawn.standard_normal((500, 768))
     labels, other_labels = np.repeat(np.arange(10), 100), np.repeat(np.arange(10), 50)
-    measured = residuals(x, labels, held_out=others, held_out_labels=other_labels)
+    measured = measure_residuals(x, labels, held_out=others, held_out_labels=other_labels)
     assert measured.rank == 768
     assert measured.null == pytest.approx(231 / 999)
     assert measured.integer == pytest.approx(measured.null, abs=0.05)
@@ -127,7 +129,7 @@ def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
 def test_a_linear_target_leaves_no_residual_on_other_rows() -> None:
     labels = np.tile(np.arange(5), 20)
     x = np.column_stack([labels, np.random.default_rng(1).standard_normal(100)])
-    measured = residuals(x, labels, held_out=x[:50] * [1, 2], held_out_labels=labels[:50])
+    measured = measure_residuals(x, labels, held_out=x[:50] * [1, 2], held_out_labels=labels[:50])
     assert measured.integer == pytest.approx(0, abs=1e-12)
     assert measured.integer_held_out == pytest.approx(0, abs=1e-12)
     assert measured.one_hot is not None
@@ -141,11 +143,11 @@ def test_the_class_token_before_the_first_block_has_no_d() -> None:
     x *= 1 + 1e-7 * np.random.default_rng(3).standard_normal((40, 1)).astype(np.float32)
     labels = np.repeat(np.arange(4), 10)
     assert is_constant(x.astype(np.float64))
-    measured = scatter(x, labels)
+    measured = measure_scatter(x, labels)
     assert measured.separability is None
     assert measured.fuzziness is None
     assert "0/0" in str(measured.fault)
-    left = residuals(x, labels, held_out=x, held_out_labels=labels)
+    left = measure_residuals(x, labels, held_out=x, held_out_labels=labels)
     assert left.integer is left.integer_held_out is left.one_hot is None
     assert left.rank == 0
     assert left.fault
@@ -154,7 +156,7 @@ def test_the_class_token_before_the_first_block_has_no_d() -> None:
 def test_rounding_is_no_scatter() -> None:
     labels = np.repeat(np.arange(3), 10)
     x = np.eye(3, 8)[labels] + 1e-9 * np.random.default_rng(0).standard_normal((30, 8))
-    measured = scatter(x, labels)
+    measured = measure_scatter(x, labels)
     assert measured.separability is None
     assert measured.fuzziness is None
     assert measured.between_rank == 2
@@ -163,7 +165,7 @@ def test_rounding_is_no_scatter() -> None:
 
 def test_equal_class_means_have_no_d() -> None:
     x = np.tile(np.array([[1.0, 2.0], [-1.0, -2.0]]), (6, 1))
-    measured = scatter(x, np.repeat([0, 1, 2], 4))
+    measured = measure_scatter(x, np.repeat([0, 1, 2], 4))
     assert measured == Scatter(
         separability=None, fuzziness=None, within_rank=1, between_rank=0,
         fault="class means differ by no more than rounding",
@@ -172,7 +174,7 @@ def test_equal_class_means_have_no_d() -> None:
 
 def test_more_dimensions_than_rows_have_no_residual_in_the_fitted_rows() -> None:
     x, labels = _classes(classes=3, rows=10, distance=1.0, noise=1.0, dimension=60, seed=0)
-    measured = residuals(x, labels, held_out=x + 0.1, held_out_labels=labels)
+    measured = measure_residuals(x, labels, held_out=x + 0.1, held_out_labels=labels)
     assert measured.integer is None
     assert measured.one_hot is None
     assert measured.integer_held_out is not None
@@ -183,7 +185,7 @@ def test_more_dimensions_than_rows_have_no_residual_in_the_fitted_rows() -> None
 def test_a_class_without_other_rows_is_left_out_of_the_mean() -> None:
     x, labels = _classes(classes=3, rows=10, distance=4.0, noise=1.0, dimension=4, seed=0)
     some = labels != 2
-    measured = residuals(x, labels, held_out=x[some], held_out_labels=labels[some])
+    measured = measure_residuals(x, labels, held_out=x[some], held_out_labels=labels[some])
     assert measured.one_hot_held_out is not None
     assert np.isfinite(measured.one_hot_held_out)
 
@@ -206,7 +208,7 @@ def test_the_fuzziness_of_shrinking_scatter_follows_its_law() -> None:
         x, labels = _classes(
             classes=4, rows=400, distance=2.0, noise=rho ** (layer / 2), dimension=10, seed=layer
         )
-        measured = scatter(x, labels)
+        measured = measure_scatter(x, labels)
         fuzziness.append(measured.fuzziness)
         separability.append(measured.separability)
     falling, _ = fit_law(range(1, 9), fuzziness)
@@ -256,9 +258,9 @@ def test_a_destroyed_layer_is_named_and_stops_nothing(value: float) -> None:
     x, labels = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 4
     broken = x.copy()
     broken[7, 1] = value
-    spread = scatter(broken, labels)
-    left = residuals(broken, labels, held_out=x, held_out_labels=labels)
-    outside = residuals(x, labels, held_out=broken, held_out_labels=labels)
+    spread = measure_scatter(broken, labels)
+    left = measure_residuals(broken, labels, held_out=x, held_out_labels=labels)
+    outside = measure_residuals(x, labels, held_out=broken, held_out_labels=labels)
     assert (spread.separability, spread.fuzziness, left.integer, left.one_hot) == (None,) * 4
     assert "not finite" in str(spread.fault)
     assert "not finite" in str(left.fault)

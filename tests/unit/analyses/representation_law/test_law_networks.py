@@ -50,13 +50,13 @@ CONVOLUTIONAL = Timm.model_validate(
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("data")
-    dataset_preparation.prepare(Sklearn.model_validate({"name": "digits"}), folder)
+    dataset_preparation.prepare_dataset(Sklearn.model_validate({"name": "digits"}), folder)
     return {split: folder / f"{split}.parquet" for split in ("train", "test")}
 
 
 def _write_network(folder: Path, backbone: Timm, method: str, *, scale: float = 0.0) -> TunedFiles:
     """Writes the files of a network whose tuned parameters are moved by normal noise."""
-    loaded = loading.load(backbone, runtime=Runtime(device="cpu", precision="float32"))
+    loaded = loading.load_backbone(backbone, runtime=Runtime(device="cpu", precision="float32"))
     options: Any = METHODS[method]
     network = build_network(
         loaded, options, classes=10, seed=1, device="cpu",
@@ -100,7 +100,7 @@ def _measure(
 
 
 def _values(record: LawRecord, place: int) -> list[float | None]:
-    return list(record.networks[place].get("fuzziness", "test").values)
+    return list(record.networks[place].find_series("fuzziness", "test").values)
 
 
 def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, Path]) -> None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dpprobe.analyses.representation_law.block_features import Tap, block_features, tap
+from dpprobe.analyses.representation_law.block_features import Tap, block_features, tap_blocks
 from dpprobe.analyses.representation_law.law_record import (
     MEASURES,
     LawRecord,
@@ -95,7 +95,9 @@ def _rows(rows: int, *, seed: int) -> Rows:
 
 def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: str) -> Subject:
     return Subject(
-        make=lambda: (network, tap(network, "made up", token="class")), tuning=tuning, **names
+        make=lambda: (network, tap_blocks(network, "made up", token="class")),
+        tuning=tuning,
+        **names,
     )
 
 
@@ -122,10 +124,10 @@ def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:
     assert record.token == "class"
     for network, rho in zip(record.networks, (RHO, 0.8), strict=True):
         for split in SPLITS:
-            law = network.get("fuzziness", split).law
+            law = network.find_series("fuzziness", split).law
             assert law is not None
             assert law.rho == pytest.approx(rho, abs=1e-3)
-            rising = network.get("separability", split).law
+            rising = network.find_series("separability", split).law
             assert rising is not None
             assert rising.rho == pytest.approx(1 / rho, rel=0.01)
     assert record.frozen.method is None
@@ -136,13 +138,13 @@ def test_the_constant_token_is_left_out_by_name(tmp_path: Path) -> None:
     frozen = _job(tmp_path).frozen
     for measure in MEASURES:
         for split in SPLITS:
-            assert frozen.get(measure, split).values[0] is None
-            assert frozen.get(measure, split).values[1] is not None
+            assert frozen.find_series(measure, split).values[0] is None
+            assert frozen.find_series(measure, split).values[1] is not None
     first = [item for item in frozen.left_out if item.layer == 0]
     assert {item.split for item in first} == set(SPLITS)
     assert {measure for item in first for measure in item.measures} == set(MEASURES)
     assert any("0/0" in item.reason for item in first)
-    law = frozen.get("fuzziness", "train").law
+    law = frozen.find_series("fuzziness", "train").law
     assert law is not None
     assert law.layers == 5
 
@@ -150,17 +152,17 @@ def test_the_constant_token_is_left_out_by_name(tmp_path: Path) -> None:
 def test_shuffled_labels_stand_beside(tmp_path: Path) -> None:
     """Without classes the between-class scatter is small: fuzziness is large."""
     frozen = _job(tmp_path).frozen
-    series = frozen.get("fuzziness", "train")
+    series = frozen.find_series("fuzziness", "train")
     assert series.null is not None
     assert all(
         s is not None and v is not None and s > 20 * v
         for s, v in zip(series.shuffled[1:], series.values[1:], strict=True)
     )
-    left = frozen.get("residual", "train")
+    left = frozen.find_series("residual", "train")
     assert left.noise is not None
     assert left.noise[1] == pytest.approx((299 - WIDTH) / 299)
     assert left.shuffled[1] == pytest.approx(left.noise[1], abs=0.03)
-    assert frozen.get("residual", "test").noise is None
+    assert frozen.find_series("residual", "test").noise is None
 
 
 def test_the_files_are_the_record_and_its_values(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_the_files_are_the_record_and_its_values(tmp_path: Path) -> None:
     line = values.query(
         "method == 'two' and layer == 3 and measure == 'fuzziness' and split == 'test'"
     )
-    assert line.value.item() == record.networks[1].get("fuzziness", "test").values[3]
+    assert line.value.item() == record.networks[1].find_series("fuzziness", "test").values[3]
 
 
 def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,14 +218,14 @@ def test_the_same_job_gives_the_same_record(tmp_path: Path) -> None:
 
 def test_maps_are_pooled_and_tokens_may_be() -> None:
     rows, maps = _rows(30, seed=0), Maps()
-    taps = tap(maps, "made up", token="class")
+    taps = tap_blocks(maps, "made up", token="class")
     assert taps.token == "pooled"
     features = block_features(maps, taps, rows.images, device="cpu")
     assert [layer.shape for layer in features] == [(30, WIDTH)] * 3
     np.testing.assert_allclose(features[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
     tokens = Tokens()
     pooled = block_features(
-        tokens, tap(tokens, "made up", token="pooled"), rows.images, device="cpu"
+        tokens, tap_blocks(tokens, "made up", token="pooled"), rows.images, device="cpu"
     )
     np.testing.assert_allclose(pooled[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
 
@@ -235,13 +237,15 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
 
     maps = Mirrored()
     images = torch.rand(5, WIDTH, 2, 2)
-    features = block_features(maps, tap(maps, "made up", token="pooled"), images, device="cpu")
+    features = block_features(
+        maps, tap_blocks(maps, "made up", token="pooled"), images, device="cpu"
+    )
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
 
 
 def test_hooks_are_gone_afterwards() -> None:
     maps = Maps()
-    taps = tap(maps, "made up", token="pooled")
+    taps = tap_blocks(maps, "made up", token="pooled")
     block_features(maps, taps, torch.rand(2, WIDTH, 2, 2), device="cpu")
     maps(torch.rand(2, WIDTH, 2, 2))
     assert taps.taken == {}

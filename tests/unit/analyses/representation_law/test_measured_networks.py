@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dpprobe.analyses.representation_law.measured_networks import (
+    describe_tuning,
     law_backbones,
     law_datasets,
     law_faults,
     law_networks,
-    tuning,
 )
 from dpprobe.heads.registry import method_options
 from dpprobe.study.study import Study
@@ -74,7 +74,7 @@ def test_without_the_key_nothing_is_measured() -> None:
 def test_a_method_says_how_it_tunes(
     values: dict[str, Any], setting: str, tuned: str, blocks: int | None
 ) -> None:
-    described = tuning(method_options({"head": "fine_tune", **values}))
+    described = describe_tuning(method_options({"head": "fine_tune", **values}))
     assert described is not None
     assert (described.setting, described.tuned, described.blocks) == (setting, tuned, blocks)
 
@@ -87,7 +87,7 @@ def test_a_priced_search_is_told_from_an_unpriced_one() -> None:
             "search": {"learning_rate": [0.1, 1.0]},
         }
     )
-    described = tuning(priced)
+    described = describe_tuning(priced)
     assert described is not None
     assert (described.setting, described.blocks) == ("priced", 2)
-    assert tuning(method_options({"head": "sgd"})) is None
+    assert describe_tuning(method_options({"head": "sgd"})) is None

@@ -11,7 +11,13 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-from dpprobe.analyses.tsne.measure import agreement, embed, nearest, read_embedding, tsne
+from dpprobe.analyses.tsne.measure import (
+    compute_embedding,
+    embed_split,
+    find_nearest,
+    measure_agreement,
+    read_embedding,
+)
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
 from dpprobe.features.shard_header import ShardHeader, row_range
@@ -57,7 +63,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tsne(manifest: Path, output: Path, *, points: int = 250, components: int = 20) -> None:
-    tsne(manifest, output, points=points, perplexity=20, components=components, seed=1, threads=1)
+    embed_split(
+        manifest, output, points=points, perplexity=20, components=components, seed=1, threads=1
+    )
 
 
 def test_tsne_embeds_a_sample_with_its_ids_and_labels(digits: Path, tmp_path: Path) -> None:
@@ -93,7 +101,7 @@ def test_all_rows_are_read_in_order_where_they_are_few(digits: Path, tmp_path: P
 
 def test_components_are_doubled_while_they_lose_neighbours() -> None:
     features = np.random.default_rng(0).normal(size=(200, 64))
-    _, plane, facts = embed(features, perplexity=10, components=8, seed=0, threads=1)
+    _, plane, facts = compute_embedding(features, perplexity=10, components=8, seed=0, threads=1)
     assert facts["components"] == 64
     assert facts["pca_agreement"] > 0.99
     assert plane.shape == (200, 2)
@@ -102,14 +110,14 @@ def test_components_are_doubled_while_they_lose_neighbours() -> None:
 def test_components_stay_where_they_suffice() -> None:
     generator = np.random.default_rng(0)
     features = generator.normal(size=(200, 4)) @ generator.normal(size=(4, 50))
-    reduced, _, facts = embed(features, perplexity=10, components=8, seed=0, threads=1)
+    reduced, _, facts = compute_embedding(features, perplexity=10, components=8, seed=0, threads=1)
     assert reduced.shape == (200, 8)
     assert facts["pca_agreement"] > 0.99
 
 
 def test_a_perplexity_too_large_for_the_rows_is_lowered_and_recorded() -> None:
     features = np.random.default_rng(0).normal(size=(31, 5))
-    _, plane, facts = embed(features, perplexity=30, components=5, seed=0, threads=1)
+    _, plane, facts = compute_embedding(features, perplexity=30, components=5, seed=0, threads=1)
     assert facts["perplexity"] == 10
     assert np.isfinite(plane).all()
 
@@ -117,15 +125,15 @@ def test_a_perplexity_too_large_for_the_rows_is_lowered_and_recorded() -> None:
 def test_nearest_agrees_with_scikit_learn() -> None:
     rows = np.random.default_rng(0).normal(size=(300, 7)) + 1000.0
     anchors = np.arange(0, 300, 3)
-    found = nearest(rows, anchors, k=5)
+    found = find_nearest(rows, anchors, k=5)
     expected = NearestNeighbors(n_neighbors=6).fit(rows).kneighbors(rows[anchors])[1][:, 1:]
-    assert agreement(found, expected) > 0.999
+    assert measure_agreement(found, expected) > 0.999
 
 
 def test_a_row_is_not_its_own_neighbour_even_among_copies() -> None:
     rows = np.repeat(np.eye(3), 4, axis=0)
     anchors = np.arange(12)
-    found = nearest(rows, anchors, k=3)
+    found = find_nearest(rows, anchors, k=3)
     assert not np.any(found == anchors[:, None])
     assert np.array_equal(found // 4, np.repeat(np.arange(3), 4)[:, None].repeat(3, axis=1))
 
@@ -194,7 +202,7 @@ def test_rows_of_several_labels_are_coloured_by_how_many(tmp_path: Path) -> None
     ids=["one dimension", "one row apart", "huge"],
 )
 def test_odd_features_are_embedded(features: np.ndarray) -> None:
-    _, plane, facts = embed(features, perplexity=30, components=50, seed=0, threads=1)
+    _, plane, facts = compute_embedding(features, perplexity=30, components=50, seed=0, threads=1)
     assert plane.shape == (len(features), 2)
     assert np.isfinite(plane).all()
     assert facts["pca_agreement"] > 0.9

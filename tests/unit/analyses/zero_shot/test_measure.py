@@ -78,7 +78,7 @@ def test_scores_are_open_clip_s_own(
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 255, (12, 64, 64, 3)).astype(np.uint8)
     images = [Image.fromarray(array) for array in pixels]
-    backbone = loading.load(options, runtime=CPU)
+    backbone = loading.load_backbone(options, runtime=CPU)
     batch = torch.stack([backbone.transform(image) for image in images])
     features = backbone.forward(batch)
     labels = np.arange(12) % 4
@@ -91,7 +91,7 @@ def test_scores_are_open_clip_s_own(
         theirs.eval()
         classifier = open_clip.build_zero_shot_classifier(
             theirs, open_clip.get_tokenizer(model), CLASSES,
-            templates=[lambda c, t=t: t.format(c=c) for t in prompts.templates(chosen)],
+            templates=[lambda c, t=t: t.format(c=c) for t in prompts.read_templates(chosen)],
         )  # fmt: skip
         encoded = theirs.encode_image(torch.stack([preprocess(i) for i in images]), normalize=True)
         expected = (theirs.logit_scale.exp() * encoded @ classifier).numpy()

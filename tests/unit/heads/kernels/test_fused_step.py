@@ -18,7 +18,7 @@ from dpprobe.heads.clipping import ClippedGradients, NativePoissonSum
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.gradient_noise import GaussianNoise
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
 from tests.conftest import REPOSITORY
 from tests.support.gradient_sums import full_sum, padded, random_weights, unpadded
@@ -66,7 +66,7 @@ def test_sums_on_narrower_vectors_are_right(tmp_path: Path, lanes: int, lacks: l
 @pytest.mark.parametrize("chunk", [16, 32, 85])
 def test_chunks_are_of_one_batch_and_fit_their_buffers(chunk: int) -> None:
     sizes = np.array([0, 1, 15, 0, 16, 47, 48, 127, 128, 129, 1000, 0])
-    cuts = fused_step._cuts(sizes, chunk)
+    cuts = fused_step._cut_chunks(sizes, chunk)
     stops = np.cumsum(sizes)
     assert cuts[0] == 0
     assert cuts[-1] == stops[-1]
@@ -90,18 +90,19 @@ def descend(
     sums = NativePoissonSum(
         ClippedGradients(rows, 1.0, sigmoid=False),
         weights,
-        PoissonSampler(rows.n, 0.1, stream(1, "sampling")),
+        PoissonSampler(rows.n, 0.1, open_stream(1, "sampling")),
         None,
     )
-    sums.prepare(steps)
+    sums.draw_batches(steps)
     batches = sums.next_batches()
     assert batches is not None
     arrays, index, sizes = batches
     noise = GaussianNoise([1], start[0].numel(), CPU)
     rates = np.linspace(0.1, 0.2, steps).astype(np.float32)
     scratch = torch.zeros_like(weights).numpy()
-    fused_step.descend(
-        *arrays, index, sizes, *noise.source(0.3), rates, weights.numpy(), start.shape[1], scratch,
+    fused_step.take_steps(
+        *arrays, index, sizes, *noise.noise_source(0.3), rates, weights.numpy(), start.shape[1],
+        scratch,
         mixing, average.numpy(),
     )  # fmt: skip
     assert not weights[:, start.shape[1] :].any()
@@ -112,13 +113,13 @@ def descend(
 def test_batches_that_are_too_large_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled steps go as far as the first of them, and on behind it."""
     rows = rows_of(training_set(200, 8, 3), "none")
-    sampler = PoissonSampler(rows.n, 0.1, stream(1, "sampling"))
-    wanted, sizes = PoissonSampler(rows.n, 0.1, stream(1, "sampling")).block(50)
+    sampler = PoissonSampler(rows.n, 0.1, open_stream(1, "sampling"))
+    wanted, sizes = PoissonSampler(rows.n, 0.1, open_stream(1, "sampling")).draw_block(50)
     limit = int(sizes.max()) - 1
     monkeypatch.setattr(clipping, "_LARGEST_BATCH", limit)
     weights = padded(random_weights(rows, 1))
     sums = NativePoissonSum(ClippedGradients(rows, 1.0, sigmoid=False), weights, sampler, None)
-    sums.prepare(50)
+    sums.draw_batches(50)
     step, start, alone = 0, 0, 0
     while step < 50:
         batches = sums.next_batches()
@@ -140,16 +141,16 @@ def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
     """Of several pieces, the last of which is not whole, without rows: the sum is the noise."""
     classes, columns, steps = 7, 5001, 3
     assert classes * columns > 2 * fused_step._DRAWN
-    wanted = GaussianNoise([1], classes * columns, CPU).draw(steps, 0.3)[0].double().sum(0)
-    data = fused_step.Arrays.of(
+    wanted = GaussianNoise([1], classes * columns, CPU).draw_steps(steps, 0.3)[0].double().sum(0)
+    data = fused_step.Arrays.make_arrays(
         torch.zeros(1, columns - 1), torch.ones(1), torch.zeros(1, dtype=torch.int64),
         torch.ones(1, dtype=torch.float64), sigmoid=False,
     )  # fmt: skip
-    head = fused_step.padded(1, classes, columns)
+    head = fused_step.padded_zeros(1, classes, columns)
     rates, none = np.full(steps, -1, dtype=np.float32), np.zeros(0, dtype=np.int64)
-    fused_step.descend(
+    fused_step.take_steps(
         *data, none, np.zeros(steps, dtype=np.int64),
-        *GaussianNoise([1], classes * columns, CPU).source(0.3), rates, head.numpy(), classes,
+        *GaussianNoise([1], classes * columns, CPU).noise_source(0.3), rates, head.numpy(), classes,
         torch.full_like(head, 9.0).numpy(), np.zeros(0, dtype=np.float32), head.numpy(),
     )  # fmt: skip
     drawn = head[0, :classes, :columns].flatten()
@@ -163,8 +164,8 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
     mixing = np.linspace(1, 0.1, 9).astype(np.float32)
     actual, average = descend(rows, start, 9, mixing)
     weights, wanted_average = start.double(), start.double()
-    noise = GaussianNoise([1], start[0].numel(), CPU).draw(9, 0.3).double()
-    batches = poisson_batches(rows.n, 0.1, 9, stream(1, "sampling"))
+    noise = GaussianNoise([1], start[0].numel(), CPU).draw_steps(9, 0.3).double()
+    batches = poisson_batches(rows.n, 0.1, 9, open_stream(1, "sampling"))
     for step, batch in enumerate(batches):
         total = oracle_sum(rows, weights[0].numpy(), batch, 1.0)
         release = torch.from_numpy(total) + noise[0, step].view(total.shape)
@@ -178,6 +179,6 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
 
 
 def test_buffers_are_whole_tiles() -> None:
-    buffer: Any = fused_step.padded(2, 11, 17)
+    buffer: Any = fused_step.padded_zeros(2, 11, 17)
     assert buffer.shape == (2, 15, 32)
     assert not buffer.any()

@@ -36,18 +36,18 @@ from dpprobe.release.evaluation import (
     CONSTANT_ANSWER,
     accuracy_estimate,
     composition_words,
-    evaluate,
+    evaluate_heads,
     evaluation_mechanisms,
     released_words,
 )
 from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_choice_price import choice_words
-from dpprobe.release.signing import sign
+from dpprobe.release.signing import sign_bundle
 from dpprobe.release.verification.checks import Report
 from dpprobe.release.verification.evidence_checks import check_evaluation
 from dpprobe.release.verification.stated_plan import read_plan
-from dpprobe.release.verification.verify import verify
+from dpprobe.release.verification.verify import verify_bundle
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
 from tests.unit.release.test_evaluation import head, of_test_rows
@@ -124,7 +124,7 @@ def failed(report: Report) -> list[str]:
 
 
 def test_a_bundle_in_order_passes(original: Path) -> None:
-    report = verify(original)
+    report = verify_bundle(original)
     assert failed(report) == []
     assert report.passed
     details = {check.name: check.detail for check in report.checks}
@@ -150,7 +150,7 @@ def test_other_heads_pass(
         {name: np.ones(shape, np.float32) for name, shape in arrays.items()}
     ))  # fmt: skip
     edited(folder, STATEMENT_FILE, lambda values: values["ledger"].update(exact=False))
-    assert failed(verify(folder)) == []
+    assert failed(verify_bundle(folder)) == []
 
 
 BALANCED = {
@@ -166,7 +166,7 @@ def with_priors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_released_priors_pass(with_priors: Path) -> None:
-    assert failed(verify(with_priors)) == []
+    assert failed(verify_bundle(with_priors)) == []
 
 
 @pytest.mark.parametrize(
@@ -196,12 +196,12 @@ def test_priors_that_are_not_what_was_released_fail(
 
     with_tensors(folder, put)
     edited(folder, FACTS_FILE, state)
-    assert failed(verify(folder))
+    assert failed(verify_bundle(folder))
 
 
 def test_a_head_that_releases_no_priors_states_none(bundle: Path) -> None:
     edited(bundle, FACTS_FILE, lambda values: values["head"].update(class_priors=[0.5, 0.3, 0.2]))
-    assert "options" in failed(verify(bundle))
+    assert "options" in failed(verify_bundle(bundle))
 
 
 LEFT_OUT = {"backbone": "vit", "threshold": 0.95, "public": ["seen", "more"]}
@@ -210,7 +210,7 @@ LEFT_OUT = {"backbone": "vit", "threshold": 0.95, "public": ["seen", "more"]}
 def test_a_bundle_of_data_without_near_duplicates_passes(tmp_path: Path) -> None:
     folder = write_example(tmp_path / "bundle", left_out=LEFT_OUT)
     documented(folder)
-    assert failed(verify(folder)) == []
+    assert failed(verify_bundle(folder)) == []
     assert (
         "images of seen, more (cosine above 0.95 through vit" in (folder / "README.md").read_text()
     )
@@ -232,14 +232,14 @@ def test_a_bundle_of_data_without_near_duplicates_passes(tmp_path: Path) -> None
 def test_what_is_said_of_near_duplicates_is_checked(tmp_path: Path, said: Any) -> None:
     folder = write_example(tmp_path / "bundle", left_out=LEFT_OUT)
     edited(folder, STATEMENT_FILE, lambda values: values["public_data"].update(left_out=said))
-    assert "words" in failed(verify(folder))
+    assert "words" in failed(verify_bundle(folder))
 
 
 def test_a_test_result_that_is_priced_as_draws_fails(bundle: Path, tmp_path: Path) -> None:
     """Gaussian noise of the same multiplier costs far more than the epsilon that draws cost."""
     drawn = evaluation(tmp_path / "calibration", kind=EXPONENTIAL)
     edited(bundle, STATEMENT_FILE, lambda values: values.update(evaluation=drawn))
-    assert "evaluation" in failed(verify(bundle))
+    assert "evaluation" in failed(verify_bundle(bundle))
     (mechanism,) = drawn["mechanisms"]
     assert gaussian_epsilon(1 / mechanism["noise_multiplier"], 1e-5) > 2 * drawn["epsilon"]
 
@@ -306,7 +306,7 @@ def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
             inner = inner[key]
         inner[place[-1]] = other(inner[place[-1]])
         edited(folder, name, lambda written, new=values: written.update(new))  # type: ignore[misc]
-        if verify(folder).passed:
+        if verify_bundle(folder).passed:
             passed.add(".".join(map(str, place)))
         shutil.rmtree(folder)
     return passed
@@ -362,7 +362,7 @@ def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: 
     ],
 )
 def test_edits_of_the_statement_fail_by_name(bundle: Path, check: str, change: Change) -> None:
-    assert check in failed(verify(edited(bundle, STATEMENT_FILE, change)))
+    assert check in failed(verify_bundle(edited(bundle, STATEMENT_FILE, change)))
 
 
 def _scale_noise(values: dict[str, Any], factor: float) -> None:
@@ -400,19 +400,19 @@ def _scale_noise(values: dict[str, Any], factor: float) -> None:
     ],
 )
 def test_edits_of_the_facts_fail_by_name(bundle: Path, check: str, change: Change) -> None:
-    assert check in failed(verify(edited(bundle, FACTS_FILE, change)))
+    assert check in failed(verify_bundle(edited(bundle, FACTS_FILE, change)))
 
 
 def test_another_n_of_a_head_that_samples_fails(tmp_path: Path) -> None:
     folder = write_example(tmp_path / "bundle", options=SAMPLED)
     edited(folder, STATEMENT_FILE, lambda values: values.update(n=1501))
-    assert "mechanisms" in failed(verify(folder))
+    assert "mechanisms" in failed(verify_bundle(folder))
 
 
 def test_an_engine_whose_releases_are_not_exact_fails(tmp_path: Path) -> None:
     folder = write_example(tmp_path / "bundle", options={**SAMPLED, "engine": "closed_form"})
     documented(folder)
-    assert "engine" in failed(verify(folder))
+    assert "engine" in failed(verify_bundle(folder))
 
 
 @pytest.mark.parametrize(
@@ -426,16 +426,16 @@ def test_an_engine_whose_releases_are_not_exact_fails(tmp_path: Path) -> None:
     ],
 )
 def test_other_tensors_fail(bundle: Path, change: Change) -> None:
-    assert failed(verify(with_tensors(bundle, change))) == ["head"]
+    assert failed(verify_bundle(with_tensors(bundle, change))) == ["head"]
 
 
 def test_a_changed_byte_fails(bundle: Path) -> None:
     for name in ("README.md", "release.html", HEAD_FILE, STATEMENT_FILE, FACTS_FILE):
         content = (bundle / name).read_bytes()
         (bundle / name).write_bytes(content + b" ")
-        assert "hashes" in failed(verify(bundle)), name
+        assert "hashes" in failed(verify_bundle(bundle)), name
         (bundle / name).write_bytes(content)
-    assert verify(bundle).passed
+    assert verify_bundle(bundle).passed
 
 
 def test_documents_that_say_something_else_fail(bundle: Path) -> None:
@@ -443,43 +443,43 @@ def test_documents_that_say_something_else_fail(bundle: Path) -> None:
         content = (bundle / name).read_text()
         (bundle / name).write_text(content.replace("epsilon", "Epsilon", 1))
         write_sums(bundle)
-        assert failed(verify(bundle)) == ["documents"]
+        assert failed(verify_bundle(bundle)) == ["documents"]
         (bundle / name).write_text(content)
 
 
 def test_files_that_do_not_belong_fail(bundle: Path, tmp_path: Path) -> None:
     (bundle / "notes.txt").write_text("anything")
-    assert failed(verify(bundle)) == ["files"]
+    assert failed(verify_bundle(bundle)) == ["files"]
     (bundle / "notes.txt").unlink()
     (bundle / SIGNATURE_FILE).symlink_to(tmp_path)
-    assert failed(verify(bundle)) == ["files"]
+    assert failed(verify_bundle(bundle)) == ["files"]
     (bundle / SIGNATURE_FILE).unlink()
     (bundle / HEAD_FILE).rename(tmp_path / "head")
     (bundle / HEAD_FILE).symlink_to(tmp_path / "head")
-    assert failed(verify(bundle)) == ["files"]
+    assert failed(verify_bundle(bundle)) == ["files"]
     (bundle / HEAD_FILE).unlink()
     os.mkfifo(bundle / HEAD_FILE)
-    assert failed(verify(bundle)) == ["files"]
+    assert failed(verify_bundle(bundle)) == ["files"]
     with pytest.raises(DataError, match="not a folder"):
-        verify(tmp_path / "nowhere")
+        verify_bundle(tmp_path / "nowhere")
 
 
 def test_signatures(bundle: Path, tmp_path: Path) -> None:
     def signature(key: Path | None) -> bool | None:
-        report = verify(bundle, public_key=key)
+        report = verify_bundle(bundle, public_key=key)
         return next(check.passed for check in report.checks if check.name == "signature")
 
     private, public = write_keys(tmp_path)
     assert signature(None) is None
     assert signature(public) is False
-    sign(bundle, private)
+    sign_bundle(bundle, private)
     assert signature(None) is None
     assert signature(public) is True
-    assert verify(bundle, public_key=public).passed
+    assert verify_bundle(bundle, public_key=public).passed
     edited(bundle, STATEMENT_FILE, lambda values: values["ledger"].update(entry=9))
-    assert failed(verify(bundle, public_key=public)) == ["signature"]
+    assert failed(verify_bundle(bundle, public_key=public)) == ["signature"]
     with pytest.raises(ConfigError, match="public key"):
-        verify(bundle, public_key=tmp_path / "missing.pem")
+        verify_bundle(bundle, public_key=tmp_path / "missing.pem")
 
 
 @pytest.mark.parametrize("name", [FACTS_FILE, STATEMENT_FILE])
@@ -502,7 +502,7 @@ def test_signatures(bundle: Path, tmp_path: Path) -> None:
 def test_hostile_json_fails_in_a_line(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)
     write_sums(bundle)
-    report = verify(bundle)
+    report = verify_bundle(bundle)
     assert name in failed(report)
     assert all("\n" not in check.detail and len(check.detail) <= 600 for check in report.checks)
 
@@ -515,7 +515,7 @@ def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) 
             continue
         write_json(bundle / STATEMENT_FILE, {**written, key: junk})
         write_sums(bundle)
-        report = verify(bundle)
+        report = verify_bundle(bundle)
         # a statement without a test result or a selection is one, but card and page say otherwise
         assert failed(report), key
 
@@ -527,15 +527,15 @@ def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) 
 def test_a_hostile_head_fails_in_a_line(bundle: Path, content: bytes) -> None:
     (bundle / HEAD_FILE).write_bytes(content)
     write_sums(bundle)
-    assert failed(verify(bundle)) == ["head"]
+    assert failed(verify_bundle(bundle)) == ["head"]
 
 
 def test_control_characters_do_not_reach_a_terminal(bundle: Path) -> None:
     edited(bundle, STATEMENT_FILE, lambda values: values.update(promise="\x1b[2J\nverified"))
-    for check in verify(bundle).checks:
+    for check in verify_bundle(bundle).checks:
         assert check.detail.isprintable()
     (bundle / SUMS_FILE).write_text("\x1b[2J  bundle.json\n")
-    assert all(check.detail.isprintable() for check in verify(bundle).checks)
+    assert all(check.detail.isprintable() for check in verify_bundle(bundle).checks)
 
 
 def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
@@ -561,9 +561,9 @@ def test_the_price_to_a_patient_is_computed_again(
     monkeypatch.setattr(bundles, "calibrate", with_patients)
     folder = write_example(tmp_path / "bundle")
     documented(folder)
-    assert failed(verify(folder)) == []
+    assert failed(verify_bundle(folder)) == []
     edited(folder, STATEMENT_FILE, lambda values: values["patients"].update(epsilon=1.5))
-    assert "price" in failed(verify(folder))
+    assert "price" in failed(verify_bundle(folder))
 
 
 def test_a_release_for_patients_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,16 +578,16 @@ def test_a_release_for_patients_passes(tmp_path: Path, monkeypatch: pytest.Monke
         },
     )  # fmt: skip
     documented(folder)
-    assert failed(verify(folder)) == []
+    assert failed(verify_bundle(folder)) == []
     edited(folder, STATEMENT_FILE, lambda values: values["ledger"].update(unit="image"))
-    assert failed(verify(folder)) == ["ledger"]
+    assert failed(verify_bundle(folder)) == ["ledger"]
 
 
 @pytest.mark.parametrize("method", ["covariance", "search"])
 def test_what_make_release_makes_passes(tmp_path: Path, method: str) -> None:
     release_study.write_features(tmp_path)
     made = release_study.study(tmp_path, method=method, evaluate={"epsilon": 1})
-    assert failed(verify(release_study.release(tmp_path, made))) == []
+    assert failed(verify_bundle(release_study.release(tmp_path, made))) == []
 
 
 def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
@@ -598,9 +598,9 @@ def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     method = made.methods["covariance"].model_copy(update={"init": "file", "init_file": str(path)})
     made = made.model_copy(update={"methods": {**made.methods, "covariance": method}})
     folder = release_study.release(tmp_path, made)
-    assert failed(verify(folder)) == []
+    assert failed(verify_bundle(folder)) == []
     edited(folder, STATEMENT_FILE, lambda values: values.update(public_files={}))
-    assert "words" in failed(verify(folder))
+    assert "words" in failed(verify_bundle(folder))
 
 
 def test_an_accuracy_of_before_that_says_nothing_of_constant_answers_passes(bundle: Path) -> None:
@@ -611,10 +611,10 @@ def test_an_accuracy_of_before_that_says_nothing_of_constant_answers_passes(bund
 
     edited(bundle, STATEMENT_FILE, older)
     documented(bundle)
-    assert failed(verify(bundle)) == []
+    assert failed(verify_bundle(bundle)) == []
     edited(bundle, STATEMENT_FILE, lambda values: values["evaluation"].update(released="all"))
     documented(bundle)
-    assert failed(verify(bundle)) == ["evaluation"]
+    assert failed(verify_bundle(bundle)) == ["evaluation"]
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])
@@ -628,7 +628,7 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
     )  # fmt: skip
     statement = read_json(original / STATEMENT_FILE)
     head_plan = read_plan(statement)[1]
-    block = evaluate(
+    block = evaluate_heads(
         head(3), of_test_rows(generator.normal(labels, 1), labels), plan, SEEDED,
         metric="auc", link="sigmoid",
         composition=composition_words(head_plan, plan, split=SPLIT),

@@ -14,7 +14,7 @@ from dpprobe.reporting.figures.backbones import (
     backbone_figure,
     image_side,
     resolution_figure,
-    spread,
+    spread_values,
 )
 from tests.support.comparison_cells import compared_cells
 from tests.support.figures import drawn_figure, tick_texts
@@ -50,7 +50,7 @@ def test_a_paper_s_models_stand_beside_them_with_their_best_numbers(
     figure = drawn_figure(
         monkeypatch,
         lambda files: backbone_figure(
-            cells, dataset="mine", published=published.read(), name="imagenet", **files
+            cells, dataset="mine", published=published.read_published(), name="imagenet", **files
         ),
     )
     (axes,) = figure.axes
@@ -79,8 +79,8 @@ def test_without_privacy_there_is_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_of_many_values_the_ends_stay() -> None:
-    assert spread([1, 2, 3], 5) == [1, 2, 3]
-    assert spread([float(value) for value in range(15)], 5) == [0, 4, 7, 10, 14]
+    assert spread_values([1, 2, 3], 5) == [1, 2, 3]
+    assert spread_values([float(value) for value in range(15)], 5) == [0, 4, 7, 10, 14]
 
 
 def _timm(size: int | None, **changes: Any) -> dict[str, Any]:

@@ -140,9 +140,9 @@ def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) ->
 
 
 def test_delta_is_written_as_a_power_of_ten() -> None:
-    assert curves._power(1e-5) == "10⁻⁵"
-    assert curves._power(8e-7) == "8 × 10⁻⁷"
-    assert curves._power(1.25e-10) == "1.25 × 10⁻¹⁰"
+    assert curves._format_power(1e-5) == "10⁻⁵"
+    assert curves._format_power(8e-7) == "8 × 10⁻⁷"
+    assert curves._format_power(1.25e-10) == "1.25 × 10⁻¹⁰"
 
 
 def test_a_delta_above_one_over_n_is_marked_in_the_title(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_delta_above_one_over_n_is_marked_in_the_title(tmp_path: Path) -> None
         write_json(cell, read_json(cell) | {"n": n})
         summarise_cells([cell], tmp_path / "summary.parquet", study="study")
         grid = read_grid([tmp_path / "summary.parquet"])
-        assert curves._captions(grid, "digits")[0] == title
+        assert curves._write_captions(grid, "digits")[0] == title
 
 
 def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: P
     for path in (several, alone):
         entry = read_json(path)["summary"]["accuracy"]
         reaches.append(max(entry["mean"] - entry["rows_low"], entry["rows_high"] - entry["mean"]))
-    captions = [curves._captions(read_grid([path]), "digits")[1] for path in summaries]
+    captions = [curves._write_captions(read_grid([path]), "digits")[1] for path in summaries]
     assert captions[0] == (
         "mean of 3 seeds; bands: 95 %, t over seeds\n"
         f"95 %, Wilson over test rows: up to {100 * reaches[0]:.1f} points to a side"
@@ -261,7 +261,7 @@ def test_the_caption_says_that_each_patient_counts_once(tmp_path: Path) -> None:
     for path, patients in zip(summaries, (40, None), strict=True):
         cell = write_cell(tmp_path / path.stem, seeds=1, patients=patients)
         summarise_cells([cell], path, study="study")
-    captions = [curves._captions(read_grid([path]), "digits")[1] for path in summaries]
+    captions = [curves._write_captions(read_grid([path]), "digits")[1] for path in summaries]
     assert "bands: 95 %, over test patients\n95 %, bootstrap over test patients" in captions[0]
     assert captions[0].endswith("to a side; each patient counts once")
     assert "patient" not in captions[1]

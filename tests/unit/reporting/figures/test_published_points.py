@@ -22,7 +22,7 @@ def test_published_points_stand_where_they_belong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = write_summary(tmp_path)
-    results = published.read()
+    results = published.read_published()
     figure = drawn_figure(
         monkeypatch,
         lambda files: epsilon_accuracy(summary, published=results, name="cifar10", **files),
@@ -36,7 +36,7 @@ def test_published_points_stand_where_they_belong(
         if line.get_markersize() == 3
     }
     places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in circles]
-    points = results.points("cifar10", "accuracy")
+    points = results.mark_points("cifar10", "accuracy")
     # where one had to give way, a line leads to where it belongs
     assert sorted(leads.get(place, place) for place in places) == sorted(
         (math.log10(point.single_epsilon or 0), point.value) for point in points
@@ -58,7 +58,9 @@ def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle(
     def drawn(name: str) -> Any:
         return drawn_figure(
             monkeypatch,
-            lambda files: epsilon_accuracy(summary, published=published.read(), name=name, **files),
+            lambda files: epsilon_accuracy(
+                summary, published=published.read_published(), name=name, **files
+            ),
         )
 
     figure = drawn("imagenet")
@@ -90,7 +92,7 @@ def test_numbered_circles_do_not_hide_each_other() -> None:
 
 def test_unknown_datasets_have_no_published_points(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
-    for name, read in (("a", None), ("b", published.read())):
+    for name, read in (("a", None), ("b", published.read_published())):
         epsilon_accuracy(
             summary, published=read, svg=tmp_path / f"{name}.svg", png=tmp_path / f"{name}.png"
         )

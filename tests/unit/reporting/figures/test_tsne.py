@@ -100,7 +100,7 @@ def test_classes_after_the_tenth_are_triangles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[Figure] = []
-    monkeypatch.setattr(style, "save", lambda figure, *_: saved.append(figure))
+    monkeypatch.setattr(style, "save_figure", lambda figure, *_: saved.append(figure))
     path = write_embedding(tmp_path / "e.parquet", classes=12)
     tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
     (axes,) = saved[0].get_axes()

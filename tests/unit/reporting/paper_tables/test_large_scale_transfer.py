@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.artifacts import read_json
-from dpprobe.results.cell_results import difference, read_cell_results
+from dpprobe.results.cell_results import compare_means, read_cell_results
 from tests.support.comparison_cells import compared_cells
 from tests.support.paper_tables import (
     LAMB,
@@ -75,7 +75,7 @@ def test_the_ablation_has_one_change_a_row_and_its_difference(tmp_path: Path) ->
     ]  # fmt: skip
     assert differences["no change"] == ""
     base, clip = (cell.values for cell in read_cell_results(paths[:2]))
-    gap, half = difference(base, clip)
+    gap, half = compare_means(base, clip)
     assert half is not None
     assert differences["max grad norm default → 10"] == f"{100 * gap:.1f} ± {100 * half:.1f}"
     assert differences["preprocessing size 224 → 256"].startswith("+")

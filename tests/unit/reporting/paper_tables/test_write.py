@@ -25,9 +25,11 @@ from tests.support.paper_tables import (
 
 def test_without_any_measured_cell_the_tables_hold_published_numbers_alone(tmp_path: Path) -> None:
     run = paper_run([paper_cell(tmp_path, method="nonprivate", epsilon="inf", head="nonprivate")])
-    made = paper_tables(run, published.read())
+    made = paper_tables(run, published.read_published())
     assert tuple(table.name for table in made) == PAPER_TABLES
-    numbers = {n.text for n in published.read().select(table="3", paper="mehta_2022")}
+    numbers = {
+        n.text for n in published.read_published().select_numbers(table="3", paper="mehta_2022")
+    }
     sizes = next(table for table in made if table.name == "large_scale_transfer_table3")
     texts = {cell.text for row in sizes.rows for cell in row}
     assert numbers <= texts
@@ -41,7 +43,7 @@ def test_without_any_measured_cell_the_tables_hold_published_numbers_alone(tmp_p
 def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
     run = paper_run([paper_cell(tmp_path, dataset="cifar10", epsilon="0.5")])
     for folder in ("a", "b"):
-        write_paper_tables(run, published.read(), tmp_path / folder)
+        write_paper_tables(run, published.read_published(), tmp_path / folder)
     assert {path.name for path in (tmp_path / "a").iterdir()} == set(FILES)
     for name in FILES:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -61,8 +63,8 @@ def test_csv_holds_numbers_with_their_intervals(tmp_path: Path) -> None:
 def test_latex_is_well_formed(tmp_path: Path) -> None:
     paths = [*ablation_cells(tmp_path), *batch_cells(tmp_path)]
     cited = set()
-    for table in paper_tables(paper_run(paths), published.read()):
-        text = tables.latex(table)
+    for table in paper_tables(paper_run(paths), published.read_published()):
+        text = tables.write_latex(table)
         body = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
         for line in body:
             assert line.endswith(r" \\")
@@ -75,14 +77,14 @@ def test_latex_is_well_formed(tmp_path: Path) -> None:
         assert plain.count("$") % 2 == 0
         assert all(ord(character) < 0x250 for character in text), table.name
         cited |= set(re.findall(r"\\cite\{([^}]*)\}", text))
-    assert cited <= set(published.read().citations)
+    assert cited <= set(published.read_published().citations)
     assert "nasr_2020" in cited
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     made = paper_tables(
-        paper_run([*ablation_cells(tmp_path), *batch_cells(tmp_path)]), published.read()
+        paper_run([*ablation_cells(tmp_path), *batch_cells(tmp_path)]), published.read_published()
     )
     for table in made:
         tables.write_files(table, tmp_path / "tables")

@@ -88,12 +88,12 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
         tables=study_tables(files, made.sources.summaries, paper_run([])),
     )
     shown = Exhibits(sources, made.results)
-    assert [item["title"] for item in shown.figures(None, {})] == ["t-SNE"]
+    assert [item["title"] for item in shown.list_figures(None, {})] == ["t-SNE"]
     for name in ("figures", "large"):
-        titles = [item["title"] for item in shown.figures(name, {})]
+        titles = [item["title"] for item in shown.list_figures(name, {})]
         assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
-        assert [item["folder"] for item in shown.tables(name)] == ["tables"]
-    assert {item["folder"] for item in shown.tables(None)} == {"tables", "papers"}
+        assert [item["folder"] for item in shown.list_tables(name)] == ["tables"]
+    assert {item["folder"] for item in shown.list_tables(None)} == {"tables", "papers"}
 
 
 def test_figures_that_compare_have_titles_of_their_own() -> None:

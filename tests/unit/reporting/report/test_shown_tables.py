@@ -7,7 +7,7 @@ import pytest
 from dpprobe.errors import DataError
 from dpprobe.exhibits import published
 from dpprobe.exhibits.published import PAPER_TABLES
-from dpprobe.exhibits.tables import markdown
+from dpprobe.exhibits.tables import write_markdown
 from dpprobe.reporting.paper_tables.write import write_paper_tables
 from dpprobe.reporting.report.shown_tables import study_tables
 from tests.support.paper_tables import paper_run
@@ -17,7 +17,7 @@ from tests.support.report_page import Made
 def test_the_tables_are_those_of_the_files(made: Made) -> None:
     run = paper_run(sorted(made.results.glob("cells/*/*/*/*/metrics.json")))
     folder = made.results / "tables/papers"
-    write_paper_tables(run, published.read(), folder)
+    write_paper_tables(run, published.read_published(), folder)
     files = [*made.table_files, *sorted(folder.iterdir())]
     made_again = study_tables(files, made.sources.summaries, run)
     assert (
@@ -25,7 +25,7 @@ def test_the_tables_are_those_of_the_files(made: Made) -> None:
     )
     for item in made_again:
         (text,) = (file for file in item.files if file.suffix == ".md")
-        assert markdown(item.table) == text.read_text(encoding="utf-8")
+        assert write_markdown(item.table) == text.read_text(encoding="utf-8")
         assert len(item.files) == (3 if item.folder == "papers" else 2)
     assert [item.dataset for item in made_again] == [None, "digits", *[None] * len(PAPER_TABLES)]
 
