@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe import analysis_registry
-from dpprobe.artifacts import git_commit
+from dpprobe.artifacts import Difference, first_difference, git_commit
 from dpprobe.errors import ConfigError
-from dpprobe.records import Difference, first_difference
 from dpprobe.resources import clone_root
 
 VERSIONS = {

@@ -15,13 +15,12 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpprobe.artifacts import check_not_newer, read_json, write_json
+from dpprobe.artifacts import Difference, check_not_newer, first_difference, read_json, write_json
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.records import Difference, first_difference
 
 CELL_FORMAT: Final = "dpprobe-cell"
 CELL_FORMAT_VERSION: Final = 4

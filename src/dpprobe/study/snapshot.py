@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import atomic_path
+from dpprobe.artifacts import atomic_path, first_difference
 from dpprobe.errors import ConfigError
-from dpprobe.records import first_difference
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS, describe_edit

@@ -19,7 +19,9 @@ from typing import Any
 
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
+    Difference,
     atomic_path,
+    first_difference,
     flush_to_disk,
     hash_value,
     read_json,
@@ -37,7 +39,6 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, make_statement
-from dpprobe.records import Difference, first_difference
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
     CELL_FORMAT_VERSION,

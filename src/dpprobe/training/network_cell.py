@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dpprobe.artifacts import first_difference
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.devices import identity_device
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy.private_mark import check_unmarked
-from dpprobe.records import first_difference
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NetworkRecord,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.records import ABSENT, first_difference
+from dpprobe.artifacts import ABSENT, first_difference
 
 
 @pytest.mark.parametrize(
