@@ -283,7 +283,7 @@ def test_no_random_word_is_drawn_from_a_seed(folder: Path, monkeypatch: pytest.M
         pytest.fail("a release drew from a seed")
 
     monkeypatch.setattr(Keystream, "from_seed", seeded)
-    for name in ("stream", "derived_seed"):
+    for name in ("open_stream", "derived_seed"):
         monkeypatch.setattr(f"dpprobe.privacy.entropy.{name}", seeded)
     for method in METHODS:
         made = study(folder, name=method, method=method, evaluate={"epsilon": 1})

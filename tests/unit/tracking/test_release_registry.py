@@ -454,7 +454,7 @@ def test_weights_are_taken_from_the_param_then_the_environment(
 ) -> None:
     if variable is not None:
         monkeypatch.setenv("DPPROBE_CHECKPOINT", variable)
-    predictor = Mock(**{"probabilities.return_value": np.full((1, 3), 1 / 3, np.float32)})
+    predictor = Mock(**{"predict_images.return_value": np.full((1, 3), 1 / 3, np.float32)})
     load = Mock(return_value=predictor)
     monkeypatch.setattr(Predictor, "load_bundle", load)
     register(study, with_checkpoint(bundle))
