@@ -67,7 +67,7 @@ def test_it_trains_the_whole_network_its_blocks_and_the_head(study: Study) -> No
     assert not views.flip
     for rows in ROWS.values():
         for method in trained.values():
-            assert method.batch(rows) > 100_000
+            assert method.expected_batch_size(rows) > 100_000
             assert method.list_mechanisms(rows)[-1].count == 250
     assert "probe covariance" in {
         item.name for item in trained["probe_whole"].list_mechanisms(200_000)

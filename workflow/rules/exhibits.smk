@@ -14,7 +14,12 @@ TRACKED_FIGURES = (
 APART = (
     "write_paper_tables",
     "write_imbalance_tables",
-    *(each.name for analysis in MEASURED for each in analysis.exhibits),
+    *(
+        exhibit.name
+        for analysis in MEASURED
+        if analysis.target_shows
+        for exhibit in analysis.exhibits
+    ),
 )
 # The tables that the report can show.
 REPORTED_TABLES = (

@@ -139,7 +139,7 @@ def tuning_minutes(wildcards, attempt):
     train, test = table_rows(wildcards)
     options = tuned_options(wildcards)
     views = getattr(options.augment, "views", 1)
-    visited = options.step_count(train) * min(options.batch(train), train)
+    visited = options.step_count(train) * min(options.expected_batch_size(train), train)
     rate = 2 if options.from_images else 8 if options.cut_blocks else 1000
     # a priced search draws the number of its trials: seldom above twice the mean
     method = STUDY.methods[wildcards.method]

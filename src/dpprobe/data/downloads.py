@@ -275,7 +275,7 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     partial.path.replace(wrong)
     raise WrongDownloadError(
         f"{wanted.file_and_url}: {fault}; kept as {wrong.name}. The file was changed or replaced: "
-        "compare "
+        f"compare "
         "with what its site says, and correct the checksum or the address"
     )
 
@@ -421,7 +421,7 @@ def _refuse_page(first: bytes, wanted: _Wanted) -> None:
     if page and not wanted.path.name.lower().endswith(PAGE_SUFFIXES):
         raise WrongDownloadError(
             f"{wanted.file_and_url}: the address gives a web page now, not the file: perhaps a "
-            "login, a "
+            f"login, a "
             "licence to accept or a notice that the file has moved; open it in a browser and "
             "correct the address"
         )

@@ -160,7 +160,7 @@ class ShardOptions(UnitOptions):
             if not matches:
                 raise ConfigError(
                     f"{name}: no .tar file {_describe_place(pattern)}; correct it or put the "
-                    "shards there"
+                    f"shards there"
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(

@@ -62,7 +62,7 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     raise ConfigError(
         f"{table}: column {candidates[0]} names {first!r}, and there is no such image under "
         f"{' or '.join(_normal_path(folder) for folder in roots)}; name the folder that paths "
-        "start at "
+        f"start at "
         "with --root, or the column with --image"
     )
 

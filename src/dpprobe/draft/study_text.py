@@ -184,7 +184,7 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     yield f"epsilons: [{', '.join(f'{epsilon:g}' for epsilon in EPSILONS)}]"
     yield (
         f"delta: {format_number(draft.delta)} # below 1 / (training {unit}s), by a factor of "
-        "ten or more"
+        f"ten or more"
     )
     yield f"seeds: {SEEDS}"
     yield ""

@@ -170,7 +170,7 @@ def _find_splits(place: str) -> tuple[dict[str, Line], list[str]]:
     if not tars and not train:
         raise ConfigError(
             f"{place}: tar files in {name_some([each.name for each in folders])} and no folder "
-            "train; "
+            f"train; "
             "name the folder of the shards"
         )
     if not tars:
@@ -210,7 +210,7 @@ def _check_plain(place: str, tars: Iterable[Path]) -> None:
     if packed:
         raise ConfigError(
             f"{place}: {name_some(packed)}: no plain .tar files, in which images can be found by "
-            "their "
+            f"their "
             "places; of shards unpack what is compressed (gunzip, bunzip2, unxz, unzstd), of a "
             "folder of images unpack that (tar -xf) and name it"
         )
@@ -330,7 +330,7 @@ def _image_keys(contents: Contents, place: str, wish: str | None) -> dict[str, L
         raise ConfigError(
             f"{place}: several images of one key, such as {contents.several}: "
             f"{', '.join(contents.image_extensions)}; name the extension of those to classify "
-            "with --image"
+            f"with --image"
         )
     comment = (
         f"Keys have several images ({', '.join(contents.image_extensions)}), and all have this one."
@@ -407,7 +407,7 @@ def _list_notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
     if joined := joined_labels(contents.labels.values):
         notes.append(
             f"{name_some(joined)} in {CLS}: taken for a class of its own, and its parts are "
-            "classes "
+            f"classes "
             "too; if an image may have several labels, pack key.json with a list of 0 and 1"
         )
     return notes

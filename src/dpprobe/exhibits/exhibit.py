@@ -22,6 +22,8 @@ Place = Mapping[str, str]
 OUTPUT_NAMES = {"md": "markdown"}
 # The ending of the files that Snakemake's report shows.
 REPORTED = {"figure": "png", "table": "csv", "page": "html"}
+FIGURE_FORMATS = ("svg", "png")
+TABLE_FORMATS = ("csv", "md")
 # Paths below the results by the name of their group.
 Files = Mapping[str, str | tuple[str, ...]]
 
@@ -78,6 +80,10 @@ def many(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
 def waits(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
     """Declares files that must exist before the job starts, and that `make` does not get."""
     return Need(paths=paths, read=False)
+
+
+# the results of all cells of a dataset
+SUMMARY = one(lambda files, place: files.locate_summary(place["dataset"]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -297,13 +297,13 @@ class GradientOptions(BalanceOptions):
         """
         if self.learning_rate is not None:
             return self.learning_rate
-        return self.rule(gradients.count, noise=noise, classes=classes, dimension=dimension)
+        return self.choose_rate(gradients.count, noise=noise, classes=classes, dimension=dimension)
 
-    def rule(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
+    def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
         """Returns the learning rate where none is given."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
-    def batch(self, n: int) -> int:
+    def expected_batch_size(self, n: int) -> int:
         """Returns the expected batch size on n rows.
 
         Raises:
@@ -323,7 +323,7 @@ class GradientOptions(BalanceOptions):
         if self.steps is not None:
             return self.steps
         epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs
-        return max(1, round(epochs * n / self.batch(n)))
+        return max(1, round(epochs * n / self.expected_batch_size(n)))
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
         return (
@@ -332,7 +332,7 @@ class GradientOptions(BalanceOptions):
                 released="sum of the sampled rows' clipped gradients, one a step",
                 sensitivity=self.max_grad_norm,
                 noise_multiplier=1.0,
-                sample_rate=self.batch(n) / n,
+                sample_rate=self.expected_batch_size(n) / n,
                 count=self.step_count(n),
             ),
         )

@@ -52,7 +52,7 @@ class Options(GradientOptions):
     def constant(self) -> float:
         return self.intercept
 
-    def rule(
+    def choose_rate(
         self,
         steps: int,
         *,

@@ -31,7 +31,7 @@ def check_counts(mechanisms: Sequence[Mechanism]) -> None:
         if mechanism.count > MOST_STEPS.limit:
             raise ConfigError(
                 f"{mechanism.name}: steps {MOST_STEPS.describe_fault(mechanism.count)} epochs, or "
-                "a larger "
+                f"a larger "
                 "batch_size"
             )
 

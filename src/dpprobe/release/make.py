@@ -399,7 +399,7 @@ class _Task:
             return (
                 f"release {self.name}: made (entry {entry.number} of {self.ledger.path}), and its "
                 f"bundle is neither at {self.output} nor in {self._staged_folder(entry)}: restore "
-                "a copy "
+                f"a copy "
                 f"whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new release "
                 "another name: it costs anew"
             )

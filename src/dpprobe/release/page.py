@@ -13,9 +13,9 @@ from typing import Any
 from markupsafe import Markup
 
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits.html_page import content_policy
 from dpprobe.release import audit_evidence, documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
-from dpprobe.reporting.html_page import content_policy
 
 # Lists and texts are cut to these, so that the page prints on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500

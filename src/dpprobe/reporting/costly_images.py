@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dpprobe.artifacts import read_record, write_json
 from dpprobe.data.table import SplitTable
-from dpprobe.reporting.thumbnails import data_uri, make_thumbnails
+from dpprobe.exhibits.thumbnails import data_uri, make_thumbnails
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.results.costly_rows import (
     CostlyRow,

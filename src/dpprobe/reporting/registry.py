@@ -1,4 +1,7 @@
-"""The exhibits of the project: one line for each, in the order in which reports show them."""
+"""The exhibits of the project, in the order in which reports show them.
+
+Those of analyses come from their declarations; of the others each has a line.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,43 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.reporting import declarations
 
+_DECLARED: dict[str, Exhibit] = {
+    exhibit.name: exhibit for analysis in load_analyses() for exhibit in analysis.exhibits
+}
+# The exhibits of analyses that do not stand with the others of analyses, in the order of reports.
+_PLACED = {
+    "first figures": ("plot_tsne_grid",),
+    "figures": ("plot_law", "plot_fairness", "plot_imbalance", "plot_tsne"),
+    "pages": ("write_tsne_page",),
+    "tables": ("write_fairness_table", "write_law_tables", "write_imbalance_tables"),
+}
+
+
+def _list_placed(place: str) -> list[Exhibit]:
+    """Lists the exhibits of analyses that stand in a place; an analysis that is gone has none."""
+    return [_DECLARED[name] for name in _PLACED[place] if name in _DECLARED]
+
+
+def _list_others() -> list[Exhibit]:
+    """Lists the exhibits of analyses without a place, in the order of the analyses."""
+    placed = {name for names in _PLACED.values() for name in names}
+    return [exhibit for name, exhibit in _DECLARED.items() if name not in placed]
+
+
 EXHIBITS: tuple[Exhibit, ...] = (
-    declarations.TSNE_GRID,
+    *_list_placed("first figures"),
     declarations.DATASETS,
     declarations.ACCURACY,
     declarations.METHODS,
     declarations.GAP,
     declarations.OPTION,
     declarations.COMPARISON,
-    declarations.AUDIT,
-    declarations.MEMBERSHIP,
-    *(exhibit for analysis in load_analyses() for exhibit in analysis.exhibits),
-    declarations.LAW_FIGURES,
-    declarations.FAIRNESS_FIGURES,
-    declarations.IMBALANCE_FIGURES,
-    declarations.TSNE,
+    *_list_others(),
+    *_list_placed("figures"),
     declarations.OVERLAP,
-    declarations.TSNE_PAGE,
+    *_list_placed("pages"),
     declarations.DATASET_TABLE,
-    declarations.FAIRNESS_TABLE,
-    declarations.LAW_TABLE_FILES,
-    declarations.IMBALANCE_TABLES,
+    *_list_placed("tables"),
     declarations.ACCURACY_TABLE,
     declarations.PAPERS,
     declarations.COSTLY_IMAGES,

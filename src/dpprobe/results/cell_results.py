@@ -87,7 +87,7 @@ class CellResult:
         options = method_options(self.options).trained_options
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None
-        units = len(self.values) * options.step_count(self.n) * options.batch(self.n)
+        units = len(self.values) * options.step_count(self.n) * options.expected_batch_size(self.n)
         return float(units) * (self.train_rows / self.n)
 
 

@@ -17,13 +17,13 @@ from mlflow.entities import Dataset, DatasetInput
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
+from dpprobe.analyses.fairness.fairness_table import shown_metric
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.reporting.confusion_matrix import confusion_svg
-from dpprobe.reporting.fairness_table import shown_metric
 from dpprobe.reporting.headline import beside_words, ceiling_words, chosen_words
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from dpprobe.analyses.tsne.show import tsne_grid
 from dpprobe.exhibits import published, style
 from dpprobe.reporting.figures.curves import ceiling_gap, epsilon_accuracy, method_comparison
 from dpprobe.reporting.figures.options import option_figure
-from dpprobe.reporting.figures.tsne import tsne_grid
 from tests.support.figures import (
     varied_cells,
     write_embedding,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
+from dpprobe.exhibits.html_page import content_policy
 from dpprobe.release.bundle import BundleFacts, CardFacts
 from dpprobe.release.page import CLASSES_SHOWN, write_page
-from dpprobe.reporting.html_page import content_policy
 from tests.support.releases import HOSTILE, Release, example, long_release, measured
 
 

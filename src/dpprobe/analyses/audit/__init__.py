@@ -6,12 +6,115 @@ mechanism exceeds at a stated confidence. Importing this package imports neither
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.analyses.audit.audited_cells import audit_cells, audit_faults
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
 from dpprobe.analyses.audit.options import AuditOptions
+from dpprobe.exhibits.exhibit import FIGURE_FORMATS, Exhibit, Place, many, one, waits
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.results.cell_record import CEILING_HEAD
+from dpprobe.versions import VERSIONS
+
+if TYPE_CHECKING:
+    from dpprobe.results.study_files import StudyFiles
+    from dpprobe.study.study import Cell, Study
+
+PACKAGE = "dpprobe.analyses.audit"
 
 __all__ = ["ANALYSIS", "epsilon_lower_bound"]
+
+
+def list_audit_records(files: StudyFiles, dataset: str) -> list[str]:
+    """Lists the records of the audits of a dataset."""
+    return [
+        str(audit_path(f"{files.results}/{AUDITS}", cell, RECORD_SUFFIX))
+        for cell in audit_cells(files.study)
+        if cell.dataset == dataset
+    ]
+
+
+def list_audit_marks(files: StudyFiles, dataset: str) -> list[str]:
+    """Lists the marks of the jobs that audit a dataset."""
+    jobs = {cell[1::2] for cell in audit_cells(files.study) if cell.dataset == dataset}
+    return [
+        f"{files.results}/{AUDITS}/{dataset}/{backbone}/.eps-{epsilon}.done"
+        for backbone, epsilon in sorted(jobs)
+    ]
+
+
+def _promised_audits(study: Study) -> list[Cell]:
+    return [cell for cell in audit_cells(study) if cell.epsilon != INFINITE]
+
+
+def _membership_places(study: Study) -> list[Place]:
+    attacked = study.block("audit") and study.block("audit").membership
+    return [cell._asdict() for cell in _promised_audits(study)] if attacked else []
+
+
+def _ceiling_audit(files: StudyFiles, place: Place) -> str | None:
+    """Returns the audit of the non-private ceiling on the same features, if the study has one."""
+    records = [
+        str(audit_path(f"{files.results}/{AUDITS}", cell, RECORD_SUFFIX))
+        for cell in audit_cells(files.study)
+        if cell[:2] == (place["dataset"], place["backbone"])
+        and files.study.methods[cell.method].head == CEILING_HEAD
+    ]
+    return records[0] if records else None
+
+
+AUDIT = Exhibit(
+    name="plot_audit",
+    kind="figure",
+    files={"": "figures/{dataset}/audit"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={
+        "audits": many(lambda files, place: list_audit_records(files, place["dataset"])),
+        "marks": waits(lambda files, place: list_audit_marks(files, place["dataset"])),
+    },
+    make=f"{PACKAGE}.show:plot_audit",
+    words="claims and bounds of audits, {dataset}",
+    category="Audits",
+    caption="audit.rst",
+    labels={"dataset": "{dataset}"},
+    params={"version": VERSIONS["figures"]},
+    places=lambda study: [
+        {"dataset": dataset}
+        for dataset in dict.fromkeys(cell.dataset for cell in _promised_audits(study))
+    ],
+)
+
+# Private, as test results are: the attacks score real training rows.
+MEMBERSHIP = Exhibit(
+    name="plot_membership",
+    kind="figure",
+    files={"": "figures/{dataset}/membership_{backbone}-{method}-eps-{epsilon}"},
+    formats=FIGURE_FORMATS,
+    per=("dataset", "backbone", "method", "epsilon"),
+    needs={
+        "audit": one(
+            lambda files, place: str(
+                audit_path(
+                    f"{files.results}/{AUDITS}",
+                    (place["dataset"], place["backbone"], place["method"], place["epsilon"]),
+                    RECORD_SUFFIX,
+                )
+            )
+        ),
+        "ceiling": one(_ceiling_audit),
+    },
+    make=f"{PACKAGE}.membership_roc:plot_membership",
+    words="membership attacks on {dataset}, {backbone}, {method}, epsilon {epsilon}",
+    category="Membership attacks",
+    subcategory="{dataset}",
+    caption="membership.rst",
+    labels={"backbone": "{backbone}", "method": "{method}", "epsilon": "{epsilon}"},
+    params={"version": VERSIONS["figures"]},
+    places=_membership_places,
+)
 
 ANALYSIS = Analysis(
     name="audit",
@@ -26,4 +129,5 @@ ANALYSIS = Analysis(
     options=AuditOptions,
     faults=audit_faults,
     datasets=lambda study: list(study.datasets) if audit_cells(study) else [],
+    exhibits=(AUDIT, MEMBERSHIP),
 )

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement
 from dpprobe.analyses.fairness.compared_cells import fairness_cells, fairness_faults, reference_of
-from dpprobe.analyses.fairness.fairness_record import FAIRNESS, RECORD_SUFFIX, TABLE_SUFFIX
+from dpprobe.analyses.fairness.fairness_record import (
+    FAIRNESS,
+    FAIRNESS_SUFFIXES,
+    RECORD_SUFFIX,
+    TABLE_SUFFIX,
+    fairness_path,
+)
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.exhibits.exhibit import Place, many, waits
+from dpprobe.exhibits.exhibit import FIGURE_FORMATS, TABLE_FORMATS, Exhibit, Place, many, waits
 from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
+    from dpprobe.results.study_files import StudyFiles
     from dpprobe.study.study import Cell, Study
+
+PACKAGE = "dpprobe.analyses.fairness"
 
 
 def list_datasets(study: Study) -> list[str]:
@@ -46,6 +57,66 @@ def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
         minutes=30 + heads * (0.5 + 0.5 * test / 25_000),
     )
 
+
+def list_fairness_files(
+    files: StudyFiles, dataset: str, suffixes: Sequence[str] = FAIRNESS_SUFFIXES
+) -> list[str]:
+    """Lists what is written of the groups of a dataset, if the study compares groups."""
+    cells = [cell for cell in fairness_cells(files.study) if cell.dataset == dataset]
+    return [
+        str(fairness_path(f"{files.results}/{FAIRNESS}", dataset, backbone, suffix))
+        for backbone in dict.fromkeys(cell.backbone for cell in cells)
+        for suffix in suffixes
+    ]
+
+
+def _fairness_places(study: Study) -> list[Place]:
+    compared = {cell.dataset for cell in fairness_cells(study)}
+    return [{"dataset": dataset} for dataset in study.datasets if dataset in compared]
+
+
+FAIRNESS_FIGURES = Exhibit(
+    name="plot_fairness",
+    kind="figure",
+    files={"gap": "figures/{dataset}/fairness_gap", "auc": "figures/{dataset}/fairness_auc"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={
+        "records": many(
+            lambda files, place: list_fairness_files(files, place["dataset"], [RECORD_SUFFIX])
+        )
+    },
+    make=f"{PACKAGE}.show:plot_fairness",
+    words="gaps between the subgroups of {dataset}",
+    category="Subgroups",
+    caption={"gap": "fairness_gap.rst", "auc": "fairness_auc.rst"},
+    labels={"dataset": "{dataset}"},
+    group_labels={"gap": {"against": "epsilon"}, "auc": {"against": "quality"}},
+    params={"version": VERSIONS["figures"]},
+    places=_fairness_places,
+)
+
+FAIRNESS_TABLE = Exhibit(
+    name="write_fairness_table",
+    kind="table",
+    files={"": "tables/{dataset}_fairness"},
+    formats=TABLE_FORMATS,
+    per=("dataset",),
+    needs={
+        "records": many(
+            lambda files, place: list_fairness_files(files, place["dataset"], [RECORD_SUFFIX])
+        ),
+        "tables": waits(lambda files, place: list_fairness_files(files, place["dataset"])),
+    },
+    make=f"{PACKAGE}.fairness_table:write_fairness_table",
+    words="table of the subgroups of {dataset}",
+    category="Subgroups",
+    caption="fairness.rst",
+    labels={"dataset": "{dataset}"},
+    params={"version": VERSIONS["tables"]},
+    places=_fairness_places,
+    memory_factor=8.0,
+)
 
 ANALYSIS = Analysis(
     name="fairness",
@@ -89,4 +160,5 @@ ANALYSIS = Analysis(
     ),
     named_datasets=lambda study: list(study.datasets),
     target_shows=False,
+    exhibits=(FAIRNESS_FIGURES, FAIRNESS_TABLE),
 )

@@ -2,7 +2,86 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE, imbalance_path
+from dpprobe.exhibits.exhibit import FIGURE_FORMATS, TABLE_FORMATS, Exhibit, many, one
+from dpprobe.versions import VERSIONS
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Study
+
+PACKAGE = "dpprobe.analyses.imbalance"
+
+
+def list_imbalanced(study: Study) -> list[str]:
+    """Lists the datasets of which a class is made rare."""
+    return list(study.imbalance.datasets) if study.imbalance else []
+
+
+IMBALANCE_FIGURES = Exhibit(
+    name="plot_imbalance",
+    kind="figure",
+    files={
+        "": "figures/{dataset}/imbalance_{backbone}",
+        "law": "figures/{dataset}/imbalance_law_{backbone}",
+    },
+    formats=FIGURE_FORMATS,
+    per=("dataset", "backbone"),
+    needs={
+        "record": one(
+            lambda files, place: str(
+                imbalance_path(
+                    f"{files.results}/{IMBALANCE}", place["dataset"], place["backbone"], ".json"
+                )
+            )
+        )
+    },
+    make=f"{PACKAGE}.show:plot_imbalance",
+    words="figures of rare classes of {dataset}, {backbone}",
+    category="Rare classes",
+    subcategory="{dataset}",
+    caption={"": "imbalance.rst", "law": "imbalance_law.rst"},
+    labels={"backbone": "{backbone}"},
+    group_labels={"": {"figure": "recall"}, "law": {"figure": "law"}},
+    params={"version": VERSIONS["figures"]},
+    only={"dataset": list_imbalanced},
+    places=lambda study: [
+        {"dataset": dataset, "backbone": backbone}
+        for dataset in list_imbalanced(study)
+        for backbone in study.backbones
+    ],
+)
+
+IMBALANCE_TABLES = Exhibit(
+    name="write_imbalance_tables",
+    kind="table",
+    files={"": "tables/{dataset}_imbalance"},
+    formats=TABLE_FORMATS,
+    per=("dataset",),
+    needs={
+        "records": many(
+            lambda files, place: [
+                str(
+                    imbalance_path(
+                        f"{files.results}/{IMBALANCE}", place["dataset"], backbone, ".json"
+                    )
+                )
+                for backbone in files.study.backbones
+            ]
+        )
+    },
+    make=f"{PACKAGE}.imbalance_table:write_imbalance_tables",
+    words="tables of rare classes of {dataset}",
+    category="Rare classes",
+    subcategory="{dataset}",
+    caption="imbalance.rst",
+    labels={"backbone": "all", "figure": "table"},
+    params={"version": VERSIONS["tables"]},
+    only={"dataset": list_imbalanced},
+    places=lambda study: [{"dataset": dataset} for dataset in list_imbalanced(study)],
+)
 
 ANALYSIS = Analysis(
     name="imbalance",
@@ -14,4 +93,5 @@ ANALYSIS = Analysis(
         "Results of rare classes",
         "test labels and gradients of training rows, without noise.",
     ),
+    exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),
 )

@@ -18,7 +18,15 @@ from dpprobe.analyses.long_tail.long_tail_record import (
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.errors import DpprobeError
-from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
+from dpprobe.exhibits.exhibit import (
+    FIGURE_FORMATS,
+    TABLE_FORMATS,
+    Exhibit,
+    Place,
+    many,
+    one,
+    waits,
+)
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.results.cell_record import CEILING_HEAD
 from dpprobe.versions import VERSIONS
@@ -124,7 +132,7 @@ TABLES = Exhibit(
     name="write_long_tail_tables",
     kind="table",
     files={"": tuple(f"tables/{name}" for name in LONG_TAIL_TABLES)},
-    formats=("csv", "md"),
+    formats=TABLE_FORMATS,
     needs={"records": ALL_RECORDS, "summaries": ALL_SUMMARIES},
     make=f"{PACKAGE}.long_tail_tables:write_long_tail_tables",
     words="tables of long tails",
@@ -137,7 +145,7 @@ FIGURE = Exhibit(
     name="plot_long_tail",
     kind="figure",
     files={"": "figures/{dataset}/long_tail"},
-    formats=("svg", "png"),
+    formats=FIGURE_FORMATS,
     per=("dataset",),
     needs={"records": many(lambda files, place: list_records(files, place["dataset"]))},
     make=f"{PACKAGE}.show:plot_long_tail",
@@ -152,7 +160,7 @@ GAP_FIGURE = Exhibit(
     name="plot_long_tail_gap",
     kind="figure",
     files={"": "figures/long_tail_gap"},
-    formats=("svg", "png"),
+    formats=FIGURE_FORMATS,
     needs={"records": ALL_RECORDS, "summaries": ALL_SUMMARIES},
     make=f"{PACKAGE}.show:plot_long_tail_gap",
     words="long tails and the price of privacy",

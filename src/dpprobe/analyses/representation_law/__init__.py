@@ -2,13 +2,124 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.representation_law.law_record import (
+    ACCURACY_FIGURE,
+    LAW_TABLES,
+    LAYERS,
+    MEASURE_FIGURES,
+    law_path,
+)
 from dpprobe.analyses.representation_law.measured_networks import (
     law_backbones,
     law_datasets,
     law_faults,
+    law_networks,
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
+from dpprobe.exhibits.exhibit import (
+    FIGURE_FORMATS,
+    SUMMARY,
+    TABLE_FORMATS,
+    Exhibit,
+    Files,
+    many,
+    one,
+    waits,
+)
+from dpprobe.exhibits.published import published_digest
+from dpprobe.versions import VERSIONS
+
+if TYPE_CHECKING:
+    from dpprobe.results.study_files import StudyFiles
+    from dpprobe.study.study import Study
+
+PACKAGE = "dpprobe.analyses.representation_law"
+
+
+def list_law_records(files: StudyFiles, dataset: str) -> list[str]:
+    """Lists the records of the laws of a dataset, if the study measures them."""
+    backbones = law_backbones(files.study) if dataset in law_datasets(files.study) else []
+    return [
+        str(law_path(f"{files.results}/{LAYERS}", dataset, backbone, ".json"))
+        for backbone in backbones
+    ]
+
+
+def list_law_marks(files: StudyFiles, dataset: str) -> list[str]:
+    """Lists the marks of the jobs that measure the laws of a dataset."""
+    records = list_law_records(files, dataset)
+    return [f"{record.rpartition('/')[0]}/.law.done" for record in records]
+
+
+def _law_figure_files(study: Study) -> Files:
+    names = [*MEASURE_FIGURES, *([ACCURACY_FIGURE] if law_networks(study) else [])]
+    return {"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in names)}
+
+
+LAW_FIGURES = Exhibit(
+    name="plot_law",
+    kind="figure",
+    files=_law_figure_files,
+    formats=FIGURE_FORMATS,
+    per=("dataset", "backbone"),
+    needs={
+        "record": one(
+            lambda files, place: str(
+                law_path(f"{files.results}/{LAYERS}", place["dataset"], place["backbone"], ".json")
+            )
+        ),
+        "mark": waits(
+            lambda files, place: [
+                f"{files.results}/{LAYERS}/{place['dataset']}/{place['backbone']}/.law.done"
+            ]
+        ),
+        "summary": SUMMARY,
+    },
+    make=f"{PACKAGE}.show:plot_law",
+    words="representation laws of {dataset}, {backbone}",
+    category="Representation laws",
+    caption="law.rst",
+    labels={"dataset": "{dataset}", "backbone": "{backbone}"},
+    params={
+        "name": lambda study, place: study.part_names()[place["dataset"]],
+        "published": lambda _study, _place: published_digest(),
+        "version": VERSIONS["figures"],
+    },
+    places=lambda study: [
+        {"dataset": dataset, "backbone": backbone}
+        for dataset in law_datasets(study)
+        for backbone in law_backbones(study)
+    ],
+)
+
+LAW_TABLE_FILES = Exhibit(
+    name="write_law_tables",
+    kind="table",
+    files={"": tuple(f"tables/{{dataset}}_{name}" for name in LAW_TABLES)},
+    formats=TABLE_FORMATS,
+    per=("dataset",),
+    needs={
+        "records": many(lambda files, place: list_law_records(files, place["dataset"])),
+        "marks": waits(lambda files, place: list_law_marks(files, place["dataset"])),
+        "summary": SUMMARY,
+    },
+    make=f"{PACKAGE}.law_tables:write_dataset_laws",
+    words="tables of representation laws, {dataset}",
+    category="Representation laws",
+    caption="law.rst",
+    labels={"dataset": "{dataset}"},
+    params={
+        "name": lambda study, place: study.part_names()[place["dataset"]],
+        "published": lambda _study, _place: published_digest(),
+        "version": VERSIONS["tables"],
+    },
+    places=lambda study: [
+        {"dataset": dataset} for dataset in (law_datasets(study) if law_backbones(study) else [])
+    ],
+)
 
 ANALYSIS = Analysis(
     name="representation_law",
@@ -26,4 +137,5 @@ ANALYSIS = Analysis(
     faults=law_faults,
     datasets=law_datasets,
     backbones=law_backbones,
+    exhibits=(LAW_FIGURES, LAW_TABLE_FILES),
 )

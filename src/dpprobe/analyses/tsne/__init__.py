@@ -3,7 +3,83 @@
 from __future__ import annotations
 
 from dpprobe.analyses.analysis import Analysis, Cost, Measurement
-from dpprobe.exhibits.exhibit import one, waits
+from dpprobe.exhibits.exhibit import FIGURE_FORMATS, Exhibit, many, one, waits
+from dpprobe.versions import VERSIONS
+
+PACKAGE = "dpprobe.analyses.tsne"
+
+EMBEDDING = one(lambda files, place: files.locate_embedding(place["dataset"], place["backbone"]))
+
+TSNE_GRID = Exhibit(
+    name="plot_tsne_grid",
+    kind="figure",
+    files={"": "figures/tsne"},
+    formats=FIGURE_FORMATS,
+    needs={
+        "embeddings": many(
+            lambda files, _place: [
+                path for name in files.study.datasets for path in files.list_embeddings(name)
+            ]
+        )
+    },
+    make=f"{PACKAGE}.show:plot_tsne_grid",
+    words="t-SNE of every dataset and backbone",
+    category="t-SNE",
+    caption="tsne.rst",
+    labels={"backbone": "all"},
+    params={"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]},
+    places=lambda study: [{}] if len(study.datasets) * len(study.backbones) > 1 else [],
+    memory_mb=1500,
+    minutes=20,
+)
+
+TSNE = Exhibit(
+    name="plot_tsne",
+    kind="figure",
+    files={"": "figures/{dataset}/tsne_{backbone}"},
+    formats=FIGURE_FORMATS,
+    per=("dataset", "backbone"),
+    needs={"embedding": EMBEDDING},
+    make=f"{PACKAGE}.show:plot_tsne",
+    words="t-SNE plot of {dataset}, {backbone}",
+    category="t-SNE",
+    subcategory="{dataset}",
+    caption="tsne.rst",
+    labels={"backbone": "{backbone}"},
+    params={"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]},
+)
+
+# It shows images only where the study allows it: they are private.
+TSNE_PAGE = Exhibit(
+    name="write_tsne_page",
+    kind="page",
+    files={"page": "figures/{dataset}/tsne_{backbone}.html"},
+    formats=(),
+    per=("dataset", "backbone"),
+    needs={
+        "embedding": EMBEDDING,
+        "images": one(
+            lambda files, place: (
+                files.locate_table(place["dataset"], files.study.tsne.split)
+                if files.study.tsne.thumbnails
+                else None
+            )
+        ),
+    },
+    make=f"{PACKAGE}.tsne_page:write_backbone_page",
+    words="t-SNE page of {dataset}, {backbone}",
+    category="t-SNE, interactive",
+    subcategory="{dataset}",
+    caption="tsne.rst",
+    labels={"backbone": "{backbone}"},
+    params={
+        "split": lambda study, _place: study.tsne.split,
+        "thumbnails": lambda study, _place: study.tsne.thumbnails,
+        "version": VERSIONS["tsne_page"],
+    },
+    memory_mb=1500,
+    minutes=30,
+)
 
 ANALYSIS = Analysis(
     name="tsne",
@@ -30,4 +106,6 @@ ANALYSIS = Analysis(
     ),
     target="embeddings",
     named_datasets=lambda _study: [],
+    target_shows=False,
+    exhibits=(TSNE_GRID, TSNE, TSNE_PAGE),
 )

@@ -112,7 +112,7 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
             "rule of auto",
             None,
             f"rule {options.rule} chose head {options.trained_options.head}; not computed again: "
-            "this "
+            f"this "
             f"dpprobe has rule {RULE}",
         )
     else:

@@ -13,9 +13,7 @@ from dpprobe.analyses.fairness.fairness_record import (
     FairnessRecord,
     left_out_in_words,
 )
-from dpprobe.exhibits.tables import write_html, write_markdown
-from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.fairness_table import (
+from dpprobe.analyses.fairness.fairness_table import (
     METRIC_TITLES,
     Subgroups,
     beyond_chance,
@@ -26,6 +24,8 @@ from dpprobe.reporting.fairness_table import (
     shown_metric,
     stands_apart,
 )
+from dpprobe.exhibits.tables import write_html, write_markdown
+from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.report.exhibits import TABLE_BYTES, relative_path
 
 NOT_COVERED = (

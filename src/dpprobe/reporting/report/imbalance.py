@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
+from dpprobe.analyses.imbalance.imbalance_table import (
+    best_table,
+    break_down_words,
+    law_words,
+    laws_of,
+)
 from dpprobe.exhibits import tables
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.imbalance_table import best_table, break_down_words, law_words, laws_of
 
 
 def read_imbalances(paths: Iterable[Path], *, order: Sequence[str]) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.representation_law.law_record import read_laws
+from dpprobe.analyses.representation_law.law_tables import law_tables, published_laws
 from dpprobe.exhibits import published
 from dpprobe.exhibits.tables import write_html
-from dpprobe.reporting.law_tables import law_tables, published_laws
 from dpprobe.results.summary import Grid
 
 

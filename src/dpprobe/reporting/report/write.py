@@ -20,9 +20,9 @@ from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
+from dpprobe.exhibits.html_page import content_policy
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.headline import HELD_OUT, TOLD_APART, best_interval
-from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.audits import read_audits
 from dpprobe.reporting.report.costly_images import read_costly

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.reporting.fairness_table import write_fairness_table
-from dpprobe.reporting.figures.fairness import gap_figure, quality_figure
+from dpprobe.analyses.fairness.fairness_table import write_fairness_table
+from dpprobe.analyses.fairness.show import gap_figure, quality_figure
 from dpprobe.reporting.report.fairness import read_fairness_parts
 from tests.support.fairness_records import write_fairness
 from tests.support.report_page import Made, Page

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.reporting.figures.fairness import gap_figure, quality_figure
+from dpprobe.analyses.fairness.show import gap_figure, quality_figure
 from tests.support.fairness_records import value, write_fairness
 from tests.support.figures import drawn_figure, tick_texts
 

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.errors import DataError
-from dpprobe.exhibits.tables import Table
-from dpprobe.reporting.fairness_table import (
+from dpprobe.analyses.fairness.fairness_table import (
     BY_ACCURACY,
     fairness_table,
     read_subgroups,
     shown_metric,
     write_fairness_table,
 )
+from dpprobe.errors import DataError
+from dpprobe.exhibits.tables import Table
 from tests.support.fairness_records import value, write_fairness
 
 

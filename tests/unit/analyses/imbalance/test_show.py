@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dpprobe.analyses.imbalance.show import imbalance_figure, law_figure
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures.imbalance import imbalance_figure, law_figure
 from tests.support.figures import drawn_figure
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 

@@ -6,13 +6,13 @@ import csv
 from pathlib import Path
 
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
-from dpprobe.analyses.imbalance.rare_classes import fit_law
-from dpprobe.reporting.imbalance_table import (
+from dpprobe.analyses.imbalance.imbalance_table import (
     best_table,
     in_words,
     law_words,
     write_imbalance_tables,
 )
+from dpprobe.analyses.imbalance.rare_classes import fit_law
 from dpprobe.reporting.report.imbalance import read_imbalances
 from tests.support.imbalance_records import CLIPPING, imbalance_record, lawful_cells, rare_cell
 

@@ -11,10 +11,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
+from dpprobe.analyses.tsne import show
+from dpprobe.analyses.tsne.show import tsne_figure, tsne_grid
 from dpprobe.exhibits import style
 from dpprobe.exhibits.colours import CLASS_COLOURS
-from dpprobe.reporting.figures import tsne
-from dpprobe.reporting.figures.tsne import tsne_figure, tsne_grid
 from tests.support.figures import (
     drawn_figure,
     write_embedding,
@@ -41,11 +41,11 @@ def test_a_class_is_named_at_one_of_its_own_points() -> None:
     plane = np.array([[0.0, 0.0], [0.1, 0.0], [10.0, 0.0], [10.1, 0.0], [5.0, 0.0], [5.1, 0.0]])
     labels = np.array([0, 0, 0, 0, 1, 1])
     few = Figure().add_subplot()
-    tsne._draw_plane(few, plane, labels, ["split", "between", "absent"])
+    show._draw_plane(few, plane, labels, ["split", "between", "absent"])
     assert not few.texts, "a name would hide one of six points"
     plane, labels = np.tile(plane, (10, 1)), np.tile(labels, 10)
     axes = Figure().add_subplot()
-    tsne._draw_plane(axes, plane, labels, ["split", "between", "absent"])
+    show._draw_plane(axes, plane, labels, ["split", "between", "absent"])
     places = {text.get_text(): text.get_position() for text in axes.texts}
     assert places.keys() == {"split", "between"}
     assert places["split"] in {tuple(point) for point in plane[labels == 0]}

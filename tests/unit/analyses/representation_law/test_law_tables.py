@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from dpprobe.analyses.representation_law.law_tables import (
+    law_tables,
+    published_laws,
+    write_law_tables,
+)
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import published
 from dpprobe.exhibits.tables import write_markdown
-from dpprobe.reporting.law_tables import law_tables, published_laws, write_law_tables
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.law_records import law_record, network

@@ -17,10 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from dpprobe.analyses.fairness.fairness_record import FairnessCell, FairnessRecord, Gap
+from dpprobe.analyses.fairness.fairness_table import beyond_chance, metric_title, shown_metric
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting.fairness_table import beyond_chance, metric_title, shown_metric
 from dpprobe.study.ablations import keep_unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and its gap by the metric of the panel

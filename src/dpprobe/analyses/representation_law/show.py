@@ -24,17 +24,17 @@ from dpprobe.analyses.representation_law.law_record import (
     Setting,
     Split,
 )
-from dpprobe.errors import DataError
-from dpprobe.exhibits import style
-from dpprobe.exhibits.published import Number, Published
-from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.law_tables import (
+from dpprobe.analyses.representation_law.law_tables import (
     SETTINGS,
     SPLITS,
     published_laws,
     shown_epsilon,
     sort_networks,
 )
+from dpprobe.errors import DataError
+from dpprobe.exhibits import style
+from dpprobe.exhibits.published import Number, Published
+from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.summary import Grid, read_grid
 from dpprobe.study.ablations import keep_unique
 

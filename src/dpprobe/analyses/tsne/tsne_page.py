@@ -20,8 +20,8 @@ from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import write_text
 from dpprobe.data.table import SplitTable
 from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS
-from dpprobe.reporting.html_page import content_policy
-from dpprobe.reporting.thumbnails import data_uri, make_thumbnails
+from dpprobe.exhibits.html_page import content_policy
+from dpprobe.exhibits.thumbnails import data_uri, make_thumbnails
 from dpprobe.resources import resource_path
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpprobe.analyses.audit.membership_roc import membership_roc
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures.membership_roc import membership_roc
 from tests.support.figures import drawn_figure, tick_texts
 
 FPR = np.logspace(-4, 0, 9)

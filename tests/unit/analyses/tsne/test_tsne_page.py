@@ -15,12 +15,12 @@ import pytest
 from PIL import Image
 
 from dpprobe.analyses.tsne.measure import EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION
+from dpprobe.analyses.tsne.tsne_page import ACROSS, THUMBNAIL, write_tsne_page
 from dpprobe.artifacts import write_table
 from dpprobe.data.sklearn_datasets import Options
 from dpprobe.data.table import make_batch, write_dataset
 from dpprobe.errors import DataError
-from dpprobe.reporting.thumbnails import SPAN_ROWS, row_spans
-from dpprobe.reporting.tsne_page import ACROSS, THUMBNAIL, write_tsne_page
+from dpprobe.exhibits.thumbnails import SPAN_ROWS, row_spans
 from dpprobe.study.study import Study
 from tests.conftest import REPOSITORY
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dpprobe.analyses.representation_law.law_record import MEASURES
+from dpprobe.analyses.representation_law.show import accuracy_figure, law_figure
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures.representation_law import accuracy_figure, law_figure
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.figures import drawn_figure

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.patches import StepPatch
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.audit.show import audit_figure
 from dpprobe.errors import DataError
-from dpprobe.reporting.figures.audit import audit_figure
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.figures import drawn_figure
 
