@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpprobe.errors import DataError, DiskError
 
@@ -137,37 +135,6 @@ def check_not_newer(
             f"{where}: {kind} of version {written}, newer than this dpprobe's {version}; "
             "use the newer dpprobe that wrote it, or other folders (data_dir, results_dir)"
         )
-
-
-class Part(BaseModel):
-    """A part of a record: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Record(Part):
-    """A whole record; those that derive from it give `format` and `format_version` defaults."""
-
-    def write(self, path: Path) -> None:
-        """Writes the record, whole or not at all."""
-        write_json(path, self.model_dump(mode="json", by_alias=True))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads a record.
-
-        Raises:
-          DataError: when the file is missing, or is not a record of today's version.
-        """
-        kind, version = (cls.model_fields[key].default for key in ("format", "format_version"))
-        values = read_record(path, kind=kind, version=version)
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
-            raise DataError(message) from None
 
 
 class Difference(NamedTuple):

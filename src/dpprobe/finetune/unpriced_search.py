@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from dpprobe.artifacts import Part, Record, hash_value
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.finetune.options import Options, Search
 from dpprobe.heads.search_space import Range
+from dpprobe.records import Part, Record
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

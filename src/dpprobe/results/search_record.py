@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from dpprobe.artifacts import Part, Record, read_json
+from dpprobe.artifacts import read_json
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.finetune.unpriced_search import NOT_PRICED, Trial
+from dpprobe.records import Part, Record
 from dpprobe.results.cell_record import CellName
 
 SEARCHES = "searches"

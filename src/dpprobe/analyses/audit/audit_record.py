@@ -18,8 +18,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from dpprobe.artifacts import Part, Record
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.records import Part, Record
 
 AUDIT_FORMAT: Final = "dpprobe-audit"
 AUDIT_FORMAT_VERSION: Final = 1

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
-from dpprobe.artifacts import Part, Record
 from dpprobe.data.group_columns import CLASSES as CLASSES
 from dpprobe.data.options import Headline
+from dpprobe.records import Part, Record
 
 FAIRNESS_FORMAT: Final = "dpprobe-fairness"
 FAIRNESS_FORMAT_VERSION: Final = 1

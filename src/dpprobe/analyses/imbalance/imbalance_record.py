@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from dpprobe.artifacts import Part, Record
+from dpprobe.records import Part, Record
 
 IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
 IMBALANCE_FORMAT_VERSION: Final = 1

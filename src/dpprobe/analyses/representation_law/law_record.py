@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
-from dpprobe.artifacts import Part, Record
+from dpprobe.records import Part, Record
 
 FORMAT: Final = "dpprobe-representation-law"
 FORMAT_VERSION: Final = 1
