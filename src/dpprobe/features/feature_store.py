@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.errors import StoreError
-from dpprobe.features.memory import empty_rows
+from dpprobe.features.aligned_rows import empty_rows
 from dpprobe.features.shard_file import (
     RowColumns,
     check_equal,

@@ -1,4 +1,4 @@
-"""Memory for features that are read whole."""
+"""Rows in memory that begin at a cache line."""
 
 from __future__ import annotations
 

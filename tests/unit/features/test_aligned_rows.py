@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpprobe.features.memory import LINE, empty_rows
+from dpprobe.features.aligned_rows import LINE, empty_rows
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
