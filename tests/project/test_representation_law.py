@@ -12,7 +12,7 @@ from dpprobe.analyses.representation_law.measured_networks import (
     describe_tuning,
     law_backbones,
     law_faults,
-    law_networks,
+    list_law_networks,
 )
 from dpprobe.finetune.options import Options
 from dpprobe.study.study import Study
@@ -53,7 +53,7 @@ def test_every_tuned_network_is_measured(repository: Path, name: str) -> None:
     assert list(law_faults(study)) == []
     assert len(law_backbones(study)) == 1
     tuned = [name for name, method in study.methods.items() if isinstance(method, Options)]
-    assert len(law_networks(study)) == len(tuned) * len(study.epsilons)
+    assert len(list_law_networks(study)) == len(tuned) * len(study.epsilons)
 
 
 def test_settings_differ_by_the_search_alone(repository: Path) -> None:

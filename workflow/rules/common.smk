@@ -65,7 +65,7 @@ from dpprobe.study.study import Cell
 from dpprobe.analyses.representation_law.measured_networks import (
     law_backbones,
     law_datasets,
-    law_networks,
+    list_law_networks,
 )
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing

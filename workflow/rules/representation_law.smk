@@ -1,5 +1,5 @@
 LAW_DATASETS, LAW_BACKBONES = law_datasets(STUDY), law_backbones(STUDY)
-LAW_NETWORKS = [list(network) for network in law_networks(STUDY)]
+LAW_NETWORKS = [list(network) for network in list_law_networks(STUDY)]
 
 
 def law_files(dataset, suffixes=LAW_SUFFIXES):

@@ -16,7 +16,7 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_backbones,
     law_datasets,
     law_faults,
-    law_networks,
+    list_law_networks,
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.exhibits.exhibit import (
@@ -55,7 +55,7 @@ def list_law_marks(files: StudyFiles, dataset: str) -> list[str]:
 
 
 def _law_figure_files(study: Study) -> Files:
-    names = [*MEASURE_FIGURES, *([ACCURACY_FIGURE] if law_networks(study) else [])]
+    names = [*MEASURE_FIGURES, *([ACCURACY_FIGURE] if list_law_networks(study) else [])]
     return {"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in names)}
 
 

@@ -264,6 +264,6 @@ def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTun
         so that only values that are options are read.
     """
     options = network_options(method)
-    assert options is not None, "law_networks names methods that tune networks"
+    assert options is not None, "list_law_networks names methods that tune networks"
     known = {name: value for name, value in chosen.items() if name in FineTune.model_fields}
     return options.make_trial(known)

@@ -69,7 +69,7 @@ def law_backbones(study: Study) -> list[str]:
     return [name for name, backbone in study.backbones.items() if backbone.network]
 
 
-def law_networks(study: Study) -> list[tuple[str, str]]:
+def list_law_networks(study: Study) -> list[tuple[str, str]]:
     """Returns the (method, epsilon) of the tuned networks that are measured."""
     options = study.block("representation_law")
     if options is None:

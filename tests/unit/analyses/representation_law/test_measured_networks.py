@@ -11,7 +11,7 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_backbones,
     law_datasets,
     law_faults,
-    law_networks,
+    list_law_networks,
 )
 from dpprobe.heads.registry import method_options
 from dpprobe.study.study import Study
@@ -36,20 +36,20 @@ def _study(law: dict[str, Any] | None, **values: Any) -> Study:
 
 def test_all_methods_that_tune_networks_are_measured() -> None:
     study = _study({})
-    assert law_networks(study) == [("one", "1"), ("one", "inf"), ("two", "1"), ("two", "inf")]
+    assert list_law_networks(study) == [("one", "1"), ("one", "inf"), ("two", "1"), ("two", "inf")]
     assert law_backbones(study) == ["net"]
     assert law_datasets(study) == ["digits"]
     assert list(law_faults(study)) == []
 
 
 def test_some_can_be_chosen_or_none() -> None:
-    assert law_networks(_study({"methods": ["two"], "epsilons": [1]})) == [("two", "1")]
-    assert law_networks(_study({"methods": []})) == []
+    assert list_law_networks(_study({"methods": ["two"], "epsilons": [1]})) == [("two", "1")]
+    assert list_law_networks(_study({"methods": []})) == []
 
 
 def test_without_the_key_nothing_is_measured() -> None:
     study = _study(None)
-    assert not law_networks(study)
+    assert not list_law_networks(study)
     assert not law_backbones(study)
     assert not law_datasets(study)
     assert list(law_faults(study)) == []
