@@ -232,7 +232,7 @@ def test_all_that_rules_write_is_known(repository: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(repository / "envs")
     clean = importlib.import_module("clean")
 
-    text = "".join(path.read_text() for path in (repository / "workflow/rules").glob("*.smk"))
+    text = "".join(path.read_text() for path in (repository / "workflow").rglob("*.smk"))
     named = set(re.findall(r"<results>/([a-z_]+(?:\.html)?)\b", text)) - {"releases"}
     constants = {AUDITS, FAIRNESS, IMBALANCE, LAYERS, LONG_TAIL, NETWORKS_FOLDER, SEARCHES}
     named |= {analysis.folder for analysis in load_analyses() if analysis.measurement}

@@ -218,6 +218,6 @@ def test_a_job_does_not_build_the_whole_study(
 @pytest.mark.parametrize(("hook", "times"), [("onstart", 1), ("onsuccess", 1), ("onerror", 0)])
 def test_a_hook_is_written_once(repository: Path, hook: str, times: int) -> None:
     """Of several Snakemake runs the last that it reads; the logger plugin tells of failures."""
-    files = [repository / "Snakefile", *(repository / "workflow/rules").glob("*.smk")]
+    files = [repository / "Snakefile", *(repository / "workflow").rglob("*.smk")]
     lines = [line for file in files for line in file.read_text().splitlines()]
     assert lines.count(f"{hook}:") == times

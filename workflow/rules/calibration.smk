@@ -1,14 +1,4 @@
-def methods_params(epsilon):
-    """The options of the methods that train at an epsilon."""
-    return {name: dumped(STUDY.methods[name]) for name in STUDY.job_methods(epsilon)}
-
-
-def calibration_params(wildcards):
-    """The same, and the permission of a delta above 1/n only where there is one: other studies keep their plans."""
-    allowed = STUDY.allows_delta_above(wildcards.dataset)
-    return privacy_params(wildcards) | (
-        {"allow_delta_above_one_over_n": True} if allowed else {}
-    )
+include: "../lookups/calibration.smk"
 
 
 rule calibrate:

@@ -1,6 +1,4 @@
-def whole_name(wildcards):
-    """The dataset whose rows another's are taken from."""
-    return (WHOLE | ALL_ROWS)[wildcards.dataset]
+include: "../lookups/features.smk"
 
 
 rule extract_features:

@@ -1,33 +1,4 @@
-IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
-
-
-def imbalance_outputs(dataset):
-    """All that is made of a dataset's rare classes."""
-    made = exhibit_paths(dataset, names=("write_imbalance_tables", "plot_imbalance"))
-    return [*imbalance_files(dataset), *made]
-
-
-def with_rare(dataset):
-    """A dataset and its copies in which one class is rare."""
-    return [dataset, *(rare.name for rare in rare_classes(STUDY.imbalance, dataset))]
-
-
-def rare_cells(dataset, backbone):
-    """The cells of a dataset and its copies on one backbone."""
-    return [
-        cell
-        for cell in STUDY.list_cells(*with_rare(dataset))
-        if cell.backbone == backbone
-    ]
-
-
-def imbalance_files(dataset, suffixes=IMBALANCE_SUFFIXES):
-    """The comparisons of a dataset's rare classes, a backbone each."""
-    return [
-        str(imbalance_path(f"<results>/{IMBALANCE}", dataset, backbone, suffix))
-        for backbone in (STUDY.backbones if dataset in IMBALANCED else ())
-        for suffix in suffixes
-    ]
+include: "../lookups/imbalance.smk"
 
 
 # Copies of a dataset in which one class is rare: what is left of the class at each epsilon. Not private.

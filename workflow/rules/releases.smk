@@ -1,39 +1,4 @@
-def released_features(release):
-    """The dataset and the backbone of a release."""
-    options = STUDY.releases[release]
-    return options.dataset, options.backbone
-
-
-def released_audit(wildcards):
-    """The audit of a cell that has a release's method and epsilon, where the study audits one."""
-    options = STUDY.releases[wildcards.release]
-    cell = (
-        options.dataset,
-        options.backbone,
-        options.method,
-        epsilon_token(options.epsilon),
-    )
-    record = str(audit_path(f"<results>/{AUDITS}", cell, RECORD_SUFFIX))
-    return record if cell in AUDITED_CELLS else []
-
-
-def released_files(wildcards):
-    """Public files that the method of a release starts from."""
-    options = STUDY.releases[wildcards.release]
-    return (
-        STUDY.methods[options.method]
-        .fill_paths(dataset=options.dataset, backbone=options.backbone)
-        .input_files()
-    )
-
-
-def release_paths(release):
-    """All that a release makes: its bundle, the mark of its job, and its version in MLflow's registry."""
-    return [
-        *(f"<results>/releases/{release}/{name}" for name in BUNDLE_FILES),
-        f"<results>/releases/.{release}.done",
-        f"<results>/tracking/releases/{release}.json",
-    ]
+include: "../lookups/releases.smk"
 
 
 # One job makes a release. A release is final and costs its epsilon for good, so nothing that is made of it is deleted

@@ -1,12 +1,7 @@
 # A dataset's cells as one tidy table, and the tables that people read.
 
 
-def metric_of(wildcards):
-    """Returns the words for what names a dataset's metric, where one is named."""
-    written = config["datasets"].get(wildcards.dataset)
-    if not isinstance(written, dict):
-        return "the study or the catalog"
-    return "the study" if written.get("metric") else "the catalog"
+include: "../lookups/tables.smk"
 
 
 rule summarise:

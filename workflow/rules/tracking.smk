@@ -1,42 +1,4 @@
-def lost_receipts():
-    """The receipts of runs that are gone with their MLflow store."""
-    names = [
-        *STUDY.datasets,
-        *(f"releases/{name}" for name in STUDY.releases),
-        "_study",
-    ]
-    files = [f"{STUDY.results_dir}/tracking/{name}.json" for name in names]
-    return [file for file in files if store_missing(Path(file))]
-
-
-LOST_RECEIPTS = lost_receipts() if workflow.is_main_process else []
-for file in LOST_RECEIPTS:
-    print(
-        f"dpprobe: {file}: its MLflow store is gone; tracking writes the runs again",
-        file=sys.stderr,
-    )
-
-
-def runs_again(name):
-    """Makes an input function that names no file, and has runs written again whose store is gone."""
-
-    def no_file(wildcards):
-        file = f"{STUDY.results_dir}/tracking/{name.format(**wildcards)}.json"
-        if file in LOST_RECEIPTS:
-            make_again(file)
-        return []
-
-    return no_file
-
-
-# Runs of two datasets may share a store: when this Snakemake ends after it has written those of one, the next finds a
-# store, and only the missing receipt then says that the other's are to be written.
-def begin_run():
-    """Writes the run's snapshot, and removes receipts of MLflow runs whose store is gone."""
-    SNAPSHOT.write()
-    SNAPSHOT.remove_older()
-    for file in LOST_RECEIPTS:
-        Path(file).unlink(missing_ok=True)
+include: "../lookups/tracking.smk"
 
 
 # The only writers of MLflow's store: training jobs write files, these rules read them.

@@ -1,0 +1,24 @@
+"""Input functions and constants of audit.smk."""
+
+AUDITED_CELLS = audit_cells(STUDY)
+
+
+def audited_methods(epsilon=None, *, private=False):
+    """The methods that are audited, at one epsilon or at those that promise something."""
+    at = [
+        cell.method
+        for cell in AUDITED_CELLS
+        if cell.epsilon == epsilon or (private and cell.epsilon != INFINITE)
+    ]
+    return list(dict.fromkeys(at))
+
+
+def audit_files(dataset):
+    """All that audits of one dataset write."""
+    records = [
+        str(audit_path(f"<results>/{AUDITS}", cell, suffix))
+        for cell in AUDITED_CELLS
+        if cell.dataset == dataset
+        for suffix in AUDIT_SUFFIXES
+    ]
+    return [*records, *list_audit_marks(FILES, dataset)]

@@ -1,0 +1,147 @@
+"""Where the files of tables and figures lie, and what their rules are made of."""
+
+from dpprobe.reporting.registry import EXHIBITS, find_exhibit
+
+# What MLflow shows beside the cells of a dataset.
+TRACKED_FIGURES = (
+    "plot_accuracy",
+    "plot_methods",
+    "plot_gap",
+    "plot_option",
+    "plot_fairness",
+)
+# The tables that a target of their own makes: of the papers, or of an analysis.
+APART = (
+    "write_paper_tables",
+    "write_imbalance_tables",
+    *(
+        exhibit.name
+        for analysis in MEASURED
+        if analysis.target_shows
+        for exhibit in analysis.exhibits
+    ),
+)
+# The tables that the report can show.
+REPORTED_TABLES = (
+    "write_tables",
+    "write_dataset_table",
+    "write_fairness_table",
+    "write_law_tables",
+)
+
+
+@cache
+def exhibits_by_dataset(exhibit):
+    """Returns the files of an exhibit by dataset; under None those of all datasets."""
+    places = {}
+    for place in exhibit.shown(STUDY):
+        places.setdefault(place.get("dataset"), []).append(place)
+    return {
+        dataset: exhibit.list_files(STUDY, "<results>", each)
+        for dataset, each in places.items()
+    }
+
+
+def exhibit_paths(dataset, *, kind=None, names=()):
+    """The files of the exhibits of one dataset, or under None of all: of a kind, or of some names in their order."""
+    of_kind = [exhibit for exhibit in EXHIBITS if exhibit.kind == kind]
+    return [
+        path
+        for exhibit in (of_kind or map(find_exhibit, names))
+        for path in exhibits_by_dataset(exhibit).get(dataset, [])
+    ]
+
+
+def figure_paths(dataset):
+    """Every figure of one dataset, and those that show what was removed from it."""
+    # a dataset of which nothing is removed has no second name
+    every_row = ALL_ROWS.get(dataset, "")
+    return [
+        path
+        for name in (dataset, every_row)
+        for path in exhibit_paths(name, kind="figure")
+    ]
+
+
+def page_paths(dataset):
+    """The interactive pages of one dataset."""
+    return exhibit_paths(dataset, kind="page")
+
+
+def study_figures():
+    """Every figure, interactive pages too."""
+    return [
+        *exhibit_paths(None, kind="figure"),
+        *of_all_datasets(figure_paths),
+        *of_all_datasets(page_paths),
+    ]
+
+
+def table_paths(dataset, names=None):
+    """The tables of one dataset, or under None of all: every one, or those of some exhibits."""
+    chosen = [
+        exhibit.name
+        for exhibit in EXHIBITS
+        if exhibit.kind == "table" and exhibit.name not in APART
+    ]
+    return exhibit_paths(dataset, names=names or chosen)
+
+
+def study_tables(names=None):
+    """The tables that people read, with the summaries that they are made of; without the papers' tables."""
+    return [
+        *FILES.list_summaries(),
+        *table_paths(None, names),
+        *of_all_datasets(table_paths, names),
+    ]
+
+
+def shown_paper_tables():
+    """The papers' tables where the study has a dataset of theirs."""
+    return exhibit_paths(None, names=("write_paper_tables",))
+
+
+# Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.
+def exhibit_inputs(exhibit):
+    """Makes the input functions of an exhibit."""
+
+    def named(need):
+        return lambda wildcards: need.paths(FILES, dict(wildcards.items()))
+
+    return {name: named(need) for name, need in exhibit.needs.items()}
+
+
+def exhibit_outputs(exhibit):
+    """Lists the outputs of an exhibit, marked for Snakemake's report where people may see them."""
+
+    def marked(output):
+        paths = [f"<results>/{path}" for path in output.paths]
+        files = paths if output.several else paths[0]
+        if output.caption is None:
+            return files
+        return report(
+            files,
+            caption=f"../../resources/captions/{output.caption}",
+            category=exhibit.category,
+            subcategory=exhibit.subcategory,
+            labels=dict(output.labels) or None,
+        )
+
+    return {output.name: marked(output) for output in exhibit.list_outputs(STUDY)}
+
+
+def exhibit_params(exhibit):
+    """Makes the params of an exhibit."""
+
+    def of_job(value):
+        return lambda wildcards: value(STUDY, dict(wildcards.items()))
+
+    return {
+        name: of_job(value) if callable(value) else value
+        for name, value in exhibit.params.items()
+    }
+
+
+def exhibit_words(exhibit):
+    """Returns what a run says of an exhibit's job."""
+    return re.sub(r"\{(\w+)\}", r"{wildcards.\1}", exhibit.words)

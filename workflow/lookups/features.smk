@@ -1,0 +1,6 @@
+"""Input functions and constants of features.smk."""
+
+
+def whole_name(wildcards):
+    """The dataset whose rows another's are taken from."""
+    return (WHOLE | ALL_ROWS)[wildcards.dataset]

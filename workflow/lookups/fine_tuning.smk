@@ -1,0 +1,88 @@
+"""Input functions and constants of fine_tuning.smk."""
+
+
+def tuned_options(wildcards):
+    """The options of the network of a job."""
+    return network_options(STUDY.methods[wildcards.method])
+
+
+def cut_paths(wildcards, names=None):
+    """The manifests of the activations that a network starts from, or files beside them; none where it has no cut."""
+    blocks = tuned_options(wildcards).cut_blocks
+    if blocks is None:
+        return []
+    return [
+        f"<results>/cuts/{wildcards.dataset}/{wildcards.backbone}/blocks-{blocks}/{split}/{name}"
+        for split in ("train", "test")
+        for name in names or ["manifest.json"]
+    ]
+
+
+def tuned_rows(wildcards):
+    """The files of the rows that a network trains on: images, activations or features."""
+    options = tuned_options(wildcards)
+    if options.from_images:
+        return [
+            f"<data>/{wildcards.dataset}/{split}.parquet" for split in ("train", "test")
+        ]
+    if options.cut_blocks:
+        return cut_paths(wildcards, FILES.list_shard_names())
+    return tuned_features(wildcards)
+
+
+def tuned_features(wildcards):
+    """The feature shards of both splits."""
+    return [
+        path
+        for split in ("train", "test")
+        for path in FILES.list_shards(wildcards.dataset, wildcards.backbone, split)
+    ]
+
+
+def tuned_tables(wildcards):
+    """The two split tables, where a network trains on images."""
+    return tuned_rows(wildcards) if tuned_options(wildcards).from_images else []
+
+
+def searched_values(wildcards):
+    """The result of the search over a method's options, where it has one."""
+    if tuned_options(wildcards).search is None:
+        return []
+    cell = wildcards_cell(wildcards)
+    return f"<results>/searches/{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}.json"
+
+
+def network_files(wildcards):
+    """Public files that a network starts from."""
+    return (
+        STUDY.methods[wildcards.method]
+        .fill_paths(dataset=wildcards.dataset, backbone=wildcards.backbone)
+        .input_files()
+    )
+
+
+def disagreeing_seed(wildcards):
+    """Names no file, and has a network made again whose record has other options than the study."""
+    cell = wildcards_cell(wildcards)
+    folder = network_folder(
+        f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
+    )
+    options = STUDY.methods[cell.method].fill_paths(
+        dataset=cell.dataset, backbone=cell.backbone
+    )
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        written = json.loads((folder / NETWORK_FILES[0]).read_bytes())["options"]
+        counts = workflow.is_main_process and parameters_count()
+        if counts and written != dumped(options):
+            make_again(str(folder.with_name(f".{folder.name}.done")))
+    return []
+
+
+def disagreeing_networks(wildcards):
+    """Names no file, and checks a cell of networks."""
+    dataset, backbone, method, epsilon = wildcards_cell(wildcards)
+    mark = (
+        f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/.eps-{epsilon}.done"
+    )
+    check_cells(mark, (dataset, backbone, epsilon, method))
+    return []
