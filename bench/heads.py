@@ -26,7 +26,7 @@ import memory
 import report
 from clock import Clock, Engine, Work
 from dpprobe import artifacts
-from dpprobe.features.memory import empty_rows
+from dpprobe.features.aligned_rows import empty_rows
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
