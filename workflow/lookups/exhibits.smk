@@ -101,16 +101,6 @@ def shown_paper_tables():
     return exhibit_paths(None, names=("write_paper_tables",))
 
 
-# Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.
-def exhibit_inputs(exhibit):
-    """Makes the input functions of an exhibit."""
-
-    def named(need):
-        return lambda wildcards: need.paths(FILES, dict(wildcards.items()))
-
-    return {name: named(need) for name, need in exhibit.needs.items()}
-
-
 def exhibit_outputs(exhibit):
     """Lists the outputs of an exhibit, marked for Snakemake's report where people may see them."""
 
@@ -128,18 +118,6 @@ def exhibit_outputs(exhibit):
         )
 
     return {output.name: marked(output) for output in exhibit.list_outputs(STUDY)}
-
-
-def exhibit_params(exhibit):
-    """Makes the params of an exhibit."""
-
-    def of_job(value):
-        return lambda wildcards: value(STUDY, dict(wildcards.items()))
-
-    return {
-        name: of_job(value) if callable(value) else value
-        for name, value in exhibit.params.items()
-    }
 
 
 def exhibit_words(exhibit):

@@ -6,16 +6,6 @@ from dpprobe.analysis_registry import load_analyses
 ANALYSES = {analysis.name: analysis for analysis in load_analyses()}
 
 
-# Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.
-def measurement_inputs(analysis):
-    """Makes the input functions of an analysis's job."""
-
-    def named(need):
-        return lambda wildcards: need.paths(FILES, dict(wildcards.items()))
-
-    return {name: named(need) for name, need in analysis.measurement.needs.items()}
-
-
 def measurement_outputs(analysis):
     """Lists the outputs of an analysis's job: those without a name, then the others."""
     outputs = analysis.measurement.outputs
@@ -28,13 +18,7 @@ def measurement_outputs(analysis):
 def measurement_params(analysis):
     """Makes the params of an analysis's job: its block of the study, what it declares, its version."""
 
-    def of_job(value):
-        return lambda wildcards: value(STUDY, dict(wildcards.items()))
-
-    params = {
-        name: of_job(value) if callable(value) else value
-        for name, value in analysis.measurement.params.items()
-    }
+    params = declared_params(analysis.measurement.params)
     if analysis.options is not None:
         block = STUDY.block(analysis.name)
         params = {"options": dumped(block) if block else None, **params}
@@ -112,7 +96,7 @@ for analysis in MEASURED:
         name:
             analysis.measurement.rule
         input:
-            **measurement_inputs(analysis),
+            **declared_inputs(analysis.measurement.needs),
         output:
             *measurement_outputs(analysis)[0],
             **measurement_outputs(analysis)[1],

@@ -149,3 +149,25 @@ def of_all_datasets(paths, *arguments):
 def later(paths, *arguments):
     """Makes an input function of what `paths` names: a job parses all rules, and has no use for most rules' files."""
     return lambda wildcards: paths(*arguments)
+
+
+# Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.
+def declared_inputs(needs):
+    """Makes the input functions of a declaration's needs."""
+
+    def named(need):
+        return lambda wildcards: need.paths(FILES, dict(wildcards.items()))
+
+    return {name: named(need) for name, need in needs.items()}
+
+
+def declared_params(params):
+    """Makes the params of a declaration; its functions get the study and the wildcards."""
+
+    def of_job(value):
+        return lambda wildcards: value(STUDY, dict(wildcards.items()))
+
+    return {
+        name: of_job(value) if callable(value) else value
+        for name, value in params.items()
+    }

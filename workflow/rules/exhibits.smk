@@ -10,7 +10,7 @@ for exhibit in EXHIBITS:
         name:
             exhibit.name
         input:
-            **exhibit_inputs(exhibit),
+            **declared_inputs(exhibit.needs),
         output:
             **exhibit_outputs(exhibit),
         log:
@@ -26,7 +26,7 @@ for exhibit in EXHIBITS:
             mem_mb=memory(exhibit.memory_mb, factor=exhibit.memory_factor),
             runtime=minutes(exhibit.minutes, per_gb=exhibit.minutes_per_gb),
         params:
-            **exhibit_params(exhibit),
+            **declared_params(exhibit.params),
         message:
             exhibit_words(exhibit)
         script:
