@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,18 +9,12 @@ from typing import Any
 
 from dpprobe.analyses.analysis import Analysis
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.exhibits.make import find_function, read_needs
 from dpprobe.study.study import Study
 
 # What a job's function may ask for beside its inputs, outputs, params and wildcards.
 STUDY, FOLDER, THREADS, OPTIONS = "study", "folder", "threads", "options"
 OUTPUT = "output"  # the argument of a file without a name
-
-
-def find_function(words: str) -> Callable[..., Any]:
-    """Imports a function given as "module:function"."""
-    module, _, name = words.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
 
 
 def find_analysis(rule: str) -> Analysis:
@@ -78,8 +71,4 @@ def measure_analysis(
         name or OUTPUT: Path(path) for name, path in zip(declared.outputs, outputs, strict=True)
     }
     given = {name: value for name, value in offered.items() if name in asked}
-    for name, need in declared.needs.items():
-        if need.read:
-            files = [Path(path) for path in inputs[name]]
-            given[name] = files if need.many else next(iter(files), None)
-    job(**given)
+    job(**given, **read_needs(declared.needs, inputs))

@@ -9,18 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.exhibits import published
-from dpprobe.exhibits.exhibit import Exhibit
+from dpprobe.exhibits.exhibit import Exhibit, Need
 from dpprobe.study.study import Study
 
 # What `make` may ask for beside the inputs, outputs, params and wildcards of its job.
 STUDY, RESULTS, PUBLISHED, FOLDER = "study", "results", "published", "folder"
 
 
+def find_function(words: str) -> Callable[..., Any]:
+    """Imports a function given as "module:function"."""
+    module, _, name = words.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
 def find_make(exhibit: Exhibit) -> Callable[..., None]:
     """Imports the function that makes an exhibit."""
-    module, _, name = exhibit.make.partition(":")
-    made: Callable[..., None] = getattr(importlib.import_module(module), name)
-    return made
+    return find_function(exhibit.make)
+
+
+def read_needs(
+    needs: Mapping[str, Need], inputs: Mapping[str, Sequence[str]]
+) -> dict[str, list[Path] | Path | None]:
+    """Returns the paths of each need that a function gets, by its name."""
+    paths = {name: [Path(path) for path in inputs[name]] for name in needs if needs[name].read}
+    return {
+        name: files if needs[name].many else next(iter(files), None)
+        for name, files in paths.items()
+    }
 
 
 def make_exhibit(
@@ -57,8 +73,4 @@ def make_exhibit(
             break  # it finds all its files there
         files = [Path(path) for path in outputs[output.name]]
         given[output.name] = files if output.several else files[0]
-    for name, need in exhibit.needs.items():
-        if need.read:
-            files = [Path(path) for path in inputs[name]]
-            given[name] = files if need.many else next(iter(files), None)
-    make(**given)
+    make(**given, **read_needs(exhibit.needs, inputs))

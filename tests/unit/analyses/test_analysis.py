@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dpprobe.analyses.analysis import Analysis, Cost, JobSize
-from dpprobe.analyses.measuring import FOLDER, OPTIONS, OUTPUT, STUDY, THREADS, find_function
+from dpprobe.analyses.measuring import FOLDER, OPTIONS, OUTPUT, STUDY, THREADS
 from dpprobe.analysis_registry import ANALYSES, load_analyses
+from dpprobe.exhibits.make import find_function
 from dpprobe.options import Options
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study

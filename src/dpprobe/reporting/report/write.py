@@ -15,12 +15,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.analyses.analysis import Analysis
-from dpprobe.analyses.measuring import find_function
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
 from dpprobe.exhibits.html_page import content_policy
+from dpprobe.exhibits.make import find_function
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.headline import HELD_OUT, TOLD_APART, best_interval
 from dpprobe.reporting.report import sections, statements
