@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from dpprobe.results.cell_record import CELL_FILES, CellName
 from dpprobe.results.network_record import NETWORK_FILES, NETWORKS_FOLDER, network_folder
@@ -164,20 +165,22 @@ class StudyFiles:
             marks.add(f"{folder}/{method}.eps-{cell.epsilon}.done")
         return sorted(marks)
 
-    def list_zero_shot(self, dataset: str) -> list[str]:
-        """Lists the zero-shot results of a dataset."""
+    def list_zero_shot(
+        self, dataset: str, *names: Literal["metrics.json", "predictions.parquet"]
+    ) -> list[str]:
+        """Lists the zero-shot results of a dataset: files of some names, or all."""
         return [
             f"{self.results}/zero_shot/{dataset}/{backbone}/{name}"
             for backbone in self.study.text_backbones()
-            for name in ("metrics.json", "predictions.parquet")
+            for name in names or ("metrics.json", "predictions.parquet")
         ]
 
-    def list_few_shot(self, dataset: str) -> list[str]:
-        """Lists the few-shot results of a dataset."""
+    def list_few_shot(self, dataset: str, *endings: Literal["parquet", "json"]) -> list[str]:
+        """Lists the few-shot results of a dataset: files of some endings, or all."""
         return [
             f"{self.results}/few_shot/{dataset}/{backbone}.{ending}"
             for backbone in self.study.few_shot_backbones()
-            for ending in ("parquet", "json")
+            for ending in endings or ("parquet", "json")
         ]
 
     def locate_embedding(self, dataset: str, backbone: str) -> str:
