@@ -19,16 +19,6 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 
 FILE = "published.yaml"
-# Names of the tables that hold published numbers beside a study's.
-PAPER_TABLES = (
-    *(f"foundation_features_table{number}" for number in (1, 2, 3)),
-    "foundation_features_theorem",
-    *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4, 8, 9)),
-    "large_scale_transfer_figure1b",
-    "large_scale_transfer_figure4",
-    "features_second_order_headline",
-    "medical_fine_tuning_auc",
-)
 RANDOM_CHANCE = "random chance"
 Text = Annotated[str, Field(min_length=1)]
 Metric = Literal[

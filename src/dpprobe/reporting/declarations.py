@@ -14,13 +14,15 @@ from dpprobe.exhibits.exhibit import (
     SUMMARY,
     TABLE_FORMATS,
     Exhibit,
+    Files,
     Place,
     many,
     one,
     waits,
 )
-from dpprobe.exhibits.published import PAPER_TABLES, published_datasets, published_digest
+from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import VARIED, find_varied
@@ -38,13 +40,6 @@ from dpprobe.versions import VERSIONS
 def has_privacy(study: Study) -> bool:
     """Returns True if a study has an epsilon that promises something."""
     return set(study.job_epsilons()) != {INFINITE}
-
-
-def has_ceiling(study: Study) -> bool:
-    """Returns True if a study has private methods and a non-private one to compare them with."""
-    methods = study.methods.values()
-    promised = any(m.private and m.private_choices is None for m in methods)
-    return has_privacy(study) and promised and any(m.head == "nonprivate" for m in methods)
 
 
 def list_varied_options(study: Study) -> list[str]:
@@ -90,6 +85,16 @@ def _overlap_places(study: Study) -> list[Place]:
 
 def _paper_places(study: Study) -> list[Place]:
     return [{}] if study.paper_names() & published_datasets() else []
+
+
+def _name_paper_files(study: Study) -> Files:
+    """Names the files of the papers' tables that show a measured row of the study."""
+    stems = [f"tables/papers/{name}" for name in list_paper_tables(study)]
+    tables = {
+        "csv": tuple(f"{stem}.csv" for stem in stems),
+        "texts": tuple(f"{stem}.{ending}" for stem in stems for ending in ("md", "tex")),
+    }
+    return {**(tables if stems else {}), "references": "tables/papers/references.bib"}
 
 
 def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
@@ -152,24 +157,8 @@ METHODS = Exhibit(
     category="Methods",
     caption="methods.rst",
     labels={"dataset": "{dataset}"},
-    params={"figure": "method_comparison", "version": VERSIONS["figures"]},
+    params={"version": VERSIONS["figures"]},
     places=lambda study: _each_dataset(study) if has_privacy(study) else [],
-)
-
-GAP = Exhibit(
-    name="plot_gap",
-    kind="figure",
-    files={"": "figures/{dataset}/gap"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
-    needs={"summary": SUMMARY},
-    make="dpprobe.reporting.figures.curves:ceiling_gap",
-    words="gap to the non-private ceiling, {dataset}",
-    category="Gap to the non-private ceiling",
-    caption="gap.rst",
-    labels={"dataset": "{dataset}"},
-    params={"figure": "ceiling_gap", "version": VERSIONS["figures"]},
-    places=lambda study: _each_dataset(study) if has_ceiling(study) else [],
 )
 
 OPTION = Exhibit(
@@ -299,13 +288,7 @@ ACCURACY_TABLE = Exhibit(
 PAPERS = Exhibit(
     name="write_paper_tables",
     kind="table",
-    files={
-        "csv": tuple(f"tables/papers/{name}.csv" for name in PAPER_TABLES),
-        "texts": tuple(
-            f"tables/papers/{name}.{ending}" for name in PAPER_TABLES for ending in ("md", "tex")
-        ),
-        "references": "tables/papers/references.bib",
-    },
+    files=_name_paper_files,
     formats=(),
     needs={
         "metrics": many(

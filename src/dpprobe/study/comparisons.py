@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpprobe.artifacts import canonical_json
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.ablations import same_but_size
 from dpprobe.study.imbalance import rare_classes
@@ -37,9 +38,18 @@ def study_comparisons(study: Study) -> list[str]:
 
 def has_guarantee(study: Study) -> bool:
     """True if some cell of the study carries a guarantee."""
-    finite = set(study.job_epsilons()) - {INFINITE}
-    methods = study.methods.values()
-    return bool(finite) and any(m.private and m.private_choices is None for m in methods)
+    return bool(list_guaranteed(study))
+
+
+def list_guaranteed(study: Study) -> dict[str, MethodOptions]:
+    """Returns the methods by name whose cells carry a guarantee at some epsilon."""
+    if not set(study.job_epsilons()) - {INFINITE}:
+        return {}
+    return {
+        name: method
+        for name, method in study.methods.items()
+        if method.private and method.private_choices is None
+    }
 
 
 def compared_datasets(study: Study) -> list[str]:

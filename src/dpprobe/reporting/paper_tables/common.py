@@ -27,7 +27,6 @@ STUDY_FILES = {
     FOUNDATION: "config/foundation_features.yaml",
     TRANSFER: "config/large_scale_transfer.yaml",
     FEATURES: "config/features_second_order.yaml",
-    MEDICAL: "config/medical_fine_tuning.yaml",
 }
 TITLES = {
     "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
@@ -151,14 +150,6 @@ def make_table(
 def study_command(paper: str) -> str:
     """Writes the command that runs the study of a paper."""
     return f"`{run_command('--configfile', STUDY_FILES[paper], targets=['paper_tables'])}`"
-
-
-def nothing_measured(run: Run, what: str) -> str:
-    """Writes the note of a table of Mehta et al. 2022 without measured rows."""
-    return (
-        f"Study {run.study} has {what}, so nothing measured stands here; {study_command(TRANSFER)} "
-        "runs some."
-    )
 
 
 def source_cell(published: Published, citation: str) -> TableCell:

@@ -17,18 +17,15 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
+from dpprobe.reporting.paper_tables.registry import SECOND_ORDER
 from dpprobe.results.best_private import best_result
-from dpprobe.study.ablations import keep_unique
-
-SECOND_ORDER = ("least_squares", "newton", "feature_covariance")
-# Heads that minimise the logistic loss by noisy gradient steps.
-LOGISTIC = ("sgd", "momentum", "adam", "lamb")
+from dpprobe.study.ablations import OPTIMISERS, keep_unique
 
 
 def second_order_heads(run: Run, published: Published) -> Table:
     """Makes the table of DP-FC as published, and of the second-order heads of the study."""
     private = [
-        cell for cell in run.cells if cell.private and cell.head in (*SECOND_ORDER, *LOGISTIC)
+        cell for cell in run.cells if cell.private and cell.head in (*SECOND_ORDER, *OPTIMISERS)
     ]
     rows = [
         make_row(
@@ -41,7 +38,7 @@ def second_order_heads(run: Run, published: Published) -> Table:
     keys = keep_unique((cell.dataset, cell.backbone, cell.epsilon) for cell in private)
     for key in keys:
         same = [c for c in private if (c.dataset, c.backbone, c.epsilon) == key]
-        heads = [*((head,) for head in SECOND_ORDER), LOGISTIC]
+        heads = [*((head,) for head in SECOND_ORDER), tuple(OPTIMISERS)]
         best = [best_result(c for c in same if c.head in group) for group in heads]
         dataset, backbone, epsilon = key
         rows.append(
@@ -58,7 +55,7 @@ def second_order_heads(run: Run, published: Published) -> Table:
         "squares is better than logistic regression for ε from 1 to 10 and more so below 1; the "
         "copy that was read has no number for it. Blank: not run."
     ]
-    if not private or any(BLANK in row for row in rows[-len(keys) :]):
+    if any(BLANK in row for row in rows[-len(keys) :]):
         notes.append(f"{study_command(FEATURES)} runs these heads.")
     return make_table(
         "features_second_order_headline",

@@ -229,12 +229,7 @@ def few_shot_results(run: Run, published: Published) -> Table:
         "metrics: accuracy is in percent, AUC a fraction; zero-shot is AUC where a row has several "
         "labels and the model no threshold."
     ]
-    if not rows:
-        notes.append(
-            "No backbone of this study reads text, and no few-shot probe was asked for: "
-            f"{study_command(FOUNDATION)} runs both."
-        )
-    elif any(BLANK in row[3:-2] for row in rows):
+    if any(BLANK in row[3:-2] for row in rows):
         notes.append(
             "Blank: not run. N-shot probes come with a `few_shot:` block in the study, zero-shot "
             "with a backbone that reads text, DP with a private method; "

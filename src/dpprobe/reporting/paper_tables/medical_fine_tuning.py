@@ -18,7 +18,6 @@ from dpprobe.reporting.paper_tables.common import (
     measured_cell,
     printed_cell,
     source_cell,
-    study_command,
 )
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
@@ -51,11 +50,6 @@ def radiographs_table(run: Run, published: Published) -> Table:
         "without privacy. "
         f"{INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
     ]
-    if not ours:
-        notes.append(
-            f"Study {run.study} has no dataset whose metric is AUC, so nothing measured stands "
-            f"here; {study_command(MEDICAL)} runs two."
-        )
     return make_table(
         "medical_fine_tuning_auc",
         "Chest radiographs (results of Berrada et al. 2023)",

@@ -17,11 +17,9 @@ from dpprobe.reporting.paper_tables.common import (
     epsilon_cell,
     make_table,
     measured_cell,
-    nothing_measured,
     printed_cell,
     scaled_cell,
     source_cell,
-    study_command,
 )
 from dpprobe.results.cell_results import CellResult
 
@@ -55,8 +53,6 @@ def passes_table(run: Run, published: Published) -> Table:
         "test result. AUC as a fraction where that is the dataset's metric. The paper's curve over "
         "other ε stands in a picture and is not here."
     ]
-    if not ours:
-        notes.append(nothing_measured(run, "no private gradient head"))
     return make_table(
         "large_scale_transfer_figure1b",
         "Passes over the data (figure 1b of Mehta et al. 2022)",
@@ -95,11 +91,6 @@ def real_labels(run: Run, published: Published) -> Table:
         f"an answer among them is right. Measured: {INTERVALS}{deltas_text(known)}. The paper's "
         "numbers stand in a picture and are not here."
     ]
-    if not rows:
-        notes.append(
-            f"Study {run.study} has no dataset with ReaL's labels (`accepted_labels:`), so nothing "
-            f"stands here; {study_command(TRANSFER)} runs one."
-        )
     return make_table(
         "large_scale_transfer_figure4",
         "Accuracy against ReaL labels (figure 4 of Mehta et al. 2022)",
