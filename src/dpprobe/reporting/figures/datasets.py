@@ -24,7 +24,7 @@ from dpprobe.reporting.figures.backbones import (
     spread_values,
 )
 from dpprobe.reporting.figures.option_panels import format_budget
-from dpprobe.results.best_private import best_ceiling, best_result
+from dpprobe.results.best_private import best_ceiling, best_of_each
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import keep_unique
@@ -175,11 +175,7 @@ def _make_lines(
     lines = []
     for dataset, backbone in keep_unique((cell.dataset, cell.backbone) for cell in cells):
         here = [c for c in chosen if (c.dataset, c.backbone) == (dataset, backbone)]
-        best = {
-            epsilon: cell
-            for epsilon in sorted({cell.epsilon for cell in here})
-            if (cell := best_result(c for c in here if c.epsilon == epsilon)) is not None
-        }
+        best = dict(sorted(best_of_each(here, lambda cell: cell.epsilon).items()))
         ceiling = best_ceiling(c for c in cells if (c.dataset, c.backbone) == (dataset, backbone))
         if best:
             lines.append(

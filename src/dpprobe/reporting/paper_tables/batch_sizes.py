@@ -29,7 +29,7 @@ from dpprobe.reporting.paper_tables.common import (
 from dpprobe.reporting.paper_tables.registry import SMALL_BATCH
 from dpprobe.results.best_private import best_ceiling
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.ablations import LEARNING_RATE, find_families, keep_unique
+from dpprobe.study.ablations import LEARNING_RATE, find_families
 
 _VARYING = ("batch_size", LEARNING_RATE)
 PRICED = "tuned"  # the head whose search over options its epsilon pays for
@@ -161,11 +161,10 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
     """Makes a row for each dataset, backbone and epsilon of methods that share one."""
     rows = []
     cells = [cell for cell in run.cells if cell.method in group]
-    keys = keep_unique((c.dataset, c.backbone, c.epsilon) for c in cells)
-    for dataset, backbone, epsilon in sorted(keys, key=lambda key: (key[0], key[1], -key[2])):
-        same = [
-            c for c in cells if (c.dataset, c.backbone, c.epsilon) == (dataset, backbone, epsilon)
-        ]
+    places = {cell.place for cell in cells}
+    for place in sorted(places, key=lambda place: (place[0], place[1], -place[2])):
+        dataset, backbone, epsilon = place
+        same = [cell for cell in cells if cell.place == place]
         sizes = _by_batch_size(same)
         rows.append(
             _BatchRow(

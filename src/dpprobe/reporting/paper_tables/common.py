@@ -178,14 +178,6 @@ def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]
     return {number.column: number for number in numbers}
 
 
-def best_of_each(cells: Sequence[CellResult]) -> list[CellResult]:
-    """Returns the best result of each (dataset, backbone, epsilon), in the order of the cells."""
-    groups: dict[tuple[str, str, float], list[CellResult]] = {}
-    for cell in cells:
-        groups.setdefault((cell.dataset, cell.backbone, cell.epsilon), []).append(cell)
-    return [best for group in groups.values() if (best := best_result(group))]
-
-
 def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
     """Makes the cell of the best of several results, which says how many there were."""
     cell = measured_cell(best_result(cells))

@@ -15,7 +15,7 @@ from dpprobe.reporting.paper_tables.common import (
     measured_cell,
     metric_name,
 )
-from dpprobe.results.best_private import best_ceiling, best_result
+from dpprobe.results.best_private import best_ceiling, best_of_each
 
 THEOREM = (
     "Theorem 3.1 as the paper states it, informally: with M sub-classes in a long-tailed "
@@ -32,11 +32,11 @@ def training_rows(run: Run, published: Published) -> Table:
     del published  # the paper prints no number for it
     rows = []
     private = [cell for cell in run.cells if cell.private]
+    results = best_of_each(private, lambda cell: cell.place)
     for dataset, backbone in _by_size(run):
         same = [c for c in run.cells if (c.dataset, c.backbone) == (dataset, backbone)]
         smallest = min(cell.epsilon for cell in same if cell.private)
-        best = best_result(c for c in same if c.private and c.epsilon == smallest)
-        assert best is not None
+        best = results[dataset, backbone, smallest]
         ceiling = best_ceiling(same)
         auc = best.measure.headline == "auc"
         gap = BLANK

@@ -12,7 +12,6 @@ from dpprobe.reporting.paper_tables.common import (
     TITLES,
     TRANSFER,
     Run,
-    best_of_each,
     deltas_text,
     epsilon_cell,
     make_table,
@@ -21,6 +20,7 @@ from dpprobe.reporting.paper_tables.common import (
     scaled_cell,
     source_cell,
 )
+from dpprobe.results.best_private import best_of_each
 from dpprobe.results.cell_results import CellResult
 
 ACCURACIES, EPOCHS = "abstract and figure 1", "figure 1b"
@@ -39,7 +39,7 @@ def passes_table(run: Run, published: Published) -> Table:
     ]  # fmt: skip
     ours = []
     private = [cell for cell in run.cells if cell.private and cell.epochs is not None]
-    for best in best_of_each(private):
+    for best in best_of_each(private, lambda cell: cell.place).values():
         ours.append(
             make_row(
                 run.dataset_title(best.dataset), best.backbone, run.source,
@@ -80,11 +80,9 @@ def real_labels(run: Run, published: Published) -> Table:
     """Makes the table of figure 4: the same heads against ImageNet's and against ReaL's labels."""
     del published  # the paper's curve stands in a picture
     known = [cell for cell in run.cells if cell.real is not None]
-    shown = best_of_each([cell for cell in known if cell.private or math.isinf(cell.epsilon)])
-    rows = [
-        _real_row(run, best, best.real)
-        for best in sorted(shown, key=lambda cell: (cell.dataset, cell.backbone, cell.epsilon))
-    ]
+    shown = (cell for cell in known if cell.private or math.isinf(cell.epsilon))
+    best = best_of_each(shown, lambda cell: cell.place)
+    rows = [_real_row(run, cell, cell.real) for _, cell in sorted(best.items())]
     notes = [
         "The best method of the study at each ε, chosen by its test result against the dataset's "
         "labels; ∞ is without privacy. ReaL's labels name all that is to be seen on an image, and "
