@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from dpprobe.exhibits.exhibit import (
     FIGURE_FORMATS,
@@ -31,6 +30,7 @@ from dpprobe.study.comparisons import (
     compared_datasets,
     dataset_comparisons,
     delta_groups,
+    describe_backbones,
     study_comparisons,
 )
 from dpprobe.study.study import Cell, Study
@@ -46,11 +46,6 @@ def list_varied_options(study: Study) -> list[str]:
     """Lists the options in which some methods of a study differ alone."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
     return [option for option in VARIED if find_varied(options, option)]
-
-
-def describe_backbones(study: Study) -> dict[str, Any]:
-    """Returns the options of each backbone."""
-    return {name: backbone.extraction_params() for name, backbone in study.backbones.items()}
 
 
 def _each_dataset(study: Study) -> list[Place]:
@@ -291,24 +286,12 @@ PAPERS = Exhibit(
     files=_name_paper_files,
     formats=(),
     needs={
-        "metrics": many(
+        "metrics": waits(
             lambda files, _place: files.list_cells(files.list_study_cells(), [METRICS_FILE])
         ),
         "marks": waits(lambda files, _place: files.list_marks(files.list_study_cells())),
-        "zero_shot": many(
-            lambda files, _place: [
-                f"{files.results}/zero_shot/{dataset}/{backbone}/metrics.json"
-                for dataset in files.study.datasets
-                for backbone in files.study.text_backbones()
-            ]
-        ),
-        "few_shot": many(
-            lambda files, _place: [
-                f"{files.results}/few_shot/{dataset}/{backbone}.json"
-                for dataset in files.study.datasets
-                for backbone in files.study.few_shot_backbones()
-            ]
-        ),
+        "zero_shot": waits(lambda files, _place: files.list_zero_shot_records()),
+        "few_shot": waits(lambda files, _place: files.list_few_shot_records()),
     },
     make="dpprobe.reporting.paper_tables.write:write_study_tables",
     words="the papers' tables",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dpprobe.artifacts import canonical_json
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.limits import INFINITE
@@ -18,13 +20,17 @@ def dataset_comparisons(study: Study, dataset: str) -> list[str]:
     """Names the figures of one dataset."""
     if not has_guarantee(study):
         return []
-    backbones = {name: options.extraction_params() for name, options in study.backbones.items()}
     made = {
-        "by_backbone": len(backbones) > 1,
-        "by_resolution": bool(same_but_size(backbones)),
+        "by_backbone": len(study.backbones) > 1,
+        "by_resolution": bool(same_but_size(describe_backbones(study))),
         "real_labels": getattr(study.datasets[dataset], "accepted_labels", None) is not None,
     }
     return [name for name in DATASET_COMPARISONS if made[name]]
+
+
+def describe_backbones(study: Study) -> dict[str, dict[str, Any]]:
+    """Returns the options of each backbone that decide its features."""
+    return {name: backbone.extraction_params() for name, backbone in study.backbones.items()}
 
 
 def study_comparisons(study: Study) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -42,9 +42,7 @@ _MAKERS: dict[str, Callable[[Run, Published], Table]] = {
 def write_study_tables(
     *,
     study: Study,
-    metrics: Sequence[Path],
-    zero_shot: Sequence[Path],
-    few_shot: Sequence[Path],
+    results: Path,
     published: Published,
     folder: Path,
 ) -> None:
@@ -52,7 +50,7 @@ def write_study_tables(
 
     Each is Markdown, CSV and LaTeX; beside them stands the bibliography that LaTeX cites.
     """
-    run = Run.of_study(study, metrics=metrics, zero_shot=zero_shot, few_shot=few_shot)
+    run = Run.of_study(study, results)
     for name in list_paper_tables(study):
         write_files(make_paper_table(name, run, published), folder)
     write_text(folder / "references.bib", write_bibliography(published))
