@@ -114,7 +114,7 @@ class PrintedTable(Facts):
         return self
 
 
-class Number(Options):
+class Number(Facts):
     """One published number and its place in the papers.
 
     Attributes:
@@ -139,17 +139,7 @@ class Number(Options):
     row: str
     column: str
     column_title: str
-    citation: str
-    dataset: str | None
-    epsilon: Epsilon | None
-    delta: float | None
-    model: str | None
-    tuning: Tuning | None
-    blocks: Blocks | None
-    learning_rate: str | None
-    train_rows: int | None
-    optimiser: str | None
-    batch_size: int | None
+    citation: Key
     inferred: tuple[str, ...] = ()
 
     @property
