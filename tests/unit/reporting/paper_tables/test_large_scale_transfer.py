@@ -93,7 +93,7 @@ def test_the_rate_is_rows_by_the_recorded_seconds(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_lacks_a_batch_size_says_how_to_run_one(tmp_path: Path) -> None:
-    table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table1")
+    table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table2")
     assert any("--configfile config/large_scale_transfer.yaml" in note for note in table.notes)
 
 
