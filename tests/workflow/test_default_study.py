@@ -210,10 +210,9 @@ STAGES = (
         {
             "plot_accuracy",
             "plot_methods",
-            "plot_gap",
             "plot_comparison",
             "plot_tsne",
-            "plot_tsne_grid",
+            "plot_dataset_tsne",
             "write_tsne_page",
         },
     ),
@@ -239,7 +238,6 @@ def test_a_stage_makes_all_that_it_names(
 STUDY_WIDE = {
     "all",
     "plot_datasets",
-    "plot_tsne_grid",
     "write_tables",
     "write_paper_tables",
     "write_report",

@@ -26,10 +26,8 @@ rule track:
             format=["png", "html"],
             allow_missing=True,
         ),
-        zero_shot=lambda wildcards: FILES.list_zero_shot(
-            wildcards.dataset, "metrics.json"
-        ),
-        few_shot=lambda wildcards: FILES.list_few_shot(wildcards.dataset, "json"),
+        zero_shot=lambda wildcards: FILES.list_zero_shot_records(wildcards.dataset),
+        few_shot=lambda wildcards: FILES.list_few_shot_records(wildcards.dataset),
         comparisons=lambda wildcards: [
             path
             for path in exhibit_paths(wildcards.dataset, names=DATASET_FIGURES)

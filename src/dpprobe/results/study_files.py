@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from dpprobe.results.cell_record import CELL_FILES, CellName
 from dpprobe.results.network_record import NETWORK_FILES, NETWORKS_FOLDER, network_folder
@@ -51,10 +50,6 @@ class StudyFiles:
     def locate_table(self, dataset: str, split: str) -> str:
         """Returns the path of a split table."""
         return f"{self.data}/{dataset}/{split}.parquet"
-
-    def locate_description(self, dataset: str) -> str:
-        """Returns the path of the description of a dataset's tables."""
-        return f"{self.data}/{dataset}/dataset.json"
 
     def list_shard_names(self) -> list[str]:
         """Lists the names of the shards of one split."""
@@ -165,22 +160,29 @@ class StudyFiles:
             marks.add(f"{folder}/{method}.eps-{cell.epsilon}.done")
         return sorted(marks)
 
-    def list_zero_shot(
-        self, dataset: str, *names: Literal["metrics.json", "predictions.parquet"]
-    ) -> list[str]:
-        """Lists the zero-shot results of a dataset: files of some names, or all."""
+    def list_zero_shot(self, dataset: str) -> list[str]:
+        """Lists the zero-shot results of a dataset."""
         return [
             f"{self.results}/zero_shot/{dataset}/{backbone}/{name}"
             for backbone in self.study.text_backbones()
-            for name in names or ("metrics.json", "predictions.parquet")
+            for name in ("metrics.json", "predictions.parquet")
         ]
 
-    def list_few_shot(self, dataset: str, *endings: Literal["parquet", "json"]) -> list[str]:
-        """Lists the few-shot results of a dataset: files of some endings, or all."""
+    def list_zero_shot_records(self, *datasets: str) -> list[str]:
+        """Lists the records of zero-shot results of some datasets, or of all."""
         return [
-            f"{self.results}/few_shot/{dataset}/{backbone}.{ending}"
+            path
+            for dataset in datasets or self.study.datasets
+            for path in self.list_zero_shot(dataset)
+            if path.endswith(".json")
+        ]
+
+    def list_few_shot_records(self, *datasets: str) -> list[str]:
+        """Lists the records of few-shot results of some datasets, or of all."""
+        return [
+            f"{self.results}/few_shot/{dataset}/{backbone}.json"
+            for dataset in datasets or self.study.datasets
             for backbone in self.study.few_shot_backbones()
-            for ending in endings or ("parquet", "json")
         ]
 
     def locate_embedding(self, dataset: str, backbone: str) -> str:
