@@ -22,11 +22,13 @@ from dpprobe.tracking.baseline_runs import COMPARED, dataset_run, list_baseline_
 from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import (
+    RUN_COLOUR,
     CellFile,
     RunContents,
     by_curve,
     cell_run,
     dataset_input,
+    pick_colour,
     study_run,
     summary_run,
 )

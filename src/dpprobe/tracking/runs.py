@@ -343,7 +343,7 @@ def by_curve(cells: Sequence[CellFile]) -> dict[tuple[str, str], list[CellFile]]
 
 
 def pick_colour(index: int) -> str:
-    """Returns a colour for a run in charts: drawn by lot, as MLflow does, several would share one."""
+    """Returns a colour for a run in charts; MLflow draws by lot and may give two runs the same."""
     return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 
