@@ -51,10 +51,7 @@ def make_exhibit(
     """Makes the files of one job.
 
     Args:
-      inputs: the paths of each need.
-      outputs: the paths of each output.
-      params: of the job.
-      wildcards: of the job.
+      inputs, outputs: the paths of each need and of each output.
       read_study: returns the study; called if `make` asks for it.
     """
     make = find_make(exhibit)

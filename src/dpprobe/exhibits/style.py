@@ -23,7 +23,8 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
     "#7F4F00", "#5B2C6F", "#8C8C8C", "#1B4F3A", "#C0392B",
 )  # fmt: skip
-# Dashes and marker of a line.
+LineStyle = tuple[Any, str]  # dashes and marker
+Look = tuple[str, LineStyle]  # colour first
 LINE_STYLES = (
     ("-", "o"), ((0, (4, 1.2)), "s"), ((0, (1, 1)), "^"), ((0, (6, 1.5, 1, 1.5)), "D"),
     ((0, (8, 2)), "v"), ((0, (3, 1, 1, 1, 1, 1)), "P"), ("-", "X"), ((0, (1, 2)), "*"),
@@ -57,7 +58,7 @@ LEGEND_LINE = 0.185  # inches
 CAPTION_LETTER = 0.065  # inches, on average
 
 
-def choose_looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
+def choose_looks(count: int) -> list[Look]:
     """Gives each of `count` series a colour and a line style.
 
     Colours come again with other styles.
@@ -129,7 +130,7 @@ def draw_banded(
     axes: Axes,
     x: Sequence[float],
     values: Sequence[tuple[float, float | None, float | None]],
-    look: tuple[str, tuple[Any, str]],
+    look: Look,
     *,
     alpha: float = 0.15,
 ) -> None:
@@ -137,7 +138,6 @@ def draw_banded(
 
     Args:
       values: the mean and the ends of the interval at each place.
-      look: colour, and dashes with marker.
       alpha: of the band.
     """
     colour, (dashes, marker) = look
