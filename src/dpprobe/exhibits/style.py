@@ -53,6 +53,11 @@ SETTINGS: Any = {
     "text.parse_math": False,  # a class name may hold a dollar sign
 }
 DPI = 200
+# Without a date or a version: equal figures are equal bytes.
+METADATA: dict[str, Any] = {
+    "svg": {"Date": None, "Creator": "dpprobe"},
+    "png": {"Software": None},
+}
 TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
 LEGEND_LINE = 0.185  # inches
 CAPTION_LETTER = 0.065  # inches, on average
@@ -191,10 +196,12 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def save_figure(figure: Figure, svg: Path, png: Path) -> None:
-    """Writes both files without a date or a version, so that equal figures are equal bytes."""
-    with atomic_path(svg) as temporary:
-        figure.savefig(
-            temporary, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "dpprobe"}
-        )
-    with atomic_path(png) as temporary:
-        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+    """Writes both files."""
+    write_picture(figure, svg, "svg")
+    write_picture(figure, png, "png")
+
+
+def write_picture(figure: Figure, path: Path, kind: str) -> None:
+    """Writes one file, "svg" or "png"."""
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=DPI, metadata=METADATA[kind])

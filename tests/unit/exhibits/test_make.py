@@ -39,7 +39,7 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
     ) -> None:  # fmt: skip
         given.update(locals())
 
-    monkeypatch.setattr(make, "find_function", lambda _exhibit: write_small)
+    monkeypatch.setattr(make, "find_function", lambda _words: write_small)
     make_exhibit(
         EXHIBIT,
         inputs={
@@ -67,4 +67,4 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_function_is_found_by_its_name() -> None:
-    assert find_function(EXHIBIT).__name__ == "find_function"
+    assert find_function(EXHIBIT.make).__name__ == "find_function"
