@@ -51,9 +51,9 @@ HOURS = (
 )
 DISK = (
     "GB that the command of each note fetches and keeps. Data: the download, as its source states "
-    "it; without a number no source at hand does. Split tables that hold images take as much again. "
+    "it; no number where no source at hand does. Split tables that hold images take as much again. "
     "Weights: four bytes per parameter. Features and activations: images by numbers per image, two "
-    "bytes each. Activations enter the trained blocks where a method tunes the last ones. Networks: "
+    "bytes each. Activations enter the trained blocks if a method tunes the last ones. Networks: "
     "how many are trained on one dataset and backbone, with the trials of searches; each takes the "
     "hours above. Heads are not counted. [Licences and logins](data.md#by-name-the-catalog)."
 )
