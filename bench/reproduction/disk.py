@@ -111,7 +111,7 @@ def _network(study: Study, backbone: str, facts: Facts) -> Network:
     options = study.backbones[backbone]
     model = getattr(options, "model", None)
     if model is None:  # no weights: pixels, scattering
-        return Network(features=options.full_dimension, parameters=0)
+        return Network(features=options.computed_dimension or 0, parameters=0)
     if model not in facts.networks:
         raise ConfigError(f"{FILE}: networks: no {model!r}; add its sizes")
     return facts.networks[model]

@@ -74,7 +74,7 @@ class Network(Options):
       cut: numbers an image that enter the trained blocks where studies tune the last ones.
     """
 
-    features: int = Field(ge=1)
+    features: int = Field(ge=0)
     parameters: int = Field(ge=0)
     cut: int | None = Field(None, ge=1)
 
