@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
@@ -38,7 +39,7 @@ def test_published_points_stand_where_they_belong(
     places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in circles]
     # of a network from scratch, whose epsilon is inferred
     (dashed,) = (each for each in axes.collections if isinstance(each, PathCollection))
-    places += [(float(x), float(y)) for x, y in dashed.get_offsets()]
+    places += [tuple(place) for place in np.asarray(dashed.get_offsets())]
     points = results.mark_points("cifar10", "accuracy")
     # where one had to give way, a line leads to where it belongs
     assert sorted(leads.get(place, place) for place in places) == sorted(
