@@ -18,7 +18,8 @@ from dpprobe.errors import DataError
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.paper_tables.common import Run
-from dpprobe.results.cell_results import CellResult
+from dpprobe.results.cell_results import CellResult, read_cell_results
+from dpprobe.study.comparisons import describe_backbones
 from dpprobe.study.study import Study
 from reproduction.facts import Kept
 
@@ -135,7 +136,12 @@ def record_study(study: Study, folder: Path, *, file: str | None) -> Record:
     metrics = sorted(folder.glob("cells/*/*/*/eps-*/metrics.json"))
     if not metrics:
         raise DataError(f"{folder}: no cell of study {study.study}; run it first")
-    run = Run.of_study(study, metrics=metrics)
+    run = Run(
+        study=study.study,
+        cells=read_cell_results(metrics),
+        names=study.published_names(),
+        backbones=describe_backbones(study),
+    )
     cells = sorted(run.cells, key=lambda c: (c.dataset, c.backbone, c.method, c.epsilon))
     values = {
         "file": file,

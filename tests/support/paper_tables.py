@@ -8,7 +8,8 @@ from typing import Any
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import published, tables
 from dpprobe.reporting.paper_tables.common import Run
-from dpprobe.reporting.paper_tables.write import paper_tables
+from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
+from dpprobe.reporting.paper_tables.write import make_paper_table
 from dpprobe.results.cell_results import read_cell_results
 from tests.support.cell_files import write_cell
 
@@ -39,10 +40,13 @@ def paper_run(paths: list[Path], **changes: Any) -> Run:
 
 
 def table_of(run: Run, name: str) -> tables.Table:
-    """Makes all tables of a study and returns one."""
-    return next(
-        table for table in paper_tables(run, published.read_published()) if table.name == name
-    )
+    """Makes one of the papers' tables."""
+    return make_paper_table(name, run, published.read_published())
+
+
+def every_table(run: Run) -> list[tables.Table]:
+    """Makes all of the papers' tables."""
+    return [table_of(run, name) for name in PAPER_TABLES]
 
 
 def rows_as_text(table: tables.Table) -> list[dict[str, str]]:

@@ -210,7 +210,6 @@ STAGES = (
         {
             "plot_accuracy",
             "plot_methods",
-            "plot_gap",
             "plot_comparison",
             "plot_tsne",
             "plot_tsne_grid",

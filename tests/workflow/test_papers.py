@@ -12,8 +12,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from dpprobe.reporting.paper_tables.write import FILES
-
 from .conftest import Workspace
 
 CONFIGS = Path(__file__).parents[2] / "config"
@@ -78,7 +76,13 @@ def test_few_shot_is_made_for_each_n(finished: Workspace) -> None:
 
 def test_the_papers_tables_hold_what_was_run(finished: Workspace) -> None:
     folder = finished.directory / "results/tables/papers"
-    assert {path.name for path in folder.iterdir()} == set(FILES)
+    names = {path.stem for path in folder.iterdir()}
+    assert names == {
+        "foundation_features_table2", "foundation_features_table3", "foundation_features_theorem",
+        *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4, 8)),
+        "large_scale_transfer_figure1b", "features_second_order_headline", "references",
+    }  # fmt: skip
+    assert len(list(folder.iterdir())) == 3 * (len(names) - 1) + 1
     with (folder / "foundation_features_table2.csv").open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["Data"] == "CIFAR-10"]
     assert rows[0]["CNN"] == "73.3"
@@ -97,7 +101,7 @@ def test_every_figure_is_made(finished: Workspace) -> None:
     folder = finished.directory / "results/figures"
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.png")}
     assert names == {
-        "pets/accuracy.png", "pets/methods.png", "pets/gap.png", "pets/by_batch_size.png",
+        "pets/accuracy.png", "pets/methods.png", "pets/by_batch_size.png",
         "pets/tsne_clip.png",
     }  # fmt: skip
     assert {path.with_suffix(".svg") for path in folder.rglob("*.png")} == set(

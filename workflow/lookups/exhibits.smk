@@ -6,7 +6,6 @@ from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 TRACKED_FIGURES = (
     "plot_accuracy",
     "plot_methods",
-    "plot_gap",
     "plot_option",
     "plot_fairness",
 )

@@ -19,16 +19,6 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 
 FILE = "published.yaml"
-# Names of the tables that hold published numbers beside a study's.
-PAPER_TABLES = (
-    *(f"foundation_features_table{number}" for number in (1, 2, 3)),
-    "foundation_features_theorem",
-    *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4, 8, 9)),
-    "large_scale_transfer_figure1b",
-    "large_scale_transfer_figure4",
-    "features_second_order_headline",
-    "medical_fine_tuning_auc",
-)
 RANDOM_CHANCE = "random chance"
 Text = Annotated[str, Field(min_length=1)]
 Metric = Literal[
@@ -124,7 +114,7 @@ class PrintedTable(Facts):
         return self
 
 
-class Number(Options):
+class Number(Facts):
     """One published number and its place in the papers.
 
     Attributes:
@@ -149,17 +139,7 @@ class Number(Options):
     row: str
     column: str
     column_title: str
-    citation: str
-    dataset: str | None
-    epsilon: Epsilon | None
-    delta: float | None
-    model: str | None
-    tuning: Tuning | None
-    blocks: Blocks | None
-    learning_rate: str | None
-    train_rows: int | None
-    optimiser: str | None
-    batch_size: int | None
+    citation: Key
     inferred: tuple[str, ...] = ()
 
     @property

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from dpprobe.exhibits.exhibit import (
     FIGURE_FORMATS,
     SUMMARY,
     TABLE_FORMATS,
     Exhibit,
+    Files,
     Place,
     many,
     one,
     waits,
 )
-from dpprobe.exhibits.published import PAPER_TABLES, published_datasets, published_digest
+from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import VARIED, find_varied
@@ -29,6 +30,7 @@ from dpprobe.study.comparisons import (
     compared_datasets,
     dataset_comparisons,
     delta_groups,
+    describe_backbones,
     study_comparisons,
 )
 from dpprobe.study.study import Cell, Study
@@ -40,22 +42,10 @@ def has_privacy(study: Study) -> bool:
     return set(study.job_epsilons()) != {INFINITE}
 
 
-def has_ceiling(study: Study) -> bool:
-    """Returns True if a study has private methods and a non-private one to compare them with."""
-    methods = study.methods.values()
-    promised = any(m.private and m.private_choices is None for m in methods)
-    return has_privacy(study) and promised and any(m.head == "nonprivate" for m in methods)
-
-
 def list_varied_options(study: Study) -> list[str]:
     """Lists the options in which some methods of a study differ alone."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
     return [option for option in VARIED if find_varied(options, option)]
-
-
-def describe_backbones(study: Study) -> dict[str, Any]:
-    """Returns the options of each backbone."""
-    return {name: backbone.extraction_params() for name, backbone in study.backbones.items()}
 
 
 def _each_dataset(study: Study) -> list[Place]:
@@ -90,6 +80,16 @@ def _overlap_places(study: Study) -> list[Place]:
 
 def _paper_places(study: Study) -> list[Place]:
     return [{}] if study.paper_names() & published_datasets() else []
+
+
+def _name_paper_files(study: Study) -> Files:
+    """Names the files of the papers' tables that show a measured row of the study."""
+    stems = [f"tables/papers/{name}" for name in list_paper_tables(study)]
+    tables = {
+        "csv": tuple(f"{stem}.csv" for stem in stems),
+        "texts": tuple(f"{stem}.{ending}" for stem in stems for ending in ("md", "tex")),
+    }
+    return {**(tables if stems else {}), "references": "tables/papers/references.bib"}
 
 
 def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
@@ -152,24 +152,8 @@ METHODS = Exhibit(
     category="Methods",
     caption="methods.rst",
     labels={"dataset": "{dataset}"},
-    params={"figure": "method_comparison", "version": VERSIONS["figures"]},
+    params={"version": VERSIONS["figures"]},
     places=lambda study: _each_dataset(study) if has_privacy(study) else [],
-)
-
-GAP = Exhibit(
-    name="plot_gap",
-    kind="figure",
-    files={"": "figures/{dataset}/gap"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
-    needs={"summary": SUMMARY},
-    make="dpprobe.reporting.figures.curves:ceiling_gap",
-    words="gap to the non-private ceiling, {dataset}",
-    category="Gap to the non-private ceiling",
-    caption="gap.rst",
-    labels={"dataset": "{dataset}"},
-    params={"figure": "ceiling_gap", "version": VERSIONS["figures"]},
-    places=lambda study: _each_dataset(study) if has_ceiling(study) else [],
 )
 
 OPTION = Exhibit(
@@ -299,33 +283,15 @@ ACCURACY_TABLE = Exhibit(
 PAPERS = Exhibit(
     name="write_paper_tables",
     kind="table",
-    files={
-        "csv": tuple(f"tables/papers/{name}.csv" for name in PAPER_TABLES),
-        "texts": tuple(
-            f"tables/papers/{name}.{ending}" for name in PAPER_TABLES for ending in ("md", "tex")
-        ),
-        "references": "tables/papers/references.bib",
-    },
+    files=_name_paper_files,
     formats=(),
     needs={
-        "metrics": many(
+        "metrics": waits(
             lambda files, _place: files.list_cells(files.list_study_cells(), [METRICS_FILE])
         ),
         "marks": waits(lambda files, _place: files.list_marks(files.list_study_cells())),
-        "zero_shot": many(
-            lambda files, _place: [
-                f"{files.results}/zero_shot/{dataset}/{backbone}/metrics.json"
-                for dataset in files.study.datasets
-                for backbone in files.study.text_backbones()
-            ]
-        ),
-        "few_shot": many(
-            lambda files, _place: [
-                f"{files.results}/few_shot/{dataset}/{backbone}.json"
-                for dataset in files.study.datasets
-                for backbone in files.study.few_shot_backbones()
-            ]
-        ),
+        "zero_shot": waits(lambda files, _place: files.list_zero_shot_records()),
+        "few_shot": waits(lambda files, _place: files.list_few_shot_records()),
     },
     make="dpprobe.reporting.paper_tables.write:write_study_tables",
     words="the papers' tables",

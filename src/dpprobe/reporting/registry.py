@@ -37,7 +37,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     declarations.DATASETS,
     declarations.ACCURACY,
     declarations.METHODS,
-    declarations.GAP,
     declarations.OPTION,
     declarations.COMPARISON,
     *_list_others(),

@@ -96,7 +96,7 @@ class _MaybeCeiling(_Result, Protocol):
     def ceiling(self) -> bool: ...
 
 
-_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 _AnyResult = TypeVar("_AnyResult", bound=_Result)
 _AnyMaybeCeiling = TypeVar("_AnyMaybeCeiling", bound=_MaybeCeiling)
 
@@ -104,6 +104,21 @@ _AnyMaybeCeiling = TypeVar("_AnyMaybeCeiling", bound=_MaybeCeiling)
 def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
     """Returns the result with the highest mean, of equals the first; None where there is none."""
     return max(results, key=lambda result: result.mean, default=None)
+
+
+def best_of_each(
+    results: Iterable[_AnyResult], key: Callable[[_AnyResult], _Key]
+) -> dict[_Key, _AnyResult]:
+    """Returns the result with the highest mean of each key, of equals the first.
+
+    Keys stand in the order of their first results.
+    """
+    best: dict[_Key, _AnyResult] = {}
+    for result in results:
+        of = key(result)
+        if of not in best or result.mean > best[of].mean:
+            best[of] = result
+    return best
 
 
 def best_ceiling(results: Iterable[_AnyMaybeCeiling]) -> _AnyMaybeCeiling | None:
@@ -126,6 +141,7 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
     candidates: dict[tuple[str, float], list[Entry]] = {}
     for row, _, entry in private:
         candidates.setdefault(row, []).append(entry)
+    best = {row: best_result(entries) for row, entries in candidates.items()}
     return [
         Best(
             dataset=dataset,
@@ -144,9 +160,8 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
             held_out=_held_out(candidates[dataset, epsilon], entry),
             halved=all(each.halves is not None for each in candidates[dataset, epsilon]),
         )
-        for (dataset, epsilon), (backbone, method), entry in _best_of_each(
-            private, key=lambda item: item[0], result=lambda item: item[2]
-        )
+        for (dataset, epsilon), (backbone, method), entry in private
+        if entry is best[dataset, epsilon]
     ]
 
 
@@ -167,25 +182,12 @@ def best_private_cells(
       cells: in the order of their paths, as the columns of a grid are, so that of equal cells both
         choose the same.
     """
-    private = [(path, record) for path, record in cells if record.guaranteed]
-    return _best_of_each(
-        private,
-        key=lambda item: (item[1].cell.dataset, item[1].cell.epsilon),
-        result=lambda item: item[1],
+    private = {record.cell: (path, record) for path, record in cells if record.guaranteed}
+    best = best_of_each(
+        (record for _, record in private.values()),
+        lambda record: (record.cell.dataset, record.cell.epsilon),
     )
-
-
-def _best_of_each(
-    items: Iterable[_Item],
-    *,
-    key: Callable[[_Item], Hashable],
-    result: Callable[[_Item], _Result],
-) -> list[_Item]:
-    """Returns the item with the best result of each key; keys in the order they come in."""
-    groups: dict[Hashable, list[_Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return [max(group, key=lambda item: result(item).mean) for group in groups.values()]
+    return [private[record.cell] for record in best.values()]
 
 
 def _best_zero_shot(

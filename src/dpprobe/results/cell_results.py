@@ -58,6 +58,11 @@ class CellResult:
     unpriced: bool = False
 
     @property
+    def place(self) -> tuple[str, str, float]:
+        """(dataset, backbone, epsilon)."""
+        return self.dataset, self.backbone, self.epsilon
+
+    @property
     def base_options(self) -> Mapping[str, Any]:
         """The options of the head that is trained: of a search's base, or as `auto` chose."""
         named = self.options.get("base") or self.options.get("chosen")

@@ -28,18 +28,15 @@ _KEY = 20260102  # of the generator that divides seeds
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The result of choosing the best of `candidates` cells, in the unit of their means.
+    """The result of choosing the best of several cells, in the unit of their means.
 
     Attributes:
       value: without the luck of the choice.
       seeds: True if seeds, too, took no part in the choice.
-      agreement: the share of choices that took the cell which is best on everything.
     """
 
     value: float
-    candidates: int
     seeds: bool
-    agreement: float
 
 
 def held_out(
@@ -65,7 +62,7 @@ def held_out(
     if not len(usable):
         return None
     generator = np.random.Generator(np.random.Philox(_KEY))
-    gained, same = [], []
+    gained = []
     for split in usable:
         order = generator.permutation(seeds)
         parts = (order[: (seeds + 1) // 2], order[(seeds + 1) // 2 :])
@@ -74,12 +71,5 @@ def held_out(
             for half in (0, 1):
                 by = values[:, parts[choosing], split, half].mean(axis=1)
                 told = values[:, parts[reading], split, 1 - half].mean(axis=1)
-                chosen = int(by.argmax())
-                gained.append(told[chosen] - told[best])
-                same.append(chosen == best)
-    return HeldOut(
-        value=float(means[best] + np.mean(gained)),
-        candidates=len(known),
-        seeds=seeds > 1,
-        agreement=float(np.mean(same)),
-    )
+                gained.append(told[by.argmax()] - told[best])
+    return HeldOut(value=float(means[best] + np.mean(gained)), seeds=seeds > 1)

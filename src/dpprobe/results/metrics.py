@@ -288,7 +288,6 @@ def calibration_error(
     scores: np.ndarray,
     correct: np.ndarray,
     *,
-    bins: int = CALIBRATION_BINS,
     units: np.ndarray | None = None,
 ) -> float:
     """Computes the expected calibration error of the top softmax probability.
@@ -303,14 +302,13 @@ def calibration_error(
     confidence = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
     weights = row_weights(units)
     total = len(confidence) if weights is None else weights.sum()
-    return float(np.abs(_calibration_gaps(confidence, correct, bins, weights)).sum() / total)
+    return float(np.abs(_calibration_gaps(confidence, correct, weights)).sum() / total)
 
 
 def label_calibration_error(
     scores: np.ndarray,
     labels: np.ndarray,
     *,
-    bins: int = CALIBRATION_BINS,
     units: np.ndarray | None = None,
 ) -> float:
     """Computes the expected calibration error of all n K sigmoid probabilities, over equal bins.
@@ -320,22 +318,23 @@ def label_calibration_error(
       labels: [n, K] of 0 and 1.
     """
     weights = row_weights(units)
-    gaps = np.zeros(bins)
+    gaps = np.zeros(CALIBRATION_BINS)
     for label in range(labels.shape[1]):
         probability = expit(scores[:, label].astype(np.float64))
-        gaps += _calibration_gaps(probability, labels[:, label] != 0, bins, weights)
+        gaps += _calibration_gaps(probability, labels[:, label] != 0, weights)
     total = labels.size if weights is None else weights.sum() * labels.shape[1]
     return float(np.abs(gaps).sum() / total)
 
 
 def _calibration_gaps(
-    probability: np.ndarray, outcome: np.ndarray, bins: int, weights: np.ndarray | None
+    probability: np.ndarray, outcome: np.ndarray, weights: np.ndarray | None
 ) -> np.ndarray:
     """Sums probability minus outcome over the rows of each bin, the bins of equal width."""
-    edges = np.linspace(0.0, 1.0, bins + 1)[1:-1]
+    edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
     index = np.digitize(probability, edges, right=True)
     gaps = probability - outcome
-    return np.bincount(index, weights=gaps if weights is None else weights * gaps, minlength=bins)
+    weighted = gaps if weights is None else weights * gaps
+    return np.bincount(index, weights=weighted, minlength=CALIBRATION_BINS)
 
 
 def _recall_by_class(

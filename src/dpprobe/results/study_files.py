@@ -51,10 +51,6 @@ class StudyFiles:
         """Returns the path of a split table."""
         return f"{self.data}/{dataset}/{split}.parquet"
 
-    def locate_description(self, dataset: str) -> str:
-        """Returns the path of the description of a dataset's tables."""
-        return f"{self.data}/{dataset}/dataset.json"
-
     def list_shard_names(self) -> list[str]:
         """Lists the names of the shards of one split."""
         shards = self.study.features.shards
@@ -172,12 +168,21 @@ class StudyFiles:
             for name in ("metrics.json", "predictions.parquet")
         ]
 
-    def list_few_shot(self, dataset: str) -> list[str]:
-        """Lists the few-shot results of a dataset."""
+    def list_zero_shot_records(self) -> list[str]:
+        """Lists the records of zero-shot results of all datasets."""
         return [
-            f"{self.results}/few_shot/{dataset}/{backbone}.{ending}"
+            path
+            for dataset in self.study.datasets
+            for path in self.list_zero_shot(dataset)
+            if path.endswith(".json")
+        ]
+
+    def list_few_shot_records(self) -> list[str]:
+        """Lists the records of few-shot results of all datasets."""
+        return [
+            f"{self.results}/few_shot/{dataset}/{backbone}.json"
+            for dataset in self.study.datasets
             for backbone in self.study.few_shot_backbones()
-            for ending in ("parquet", "json")
         ]
 
     def locate_embedding(self, dataset: str, backbone: str) -> str:

@@ -71,19 +71,9 @@ SCHEMA = pa.schema(
         *((name, pa.float64()) for name in SCALAR_METRICS),
         # Of the cell, the same in each of its rows: a bootstrap cannot be redone from seeds.
         *(
-            column
+            (f"{name}_{part}", pa.string() if part.endswith("interval") else pa.float64())
             for name in HEADLINES
-            for column in (
-                (f"{name}_low", pa.float64()),
-                (f"{name}_high", pa.float64()),
-                (f"{name}_interval", pa.string()),
-                (f"{name}_rows_low", pa.float64()),
-                (f"{name}_rows_high", pa.float64()),
-                (f"{name}_rows_interval", pa.string()),
-                (f"{name}_both_low", pa.float64()),
-                (f"{name}_both_high", pa.float64()),
-                (f"{name}_both_interval", pa.string()),
-            )
+            for part in ENDS
         ),
         # Of the cell: its worst class, or label by AUC, and the mean over seeds of its value.
         ("least", pa.float64()),

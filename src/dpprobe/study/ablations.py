@@ -17,7 +17,8 @@ VARIED: dict[str, tuple[str, ...]] = {
     "init_scale": ("init", "init_scale"),
     "optimiser": ("head",),
 }
-OPTIMISERS = ("sgd", "momentum", "adam", "lamb")
+# Heads that minimise the loss by noisy gradient steps, as papers write them.
+OPTIMISERS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
 _IMAGE_SIZE = ("size", "crop_pct")
 # Values of `init` with a scale: 0, init_scale, 1 / sqrt(dimension).
 SCALED_INITS = ("zero", "scaled", "lecun_normal")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dpprobe.artifacts import canonical_json
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.ablations import same_but_size
 from dpprobe.study.imbalance import rare_classes
@@ -17,13 +20,17 @@ def dataset_comparisons(study: Study, dataset: str) -> list[str]:
     """Names the figures of one dataset."""
     if not has_guarantee(study):
         return []
-    backbones = {name: options.extraction_params() for name, options in study.backbones.items()}
     made = {
-        "by_backbone": len(backbones) > 1,
-        "by_resolution": bool(same_but_size(backbones)),
+        "by_backbone": len(study.backbones) > 1,
+        "by_resolution": bool(same_but_size(describe_backbones(study))),
         "real_labels": getattr(study.datasets[dataset], "accepted_labels", None) is not None,
     }
     return [name for name in DATASET_COMPARISONS if made[name]]
+
+
+def describe_backbones(study: Study) -> dict[str, dict[str, Any]]:
+    """Returns the options of each backbone that decide its features."""
+    return {name: backbone.extraction_params() for name, backbone in study.backbones.items()}
 
 
 def study_comparisons(study: Study) -> list[str]:
@@ -37,9 +44,18 @@ def study_comparisons(study: Study) -> list[str]:
 
 def has_guarantee(study: Study) -> bool:
     """True if some cell of the study carries a guarantee."""
-    finite = set(study.job_epsilons()) - {INFINITE}
-    methods = study.methods.values()
-    return bool(finite) and any(m.private and m.private_choices is None for m in methods)
+    return bool(list_guaranteed(study))
+
+
+def list_guaranteed(study: Study) -> dict[str, MethodOptions]:
+    """Returns the methods by name whose cells carry a guarantee at some epsilon."""
+    if not set(study.job_epsilons()) - {INFINITE}:
+        return {}
+    return {
+        name: method
+        for name, method in study.methods.items()
+        if method.private and method.private_choices is None
+    }
 
 
 def compared_datasets(study: Study) -> list[str]:

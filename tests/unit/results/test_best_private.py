@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
-from dpprobe.results.best_private import best_private
+from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.halves import Halves, half_values, split_rows
@@ -57,12 +58,11 @@ def test_of_several_ceilings_every_reader_takes_the_best(
         )
     lines = [line.get_ydata() for axes in saved[0].get_axes() for line in axes.get_lines()]
     assert [best, best] in [pytest.approx(list(line)) for line in lines if len(line) == 2]
-    drawn: list[Any] = []
-    monkeypatch.setattr(
-        curves, "_draw_panels", lambda _grid, _dataset, gaps, **_: drawn.append(gaps)
-    )
-    curves.ceiling_gap(tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
-    assert drawn[0]["pixels", "lamb"][8.0].mean == pytest.approx(best - result.entry.mean)
+    saved[0].draw_without_rendering()
+    axes = saved[0].axes[0]
+    (below,) = axes.child_axes
+    pixel = axes.transData.transform((0, best))
+    assert below.transData.inverted().transform(pixel)[1] == pytest.approx(0, abs=1e-9)
 
 
 def test_the_headline_is_the_best_private_result_and_its_gap(tmp_path: Path) -> None:
@@ -137,6 +137,19 @@ def test_the_best_of_equal_cells_is_rarely_told_from_a_ceiling_that_is_no_better
         assert _less(beside.high, alone.high) == pytest.approx(_less(best.high, own_high))
         apart += beside.apart
     assert apart <= 0.1 * times
+
+
+def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
+    paths = [
+        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
+        for method, epsilon, quality in (
+            ("sgd", "2", 1.0), ("sgd", "1", 0.5), ("adam", "1", 4.0), ("lamb", "1", 0.5),
+        )
+    ]  # fmt: skip
+    sgd, *cells = read_cell_results(paths)
+    best = best_of_each([sgd, *cells, replace(sgd, method="copy")], lambda cell: cell.epsilon)
+    found = [(epsilon, cell.method) for epsilon, cell in best.items()]
+    assert found == [(2.0, "sgd"), (1.0, "adam")]
 
 
 def test_a_method_without_a_ceiling_has_a_blank_gap(tmp_path: Path) -> None:

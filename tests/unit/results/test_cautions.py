@@ -269,7 +269,7 @@ def test_what_two_choices_add_makes_a_fall_less_sure(
     bests = [
         replace(
             best,
-            held_out=HeldOut(value=best.entry.mean - luck, candidates=2, seeds=True, agreement=0.5),
+            held_out=HeldOut(value=best.entry.mean - luck, seeds=True),
         )
         for best in best_private(grid, {})
     ]

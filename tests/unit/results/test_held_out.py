@@ -146,8 +146,8 @@ def test_a_cell_that_wins_everywhere_keeps_its_mean() -> None:
     means = correct.mean(axis=(1, 2))
     result = held_out(list(means), [_halves(cell) for cell in correct], 1)
     assert result is not None
-    assert (result.value, result.agreement) == (means[1], 1.0)
-    assert (result.candidates, result.seeds) == (3, True)
+    assert result.value == means[1]
+    assert result.seeds
 
 
 def test_nothing_is_chosen_of_one_cell_and_nothing_known_without_halves() -> None:

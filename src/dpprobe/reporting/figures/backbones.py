@@ -17,7 +17,7 @@ from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.reporting.figures.option_panels import Panel, draw_bars, draw_panels, format_budget
-from dpprobe.results.best_private import best_result
+from dpprobe.results.best_private import best_of_each
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import keep_unique, same_but_size
 
@@ -122,15 +122,20 @@ def _draw_measured(
     count = len(looks) + 1
     step = min(0.14, 0.6 / count)
     gaps: list[float | None] = []
+    best = best_of_each(
+        (cell for cell in cells if cell.private), lambda cell: (cell.backbone, cell.epsilon)
+    )
+    without = best_of_each(
+        (cell for cell in cells if math.isinf(cell.epsilon)), lambda cell: cell.backbone
+    )
     for place, backbone in enumerate(backbones):
-        here = [cell for cell in cells if cell.backbone == backbone]
         last = None
         for index, (epsilon, (colour, (_, marker))) in enumerate(looks.items()):
-            last = best_result(c for c in here if c.private and c.epsilon == epsilon)
+            last = best.get((backbone, epsilon))
             if last is not None:
                 offset = step * (index - (count - 1) / 2)
                 draw_bars(axes, [(float(place), last)], offset, colour, marker)
-        free = best_result(cell for cell in here if math.isinf(cell.epsilon))
+        free = without.get(backbone)
         if free is not None:
             offset = step * (count - 1) / 2
             draw_bars(axes, [(float(place), free)], offset, style.NEUTRAL, "_")

@@ -1,10 +1,9 @@
-"""Figures of test results against epsilon: all curves, methods by backbone, gap to the ceiling."""
+"""Figures of test results against epsilon: all curves, and methods by backbone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,55 +71,67 @@ def epsilon_accuracy(
 def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
     """Draws each backbone of a dataset apart: test results against epsilon, a colour a method.
 
-    Raises:
-      DataError: when the summary does not hold exactly one dataset.
-    """
-    grid, dataset = _one_dataset(summary)
-    _draw_panels(
-        grid, dataset, {column: _make_curve(grid, dataset, column) for column in grid.columns},
-        label=f"test {grid.measures[dataset].title} (%)", top=style.TOP, svg=svg, png=png,
-    )  # fmt: skip
-
-
-def ceiling_gap(summary: Path, *, svg: Path, png: Path) -> None:
-    """Draws how far private heads stay below their backbone's non-private ceiling.
-
-    Bands are the private cells' 95 % intervals; the ceiling's interval is not in them. A backbone
-    without a ceiling has no panel.
+    Bands are the cells' 95 % intervals. A dashed line is the backbone's non-private ceiling; where
+    there is one, an axis on the right counts the points below it.
 
     Raises:
-      DataError: when the summary does not hold exactly one dataset, or no ceiling.
+      DataError: when the summary does not hold exactly one dataset, or no finite epsilon.
     """
     grid, dataset = _one_dataset(summary)
-    ceilings = {
-        backbone: best.mean
-        for backbone in keep_unique(backbone for backbone, _ in grid.columns)
-        if (best := best_ceiling(e for key, e in grid.entries.items() if key[2] == backbone))
+    lines = {column: _make_curve(grid, dataset, column) for column in grid.columns}
+    curves = {
+        column: line
+        for column, line in lines.items()
+        if not any(entry.ceiling for entry in line.values())
     }
-    if not ceilings:
-        raise DataError(f"{summary}: no non-private ceiling; add a method with head: nonprivate")
-    gaps: dict[tuple[str, str], Curve] = {}
-    for column in grid.columns:
-        line = _make_curve(grid, dataset, column)
-        if column[0] in ceilings and not any(entry.ceiling for entry in line.values()):
-            top = ceilings[column[0]]
-            gap = {
-                epsilon: replace(
-                    entry,
-                    mean=top - entry.mean,
-                    low=None if entry.high is None else top - entry.high,
-                    high=None if entry.low is None else top - entry.low,
-                )
-                for epsilon, entry in line.items()
-                if entry.private
-            }
-            if gap:  # none of options that a search chose without a price
-                gaps[column] = gap
-    measure = grid.measures[dataset].title
-    _draw_panels(
-        grid, dataset, gaps, label=f"{measure}: points below the ceiling", zero=True,
-        svg=svg, png=png,
-    )  # fmt: skip
+    backbones = keep_unique(backbone for backbone, _ in curves)
+    methods = keep_unique(method for _, method in curves)
+    series = dict(zip(methods, style.choose_looks(len(methods)), strict=True))
+    finite = tuple(sorted({e for line in curves.values() for e in line if math.isfinite(e)}))
+    if not finite:
+        raise DataError(f"{dataset}: no cell at a finite epsilon; add one to the study")
+    with mpl.rc_context(style.SETTINGS):
+        figure, panels = style.panel_grid(len(backbones), legend=len(methods) + 1)
+        scale = EpsilonScale(finite=finite, infinite=False, curves=len(methods))
+        for axes, backbone in zip(panels, backbones, strict=True):
+            draw_epsilon_axis(axes, scale, width=0.5)
+            for (name, method), line in curves.items():
+                if name == backbone:
+                    _draw_line(axes, scale, line, *series[method], 0.12)
+            entries = (e for key, e in grid.entries.items() if key[2] == backbone)
+            ceiling = best_ceiling(entries)
+            if ceiling is not None:
+                _draw_ceiling(axes, ceiling.mean, labelled=backbone == backbones[-1])
+            axes.set_title(backbone, fontsize=9)
+        # The panels share their axis: a limit set before the last is drawn would be its end.
+        panels[0].set_ylim(top=min(panels[0].get_ylim()[1], style.TOP))
+        style.label_outer_panels(panels, f"test {grid.measures[dataset].title} (%)")
+        handles = [
+            Line2D(
+                [], [], color=colour, linestyle=dashes, marker=marker,
+                label=_label_method(method, grid.unpriced),
+            )
+            for method, (colour, (dashes, marker)) in series.items()
+        ]  # fmt: skip
+        if any(entry.ceiling for entry in grid.entries.values()):
+            handles.append(style.make_ceiling_handle())
+        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
+        title, caption = _write_captions(grid, dataset)
+        style.title_figure(figure, title, caption, panels=len(backbones))
+        style.save_figure(figure, svg, png)
+
+
+def _draw_ceiling(axes: Axes, ceiling: float, *, labelled: bool) -> None:
+    """Draws the ceiling, and an axis on the right that counts the points below it."""
+
+    def turn_over(values: Any) -> Any:
+        return ceiling - values
+
+    axes.axhline(ceiling, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1)
+    below = axes.secondary_yaxis("right", functions=(turn_over, turn_over))
+    below.tick_params(labelsize=7.5, colors=style.SUBTLE)
+    if labelled:
+        below.set_ylabel("points below the ceiling", fontsize=8.5, color=style.SUBTLE)
 
 
 def _one_dataset(summary: Path) -> tuple[Grid, str]:
@@ -296,73 +307,6 @@ def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
     rows += f"\n{UNPRICED_MARK} not private: searched without a price" if grid.unpriced else ""
     seeds = sorted({entry.seeds for entry in entries})
     return f"{dataset}{delta}", f"mean of {style.counted_seeds(seeds)}{bands}{rows}"
-
-
-def _draw_panels(
-    grid: Grid,
-    dataset: str,
-    lines: Mapping[tuple[str, str], Curve],
-    *,
-    label: str,
-    svg: Path,
-    png: Path,
-    top: float = math.inf,
-    zero: bool = False,
-) -> None:
-    """Draws a panel for each backbone against finite epsilons, a colour and a style a method.
-
-    Args:
-      lines: by (backbone, method); those of ceilings become horizontal lines.
-      label: of the y axis.
-      top: the highest end of the y axis.
-      zero: draws a horizontal line at 0 in place of the ceiling's.
-    """
-    curves = {
-        column: line
-        for column, line in lines.items()
-        if not any(entry.ceiling for entry in line.values())
-    }
-    backbones = keep_unique(backbone for backbone, _ in curves)
-    methods = keep_unique(method for _, method in curves)
-    series = dict(zip(methods, style.choose_looks(len(methods)), strict=True))
-    finite = tuple(sorted({e for line in curves.values() for e in line if math.isfinite(e)}))
-    if not finite:
-        raise DataError(f"{dataset}: no cell at a finite epsilon; add one to the study")
-    with mpl.rc_context(style.SETTINGS):
-        figure, panels = style.panel_grid(len(backbones), legend=len(methods) + 1)
-        scale = EpsilonScale(finite=finite, infinite=False, curves=len(methods))
-        for axes, backbone in zip(panels, backbones, strict=True):
-            draw_epsilon_axis(axes, scale, width=0.5)
-            for (name, method), line in curves.items():
-                if name == backbone:
-                    _draw_line(axes, scale, line, *series[method], 0.12)
-            level = 0.0 if zero else _find_ceiling(lines, backbone)
-            if level is not None:
-                axes.axhline(level, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1)
-            axes.set_title(backbone, fontsize=9)
-        # The panels share their axis: a limit set before the last is drawn would be its end.
-        panels[0].set_ylim(top=min(panels[0].get_ylim()[1], top))
-        style.label_outer_panels(panels, label)
-        handles = [
-            Line2D(
-                [], [], color=colour, linestyle=dashes, marker=marker,
-                label=_label_method(method, grid.unpriced),
-            )
-            for method, (colour, (dashes, marker)) in series.items()
-        ]  # fmt: skip
-        if any(entry.ceiling for entry in grid.entries.values()):
-            handles.append(style.make_ceiling_handle())
-        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
-        title, caption = _write_captions(grid, dataset)
-        style.title_figure(figure, title, caption, panels=len(backbones))
-        style.save_figure(figure, svg, png)
-
-
-def _find_ceiling(lines: Mapping[tuple[str, str], Curve], backbone: str) -> float | None:
-    """Returns the best non-private ceiling of a backbone; None where it has none."""
-    entries = (e for (name, _), line in lines.items() if name == backbone for e in line.values())
-    best = best_ceiling(entries)
-    return None if best is None else best.mean
 
 
 def _format_power(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -24,7 +24,7 @@ from dpprobe.reporting.figures.backbones import (
     spread_values,
 )
 from dpprobe.reporting.figures.option_panels import format_budget
-from dpprobe.results.best_private import best_ceiling, best_result
+from dpprobe.results.best_private import best_ceiling, best_of_each
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import keep_unique
@@ -120,7 +120,8 @@ def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> Non
     lines = _make_lines(cells, chosen, lambda dataset: dataset)
     if len(keep_unique(line.dataset for line in lines)) < 2:
         raise DataError("fewer than two datasets have private cells; add one to the study")
-    _draw_lines(lines, f"Datasets against epsilon, {words}", svg=svg, png=png)
+    title = f"Datasets against epsilon, {words}"
+    _draw_lines(lines, title, label=_name_measures(chosen), svg=svg, png=png)
 
 
 def delta_figure(
@@ -151,9 +152,10 @@ def delta_figure(
         return f"{dataset}, {text}" if several else text
 
     names = [dataset for group in grouped for dataset in group]
-    lines = _make_lines([cell for cell in cells if cell.dataset in names], chosen, name_curve)
+    shown = [cell for cell in cells if cell.dataset in names]
+    lines = _make_lines(shown, chosen, name_curve)
     title = "Deltas" if several else f"{style.shorten_middle(grouped[0][0], 40)} at several deltas"
-    _draw_lines(lines, f"{title}, {words}", svg=svg, png=png)
+    _draw_lines(lines, f"{title}, {words}", label=_name_measures(shown), svg=svg, png=png)
 
 
 def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
@@ -169,17 +171,18 @@ def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
     return chosen, f"best {word} at each ε, by test result"
 
 
+def _name_measures(cells: Sequence[CellResult]) -> str:
+    """Writes the label of an axis of test results."""
+    return f"test {' or '.join(keep_unique(cell.measure.title for cell in cells))} (%)"
+
+
 def _make_lines(
     cells: Sequence[CellResult], chosen: Sequence[CellResult], name: Callable[[str], str]
 ) -> list[_Line]:
     lines = []
     for dataset, backbone in keep_unique((cell.dataset, cell.backbone) for cell in cells):
         here = [c for c in chosen if (c.dataset, c.backbone) == (dataset, backbone)]
-        best = {
-            epsilon: cell
-            for epsilon in sorted({cell.epsilon for cell in here})
-            if (cell := best_result(c for c in here if c.epsilon == epsilon)) is not None
-        }
+        best = dict(sorted(best_of_each(here, lambda cell: cell.epsilon).items()))
         ceiling = best_ceiling(c for c in cells if (c.dataset, c.backbone) == (dataset, backbone))
         if best:
             lines.append(
@@ -191,12 +194,20 @@ def _make_lines(
     return lines
 
 
-def _draw_lines(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
+def _draw_lines(
+    lines: Sequence[_Line], title: str, *, label: str, width: int = _NAME, svg: Path, png: Path
+) -> None:
+    """Draws a panel for each backbone.
+
+    Args:
+      label: of the y axis.
+      width: characters of a name on a line of the legend.
+    """
     names = keep_unique(line.name for line in lines)
     looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
     backbones = keep_unique(line.backbone for line in lines)
     finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
-    labels = {name: style.wrap_name(style.shorten_middle(name, 60), _NAME) for name in names}
+    labels = {name: style.wrap_name(style.shorten_middle(name, 60), width) for name in names}
     legend = sum(label.count("\n") + 1 for label in labels.values()) + 2
     with mpl.rc_context(style.SETTINGS):
         figure, grid = style.panel_grid(len(backbones), legend=legend)
@@ -208,8 +219,7 @@ def _draw_lines(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> 
                     _draw_line(axes, scale, line, looks)
             axes.set_title(style.wrap_name(style.shorten_middle(backbone, 60), 34), fontsize=9)
         grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
-        measures = keep_unique(cell.measure.title for line in lines for cell in line.cells.values())
-        style.label_outer_panels(grid, f"test {' or '.join(measures)} (%)")
+        style.label_outer_panels(grid, label)
         handles = [
             Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=labels[name])
             for name, (colour, (dashes, marker)) in looks.items()
@@ -347,45 +357,19 @@ def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, 
         raise DataError(
             f"{dataset}: no private result against ReaL's labels; give the dataset accepted_labels"
         )
-    lines = _make_lines(known, known, lambda dataset: dataset)
-    finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
     titles = (f"{known[0].measure.title}, the dataset's labels", "accuracy, ReaL's labels")
-    looks = dict(zip(titles, style.choose_looks(2), strict=True))
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(lines), legend=4)
-        scale = EpsilonScale(finite=finite, infinite=False, curves=2)
-        for axes, line in zip(grid, lines, strict=True):
-            draw_epsilon_axis(axes, scale, width=0.5)
-            _draw_labels(axes, scale, line, looks)
-            axes.set_title(style.wrap_name(style.shorten_middle(line.backbone, 60), 34), fontsize=9)
-        grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
-        style.label_outer_panels(grid, "test result (%)")
-        handles = [
-            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=title)
-            for title, (colour, (dashes, marker)) in looks.items()
-        ]
-        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
-        counts = sorted({len(cell.values) for cell in known})
-        style.title_figure(
-            figure, f"{style.shorten_middle(dataset, 40)}: ReaL's labels, best private method at "
-            "each ε",
-            f"mean of {style.counted_seeds(counts)}; bands: 95 % interval", panels=1,
-        )  # fmt: skip
-        style.save_figure(figure, svg, png)
-
-
-def _draw_labels(
-    axes: Axes,
-    scale: EpsilonScale,
-    line: _Line,
-    looks: Mapping[str, tuple[str, tuple[object, str]]],
-) -> None:
-    x = [scale.place_of(epsilon) for epsilon in line.cells]
-    headline = [style.in_percent(c.mean, c.low, c.high) for c in line.cells.values()]
-    real = [
-        style.in_percent(cell.real.mean, cell.real.low, cell.real.high)
-        for cell in line.cells.values()
-        if cell.real
+    lines = _make_lines(known, known, lambda _: titles[0])
+    lines += [
+        replace(
+            line,
+            name=titles[1],
+            cells={
+                epsilon: replace(cell, mean=cell.real.mean, low=cell.real.low, high=cell.real.high)
+                for epsilon, cell in line.cells.items()
+                if cell.real is not None
+            },
+        )
+        for line in lines
     ]
-    for values, look in zip((headline, real), looks.values(), strict=True):
-        style.draw_banded(axes, x, values, look)
+    title = f"{style.shorten_middle(dataset, 40)}: ReaL's labels, best private method at each ε"
+    _draw_lines(lines, title, label="test result (%)", width=60, svg=svg, png=png)

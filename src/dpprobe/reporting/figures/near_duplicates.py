@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,46 +18,22 @@ PAIRS, PAIRS_A_ROW = 12, 6  # of each split
 
 
 def plot_overlap(*, matches: Path, tables: Sequence[Path], svg: Path, png: Path) -> None:
-    """Draws the private images that look most like public ones.
-
-    Args:
-      matches: the table of near-duplicates.
-      tables: the private split tables of training and test rows, then the public ones.
-    """
-    train, test, *public = tables
-    near_duplicate_figure(
-        matches,
-        {"train": train, "test": test},
-        {f"{path.parent.name}/{path.stem}": path for path in public},
-        svg=svg,
-        png=png,
-    )
-
-
-def near_duplicate_figure(
-    matches: Path,
-    private: Mapping[str, Path],
-    public: Mapping[str, Path],
-    *,
-    svg: Path,
-    png: Path,
-) -> None:
     """Draws the private images that look most like public ones, each above its nearest.
 
     Args:
       matches: the table that `features.overlap_record.write_near_duplicates` wrote.
-      private: "train" and "test" -> split table.
-      public: "<dataset>/<split>" -> split table.
+      tables: the private split tables of training and test rows, then the public ones.
     """
+    train, test, *public = tables
+    rows = {"train": SplitTable(train), "test": SplitTable(test)}
+    others = {f"{path.parent.name}/{path.stem}": SplitTable(path) for path in public}
     listed = pq.read_table(matches).to_pylist()
-    split_pairs = {s: [row for row in listed if row["split"] == s][:PAIRS] for s in private}
+    split_pairs = {s: [row for row in listed if row["split"] == s][:PAIRS] for s in rows}
     lines = [
         pairs[start : start + PAIRS_A_ROW]
         for pairs in split_pairs.values()
         for start in range(0, len(pairs), PAIRS_A_ROW)
     ]
-    rows = {split: SplitTable(path) for split, path in private.items()}
-    others = {name: SplitTable(path) for name, path in public.items()}
     with mpl.rc_context(style.SETTINGS):
         figure = Figure(figsize=(7.2, 2.8 * len(lines)), layout="constrained")
         grid = figure.subplots(2 * len(lines), PAIRS_A_ROW, squeeze=False)

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from dpprobe.exhibits import style
-from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult
 
 BEST_OF = "best of up to {} at each point, by test result"
@@ -45,12 +44,10 @@ class Panel:
 
     def best_by_place(self, epsilon: float) -> list[tuple[float, CellResult]]:
         """Returns the best cell of each place at an epsilon, from left to right."""
-        best = {}
-        for place in sorted({place for place, cell in self.cells if cell.epsilon == epsilon}):
-            here = [cell for at, cell in self.cells if (at, cell.epsilon) == (place, epsilon)]
-            chosen = best_result(here)
-            assert chosen is not None
-            best[place] = chosen
+        here = [(place, cell) for place, cell in self.cells if cell.epsilon == epsilon]
+        best: dict[float, CellResult] = {}
+        for place, cell in sorted(here, key=lambda item: (item[0], -item[1].mean)):
+            best.setdefault(place, cell)
         return list(best.items())
 
     @property

@@ -23,7 +23,6 @@ OPTION_LABELS = {
     "init_scale": "standard deviation of initial weights (log scale)",
     "optimiser": "optimiser",
 }
-OPTIMISER_TITLES = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
 
 
 def plot_option(
@@ -76,7 +75,7 @@ def _make_panel(
             title=backbone,
             subtitle=span,
             cells=[(float(heads.index(cell.head)), cell) for cell in cells],
-            ticks={float(place): OPTIMISER_TITLES[head] for place, head in enumerate(heads)},
+            ticks={float(place): OPTIMISERS[head] for place, head in enumerate(heads)},
             named=True,
         )
     values = [_option_place(cell, option) for cell in cells]

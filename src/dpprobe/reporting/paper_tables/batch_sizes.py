@@ -21,15 +21,15 @@ from dpprobe.reporting.paper_tables.common import (
     epsilon_cell,
     make_table,
     measured_cell,
-    nothing_measured,
     printed_cell,
     row_numbers,
     source_cell,
     study_command,
 )
+from dpprobe.reporting.paper_tables.registry import SMALL_BATCH
 from dpprobe.results.best_private import best_ceiling
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.ablations import LEARNING_RATE, find_families, keep_unique
+from dpprobe.study.ablations import LEARNING_RATE, find_families
 
 _VARYING = ("batch_size", LEARNING_RATE)
 PRICED = "tuned"  # the head whose search over options its epsilon pays for
@@ -64,7 +64,7 @@ def batch_sizes(run: Run, published: Published, table: str) -> Table:
     rows = [*_printed_batches(published, table), *_measured_batches(run, printed.optimiser)]
     if table == "9":
         for row in rows:
-            row.cells = {size: cell for size, cell in row.cells.items() if size < 2**17}
+            row.cells = {size: cell for size, cell in row.cells.items() if size < SMALL_BATCH}
         rows = [row for row in rows if row.cells]
     sizes = sorted({size for row in rows for size in row.cells})
     best = any(row.best.text for row in rows)
@@ -75,7 +75,6 @@ def batch_sizes(run: Run, published: Published, table: str) -> Table:
         )
         for row in rows
     ]  # fmt: skip
-    small = " and batches below 2^17" if table == "9" else ""
     return make_table(
         f"large_scale_transfer_table{table}",
         f"{printed.title} (table {table} of Mehta et al. 2022)",
@@ -84,18 +83,12 @@ def batch_sizes(run: Run, published: Published, table: str) -> Table:
             *(f"±{_format_size(size)}" for size in sizes),
         ),
         body,
-        _batch_notes(run, rows, sizes, wanted=f"head {printed.optimiser}{small}"),
+        _batch_notes(run, rows, sizes),
     )  # fmt: skip
 
 
-def _batch_notes(
-    run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int], *, wanted: str
-) -> list[str]:
-    """Writes the notes of a table of batch sizes.
-
-    Args:
-      wanted: the methods that a study needs for measured rows.
-    """
+def _batch_notes(run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int]) -> list[str]:
+    """Writes the notes of a table of batch sizes."""
     notes = [
         "Test accuracy in percent (AUC as a fraction where that is the dataset's metric) by "
         "expected batch size; ∞ is without privacy. Published: δ 1e-6, fixed-size batches, top-1. "
@@ -114,8 +107,6 @@ def _batch_notes(
             "regression to convergence."
         )
     notes += _note_choices(rows)
-    if all(row.source.citation for row in rows):
-        notes.append(nothing_measured(run, f"no method with {wanted}"))
     return notes
 
 
@@ -170,11 +161,10 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
     """Makes a row for each dataset, backbone and epsilon of methods that share one."""
     rows = []
     cells = [cell for cell in run.cells if cell.method in group]
-    keys = keep_unique((c.dataset, c.backbone, c.epsilon) for c in cells)
-    for dataset, backbone, epsilon in sorted(keys, key=lambda key: (key[0], key[1], -key[2])):
-        same = [
-            c for c in cells if (c.dataset, c.backbone, c.epsilon) == (dataset, backbone, epsilon)
-        ]
+    places = {cell.place for cell in cells}
+    for place in sorted(places, key=lambda place: (place[0], place[1], -place[2])):
+        dataset, backbone, epsilon = place
+        same = [cell for cell in cells if cell.place == place]
         sizes = _by_batch_size(same)
         rows.append(
             _BatchRow(
@@ -265,8 +255,6 @@ def model_sizes(run: Run, published: Published) -> Table:
         "table 2. The published models were trained on JFT, which is not public."
     ]
     notes += _note_choices(measured_rows)
-    if not ours:
-        notes.append(nothing_measured(run, "no method with head lamb"))
     return make_table(
         "large_scale_transfer_table3",
         "DP-LAMB by model size (table 3 of Mehta et al. 2022)",

@@ -14,9 +14,11 @@ from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, mean_cell
 from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.results.best_private import best_result
-from dpprobe.results.cell_record import HEADLINES
+from dpprobe.results.cell_record import HEADLINES, record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
+from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import keep_unique
+from dpprobe.study.comparisons import describe_backbones
 from dpprobe.study.run_command import run_command
 from dpprobe.study.study import Study
 
@@ -27,7 +29,6 @@ STUDY_FILES = {
     FOUNDATION: "config/foundation_features.yaml",
     TRANSFER: "config/large_scale_transfer.yaml",
     FEATURES: "config/features_second_order.yaml",
-    MEDICAL: "config/medical_fine_tuning.yaml",
 }
 TITLES = {
     "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
@@ -73,34 +74,22 @@ class Run:
     few_shot: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def of_study(
-        cls,
-        study: Study,
-        *,
-        metrics: Iterable[Path],
-        zero_shot: Iterable[Path] = (),
-        few_shot: Iterable[Path] = (),
-    ) -> Run:
+    def of_study(cls, study: Study, results: Path) -> Run:
         """Reads a study's results.
 
-        Args:
-          metrics: `metrics.json` of all cells.
-          zero_shot, few_shot: the records of the baselines.
-
         Raises:
-          DataError: when a file is not what its name says.
+          DataError: when a file is missing, or is not what its name says.
         """
+        files = StudyFiles(study, results=str(results))
         return cls(
             study=study.study,
-            cells=read_cell_results(metrics),
+            cells=read_cell_results(record_paths(results, study.list_cells())),
             names=study.published_names(),
-            backbones={
-                name: options.extraction_params() for name, options in study.backbones.items()
-            },
+            backbones=describe_backbones(study),
             methods=study.papers.methods,
             base=study.papers.base,
-            zero_shot=[read_zero_shot(path) for path in zero_shot],
-            few_shot=[read_few_shot(path) for path in few_shot],
+            zero_shot=[read_zero_shot(Path(path)) for path in files.list_zero_shot_records()],
+            few_shot=[read_few_shot(Path(path)) for path in files.list_few_shot_records()],
         )
 
     @property
@@ -153,14 +142,6 @@ def study_command(paper: str) -> str:
     return f"`{run_command('--configfile', STUDY_FILES[paper], targets=['paper_tables'])}`"
 
 
-def nothing_measured(run: Run, what: str) -> str:
-    """Writes the note of a table of Mehta et al. 2022 without measured rows."""
-    return (
-        f"Study {run.study} has {what}, so nothing measured stands here; {study_command(TRANSFER)} "
-        "runs some."
-    )
-
-
 def source_cell(published: Published, citation: str) -> TableCell:
     """Makes the cell of a published row's source."""
     return TableCell(text=published.citations[citation].short, citation=citation)
@@ -185,14 +166,6 @@ def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]
     """Returns the numbers of a published row by column."""
     numbers = published.select_numbers(paper=TRANSFER, table=table, row=row)
     return {number.column: number for number in numbers}
-
-
-def best_of_each(cells: Sequence[CellResult]) -> list[CellResult]:
-    """Returns the best result of each (dataset, backbone, epsilon), in the order of the cells."""
-    groups: dict[tuple[str, str, float], list[CellResult]] = {}
-    for cell in cells:
-        groups.setdefault((cell.dataset, cell.backbone, cell.epsilon), []).append(cell)
-    return [best for group in groups.values() if (best := best_result(group))]
 
 
 def best_of_cell(cells: Sequence[CellResult]) -> TableCell:

@@ -17,18 +17,17 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
     study_command,
 )
-from dpprobe.results.best_private import best_result
-from dpprobe.study.ablations import keep_unique
+from dpprobe.reporting.paper_tables.registry import SECOND_ORDER
+from dpprobe.results.best_private import best_of_each
+from dpprobe.study.ablations import OPTIMISERS, keep_unique
 
-SECOND_ORDER = ("least_squares", "newton", "feature_covariance")
-# Heads that minimise the logistic loss by noisy gradient steps.
-LOGISTIC = ("sgd", "momentum", "adam", "lamb")
+LOGISTIC = "logistic"  # the column of `OPTIMISERS`
 
 
 def second_order_heads(run: Run, published: Published) -> Table:
     """Makes the table of DP-FC as published, and of the second-order heads of the study."""
     private = [
-        cell for cell in run.cells if cell.private and cell.head in (*SECOND_ORDER, *LOGISTIC)
+        cell for cell in run.cells if cell.private and cell.head in (*SECOND_ORDER, *OPTIMISERS)
     ]
     rows = [
         make_row(
@@ -38,18 +37,15 @@ def second_order_heads(run: Run, published: Published) -> Table:
         )
         for number in published.select_numbers(paper=FEATURES)
     ]  # fmt: skip
-    keys = keep_unique((cell.dataset, cell.backbone, cell.epsilon) for cell in private)
-    for key in keys:
-        same = [c for c in private if (c.dataset, c.backbone, c.epsilon) == key]
-        heads = [*((head,) for head in SECOND_ORDER), LOGISTIC]
-        best = [best_result(c for c in same if c.head in group) for group in heads]
-        dataset, backbone, epsilon = key
-        rows.append(
-            make_row(
-                run.dataset_title(dataset), epsilon_cell(epsilon), run.source, backbone,
-                *(measured_cell(cell) for cell in best),
-            )
-        )  # fmt: skip
+    best = best_of_each(private, lambda c: (c.place, LOGISTIC if c.head in OPTIMISERS else c.head))
+    places = keep_unique(place for place, _ in best)
+    rows += [
+        make_row(
+            run.dataset_title(place[0]), epsilon_cell(place[2]), run.source, place[1],
+            *(measured_cell(best.get((place, head))) for head in (*SECOND_ORDER, LOGISTIC)),
+        )
+        for place in places
+    ]  # fmt: skip
     notes = [
         "Accuracy in percent, or AUC as a fraction where that is the dataset's metric. Published: "
         f"δ 8e-7. Measured: {INTERVALS}"
@@ -58,12 +54,12 @@ def second_order_heads(run: Run, published: Published) -> Table:
         "squares is better than logistic regression for ε from 1 to 10 and more so below 1; the "
         "copy that was read has no number for it. Blank: not run."
     ]
-    if not private or any(BLANK in row for row in rows[-len(keys) :]):
+    if any(BLANK in row for row in rows[-len(places) :]):
         notes.append(f"{study_command(FEATURES)} runs these heads.")
     return make_table(
         "features_second_order_headline",
         "Second-order heads (headline results of Mehta et al. 2023)",
-        ("<Data", "ε", "<Source", "<Backbone", *(f"±{head}" for head in SECOND_ORDER), "±logistic"),
+        ("<Data", "ε", "<Source", "<Backbone", *(f"±{head}" for head in (*SECOND_ORDER, LOGISTIC))),
         rows,
         notes,
     )

@@ -24,7 +24,7 @@ from dpprobe.reporting.paper_tables.common import (
     study_command,
     summary_cell,
 )
-from dpprobe.results.best_private import best_result
+from dpprobe.results.best_private import best_of_each
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import keep_unique
 
@@ -197,14 +197,13 @@ def few_shot_results(run: Run, published: Published) -> Table:
     shots = sorted(counts or DEFAULT_SHOTS, key=lambda count: count or math.inf)
     budgets = sorted({cell.epsilon for cell in run.cells if cell.private})
     budgets = keep_unique([budgets[0], budgets[-1]]) if budgets else []
+    best = best_of_each((cell for cell in run.cells if cell.private), lambda cell: cell.place)
     zero = {(r["dataset"], r["backbone"]): r for r in run.zero_shot}
     few = {(r["dataset"], r["backbone"]): r for r in run.few_shot}
     rows = []
     for dataset, backbone in keep_unique([*zero, *few]):
         cells = [c for c in run.cells if (c.dataset, c.backbone) == (dataset, backbone)]
-        private = [
-            best_result(c for c in cells if c.private and c.epsilon == budget) for budget in budgets
-        ]
+        private = [best.get((dataset, backbone, budget)) for budget in budgets]
         zero_shot, few_shot = zero.get((dataset, backbone)), few.get((dataset, backbone))
         metrics = keep_unique(
             [
@@ -229,12 +228,7 @@ def few_shot_results(run: Run, published: Published) -> Table:
         "metrics: accuracy is in percent, AUC a fraction; zero-shot is AUC where a row has several "
         "labels and the model no threshold."
     ]
-    if not rows:
-        notes.append(
-            "No backbone of this study reads text, and no few-shot probe was asked for: "
-            f"{study_command(FOUNDATION)} runs both."
-        )
-    elif any(BLANK in row[3:-2] for row in rows):
+    if any(BLANK in row[3:-2] for row in rows):
         notes.append(
             "Blank: not run. N-shot probes come with a `few_shot:` block in the study, zero-shot "
             "with a backbone that reads text, DP with a private method; "

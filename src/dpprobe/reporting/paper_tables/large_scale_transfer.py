@@ -17,17 +17,15 @@ from dpprobe.reporting.paper_tables.common import (
     best_of_cell,
     epsilon_cell,
     make_table,
-    nothing_measured,
     printed_cell,
     row_numbers,
     source_cell,
+    study_command,
 )
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult, compare_means
-from dpprobe.study.ablations import LEARNING_RATE, best_base, find_changes
+from dpprobe.study.ablations import LEARNING_RATE, OPTIMISERS, best_base, find_changes
 
-# Gradient heads as the papers write them.
-HEADS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
 NO_CHANGE = "no change"
 RATE_NOTE = (
     "What is compared: the published rates are images a second on one TPUv4 core, each visit a "
@@ -50,7 +48,7 @@ def ablation_table(run: Run, published: Published) -> Table:
                 printed_cell(numbers["change"]),
             )
         )  # fmt: skip
-    gradient = {c.method: c.options for c in run.cells if c.head in HEADS}
+    gradient = {c.method: c.options for c in run.cells if c.head in OPTIMISERS}
     base = run.base or best_base(gradient)
     ours = [] if base is None else _changed_rows(run, base)
     notes = [
@@ -67,7 +65,11 @@ def ablation_table(run: Run, published: Published) -> Table:
         if any(" (of " in row[-2].text for row in ours):
             notes.append(CHOICE_NOTE)
     else:
-        notes.append(nothing_measured(run, "no two gradient methods that differ in one option"))
+        notes.append(
+            f"Study {run.study} has no two gradient methods that differ in one option other than "
+            f"the learning rate, so nothing measured stands here; {study_command(TRANSFER)} runs "
+            "some."
+        )
     return make_table(
         "large_scale_transfer_table4",
         "One change at a time (table 4 of Mehta et al. 2022)",
@@ -112,7 +114,7 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
     are those of no change.
     """
     neighbours: dict[str, list[CellResult]] = {}
-    for other in (cell for cell in run.cells if cell.head in HEADS):
+    for other in (cell for cell in run.cells if cell.head in OPTIMISERS):
         if (other.dataset, other.epsilon) != (first.dataset, first.epsilon) or not other.private:
             continue
         rest, moved = (
@@ -161,7 +163,7 @@ def _describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
     parts = []
     for key, (before, after) in changed.items():
         if key == "head":
-            parts.append(f"{HEADS.get(before, before)} → {HEADS.get(after, after)}")
+            parts.append(f"{OPTIMISERS.get(before, before)} → {OPTIMISERS.get(after, after)}")
         else:
             name = key.replace("_", " ").replace(".", " ")
             parts.append(f"{name} {_shorten_value(before)} → {_shorten_value(after)}")
@@ -199,8 +201,6 @@ def throughput_table(run: Run, published: Published) -> Table:
         "networks are killed and go on, so steps of those are timed by bench/fine_tune.py alone: "
         "the measured column of full fine-tuning stays blank here.",
     ]
-    if not ours:
-        notes.append(nothing_measured(run, "no private gradient head"))
     return make_table(
         "large_scale_transfer_table8",
         "Throughput, full fine-tuning against the last layer (table 8 of Mehta et al. 2022)",

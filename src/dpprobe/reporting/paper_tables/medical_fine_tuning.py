@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dpprobe.exhibits.published import Published
-from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
+from dpprobe.exhibits.tables import Table, TableCell, make_row
 from dpprobe.reporting.paper_tables.common import (
     INTERVALS,
     MEDICAL,
@@ -18,9 +18,8 @@ from dpprobe.reporting.paper_tables.common import (
     measured_cell,
     printed_cell,
     source_cell,
-    study_command,
 )
-from dpprobe.results.best_private import best_result
+from dpprobe.results.best_private import best_of_each
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import keep_unique
 
@@ -51,11 +50,6 @@ def radiographs_table(run: Run, published: Published) -> Table:
         "without privacy. "
         f"{INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
     ]
-    if not ours:
-        notes.append(
-            f"Study {run.study} has no dataset whose metric is AUC, so nothing measured stands "
-            f"here; {study_command(MEDICAL)} runs two."
-        )
     return make_table(
         "medical_fine_tuning_auc",
         "Chest radiographs (results of Berrada et al. 2023)",
@@ -67,19 +61,15 @@ def radiographs_table(run: Run, published: Published) -> Table:
 
 def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
     """Makes a row an epsilon of the cells of one tuned part; without privacy the best of all."""
-    rows = []
-    for epsilon in sorted({cell.epsilon for cell in cells}):
-        best = best_result(
-            c for c in cells if c.epsilon == epsilon and (c.private or math.isinf(epsilon))
+    shown = (cell for cell in cells if cell.private or math.isinf(cell.epsilon))
+    best = best_of_each(shown, lambda cell: cell.epsilon)
+    return [
+        make_row(
+            run.dataset_title(cell.dataset), cell.backbone, tuning, run.source, cell.method,
+            epsilon_cell(epsilon), measured_cell(cell),
         )
-        if best is not None:
-            rows.append(
-                make_row(
-                    run.dataset_title(best.dataset), best.backbone, tuning, run.source, best.method,
-                    epsilon_cell(epsilon), measured_cell(best) if best else BLANK,
-                )
-            )  # fmt: skip
-    return rows
+        for epsilon, cell in sorted(best.items())
+    ]  # fmt: skip
 
 
 def _tuned_part(cell: CellResult) -> str:

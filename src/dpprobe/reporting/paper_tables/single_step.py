@@ -12,17 +12,15 @@ from dpprobe.reporting.paper_tables.common import (
     TITLES,
     TRANSFER,
     Run,
-    best_of_each,
     deltas_text,
     epsilon_cell,
     make_table,
     measured_cell,
-    nothing_measured,
     printed_cell,
     scaled_cell,
     source_cell,
-    study_command,
 )
+from dpprobe.results.best_private import best_of_each
 from dpprobe.results.cell_results import CellResult
 
 ACCURACIES, EPOCHS = "abstract and figure 1", "figure 1b"
@@ -41,7 +39,7 @@ def passes_table(run: Run, published: Published) -> Table:
     ]  # fmt: skip
     ours = []
     private = [cell for cell in run.cells if cell.private and cell.epochs is not None]
-    for best in best_of_each(private):
+    for best in best_of_each(private, lambda cell: cell.place).values():
         ours.append(
             make_row(
                 run.dataset_title(best.dataset), best.backbone, run.source,
@@ -55,8 +53,6 @@ def passes_table(run: Run, published: Published) -> Table:
         "test result. AUC as a fraction where that is the dataset's metric. The paper's curve over "
         "other ε stands in a picture and is not here."
     ]
-    if not ours:
-        notes.append(nothing_measured(run, "no private gradient head"))
     return make_table(
         "large_scale_transfer_figure1b",
         "Passes over the data (figure 1b of Mehta et al. 2022)",
@@ -84,22 +80,15 @@ def real_labels(run: Run, published: Published) -> Table:
     """Makes the table of figure 4: the same heads against ImageNet's and against ReaL's labels."""
     del published  # the paper's curve stands in a picture
     known = [cell for cell in run.cells if cell.real is not None]
-    shown = best_of_each([cell for cell in known if cell.private or math.isinf(cell.epsilon)])
-    rows = [
-        _real_row(run, best, best.real)
-        for best in sorted(shown, key=lambda cell: (cell.dataset, cell.backbone, cell.epsilon))
-    ]
+    shown = (cell for cell in known if cell.private or math.isinf(cell.epsilon))
+    best = best_of_each(shown, lambda cell: cell.place)
+    rows = [_real_row(run, cell, cell.real) for _, cell in sorted(best.items())]
     notes = [
         "The best method of the study at each ε, chosen by its test result against the dataset's "
         "labels; ∞ is without privacy. ReaL's labels name all that is to be seen on an image, and "
         f"an answer among them is right. Measured: {INTERVALS}{deltas_text(known)}. The paper's "
         "numbers stand in a picture and are not here."
     ]
-    if not rows:
-        notes.append(
-            f"Study {run.study} has no dataset with ReaL's labels (`accepted_labels:`), so nothing "
-            f"stands here; {study_command(TRANSFER)} runs one."
-        )
     return make_table(
         "large_scale_transfer_figure4",
         "Accuracy against ReaL labels (figure 4 of Mehta et al. 2022)",

@@ -1,13 +1,14 @@
-"""Makes and writes all tables of the papers."""
+"""Makes and writes the tables of the papers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
-from dpprobe.exhibits.published import PAPER_TABLES, Published, write_bibliography
-from dpprobe.exhibits.tables import EXTENSIONS, Table, write_files
+from dpprobe.exhibits.published import Published, write_bibliography
+from dpprobe.exhibits.tables import Table, write_files
 from dpprobe.reporting.paper_tables import (
     batch_sizes,
     feature_sizes,
@@ -18,50 +19,43 @@ from dpprobe.reporting.paper_tables import (
     single_step,
 )
 from dpprobe.reporting.paper_tables.common import Run
+from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.study.study import Study
 
-FILES = (
-    *(f"{name}.{extension}" for name in PAPER_TABLES for extension in EXTENSIONS),
-    "references.bib",
-)
+_MAKERS: dict[str, Callable[[Run, Published], Table]] = {
+    "foundation_features_table2": foundation_features.private_results,
+    "foundation_features_table3": foundation_features.few_shot_results,
+    "foundation_features_theorem": feature_sizes.training_rows,
+    "large_scale_transfer_table1": partial(batch_sizes.batch_sizes, table="1"),
+    "large_scale_transfer_table2": partial(batch_sizes.batch_sizes, table="2"),
+    "large_scale_transfer_table3": batch_sizes.model_sizes,
+    "large_scale_transfer_table4": large_scale_transfer.ablation_table,
+    "large_scale_transfer_table8": large_scale_transfer.throughput_table,
+    "large_scale_transfer_table9": partial(batch_sizes.batch_sizes, table="9"),
+    "large_scale_transfer_figure1b": single_step.passes_table,
+    "large_scale_transfer_figure4": single_step.real_labels,
+    "features_second_order_headline": features_second_order.second_order_heads,
+    "medical_fine_tuning_auc": medical_fine_tuning.radiographs_table,
+}
 
 
 def write_study_tables(
     *,
     study: Study,
-    metrics: Sequence[Path],
-    zero_shot: Sequence[Path],
-    few_shot: Sequence[Path],
+    results: Path,
     published: Published,
     folder: Path,
 ) -> None:
-    """Writes the papers' tables of a study, published numbers beside measured ones."""
-    run = Run.of_study(study, metrics=metrics, zero_shot=zero_shot, few_shot=few_shot)
-    write_paper_tables(run, published, folder)
+    """Writes the papers' tables of a study, published numbers beside measured ones.
 
-
-def write_paper_tables(run: Run, published: Published, folder: Path) -> None:
-    """Writes every table as Markdown, CSV and LaTeX, and the bibliography that LaTeX cites."""
-    for table in paper_tables(run, published):
-        write_files(table, folder)
+    Each is Markdown, CSV and LaTeX; beside them stands the bibliography that LaTeX cites.
+    """
+    run = Run.of_study(study, results)
+    for name in list_paper_tables(study):
+        write_files(make_paper_table(name, run, published), folder)
     write_text(folder / "references.bib", write_bibliography(published))
 
 
-def paper_tables(run: Run, published: Published) -> list[Table]:
-    """Makes all tables, in the order of `PAPER_TABLES`."""
-    return [
-        feature_sizes.dimensions_table(run, published),
-        foundation_features.private_results(run, published),
-        foundation_features.few_shot_results(run, published),
-        feature_sizes.training_rows(run, published),
-        batch_sizes.batch_sizes(run, published, "1"),
-        batch_sizes.batch_sizes(run, published, "2"),
-        batch_sizes.model_sizes(run, published),
-        large_scale_transfer.ablation_table(run, published),
-        large_scale_transfer.throughput_table(run, published),
-        batch_sizes.batch_sizes(run, published, "9"),
-        single_step.passes_table(run, published),
-        single_step.real_labels(run, published),
-        features_second_order.second_order_heads(run, published),
-        medical_fine_tuning.radiographs_table(run, published),
-    ]
+def make_paper_table(name: str, run: Run, published: Published) -> Table:
+    """Makes a table by its name in `PAPER_TABLES`."""
+    return _MAKERS[name](run, published)

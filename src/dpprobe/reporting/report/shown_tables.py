@@ -12,7 +12,8 @@ from dpprobe.exhibits import published
 from dpprobe.exhibits.tables import Table
 from dpprobe.reporting.accuracy_table import NAME, accuracy_table
 from dpprobe.reporting.paper_tables.common import Run
-from dpprobe.reporting.paper_tables.write import paper_tables
+from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
+from dpprobe.reporting.paper_tables.write import make_paper_table
 from dpprobe.results.summary import read_grid
 
 # How the names of the tables end that stand in a section of their own.
@@ -60,8 +61,10 @@ def study_tables(
         results |= {f"{name}_{NAME}": (accuracy_table(grid), name) for name in grid.measures}
     papers: dict[str, tuple[Table, str | None]] = {}
     if run is not None:
+        wanted = {path.stem for path in files if path.parent.name == "papers"}
         papers = {
-            table.name: (table, None) for table in paper_tables(run, published.read_published())
+            name: (make_paper_table(name, run, published.read_published()), None)
+            for name in wanted & PAPER_TABLES.keys()
         }
     made = []
     for path in files:

@@ -22,10 +22,10 @@ from dpprobe.data.table import read_info
 from dpprobe.exhibits.html_page import content_policy
 from dpprobe.exhibits.make import find_function
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.reporting.costly_images import read_costly_images
 from dpprobe.reporting.headline import HELD_OUT, TOLD_APART, best_interval
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.audits import read_audits
-from dpprobe.reporting.report.costly_images import read_costly
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
 from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
 from dpprobe.reporting.report.imbalance import read_imbalances
@@ -78,6 +78,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     summary = read_summaries(sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in sources.datasets.items()}
     zero_shot = sections.zero_shot_results(sources.zero_shot)
+    costly = {path.stem: read_costly_images(path) for path in sources.costly_images}
     privacy = statements.read_statements(sources.statements, order=list(grid.measures))
     bests = best_private(grid, zero_shot)
     exhibits = Exhibits(sources, output.parent)
@@ -127,7 +128,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
                 sources.fairness, order=list(grid.measures), folder=output.parent
             )
         ],
-        costly=read_costly(sources.costly_images, order=list(grid.measures)),
+        costly=[{"dataset": name, **costly[name]} for name in grid.measures if name in costly],
         imbalance=[
             {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="imbalance")}
             for part in read_imbalances(sources.imbalance, order=list(grid.measures))

@@ -1,4 +1,4 @@
-"""Results against epsilon: curves, bands, ceilings and gaps."""
+"""Results against epsilon: curves, bands and ceilings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
-from dpprobe.reporting.figures.curves import ceiling_gap, epsilon_accuracy, method_comparison
+from dpprobe.reporting.figures.curves import epsilon_accuracy, method_comparison
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell, write_study
 from tests.support.figures import (
@@ -185,18 +185,32 @@ def test_methods_are_compared_a_panel_a_backbone(
         assert all(low < y < high for line in curves for y in line.get_ydata())
 
 
-def test_the_gap_is_what_the_ceiling_has_more(
+def test_an_axis_counts_the_points_below_the_ceiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = write_summary(tmp_path)
     grid = read_grid([summary])
-    figure = drawn_figure(monkeypatch, lambda files: ceiling_gap(summary, **files))
-    axes = figure.axes[1]
-    ceiling = grid.entries["digits", math.inf, "scattering", "nonprivate"].mean
-    curve = next(line for line in axes.get_lines() if len(line.get_xdata()) == 3)
-    private = [grid.entries["digits", e, "scattering", "sgd"].mean for e in (0.5, 1.0, 8.0)]
-    assert np.allclose(curve.get_ydata(), [ceiling - value for value in private])
-    assert any(list(line.get_ydata()) == [0, 0] for line in axes.get_lines())
+    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
+    figure.draw_without_rendering()
+    for axes, backbone in zip(figure.axes, ("pixels", "scattering"), strict=True):
+        ceiling = grid.entries["digits", math.inf, backbone, "nonprivate"].mean
+        (below,) = axes.child_axes
+        for level in (ceiling, ceiling - 20):
+            pixel = axes.transData.transform((0, level))
+            counted = below.transData.inverted().transform(pixel)[1]
+            assert counted == pytest.approx(ceiling - level, abs=1e-9)
+        assert any(list(line.get_ydata()) == [ceiling, ceiling] for line in axes.get_lines())
+    assert [axes.child_axes[0].get_ylabel() for axes in figure.axes] == [
+        "", "points below the ceiling",
+    ]  # fmt: skip
+
+
+def test_without_a_ceiling_there_is_no_axis_of_points_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = write_summary(tmp_path, methods=("sgd",))
+    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
+    assert all(not axes.child_axes for axes in figure.axes)
 
 
 def test_many_methods_look_different_and_fit(
@@ -216,12 +230,6 @@ def test_many_methods_look_different_and_fit(
         box = figure.legends[0].get_window_extent()
         assert box.y0 >= 0
         assert box.x1 <= figure.bbox.x1 + 1
-
-
-def test_without_a_ceiling_there_is_no_gap(tmp_path: Path) -> None:
-    summary = write_summary(tmp_path, methods=("sgd",))
-    with pytest.raises(DataError, match="head: nonprivate"):
-        ceiling_gap(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
 
 
 def _with_files(draw: Callable[..., None], summary: Path, files: dict[str, Path]) -> None:
@@ -267,7 +275,7 @@ def test_the_caption_says_that_each_patient_counts_once(tmp_path: Path) -> None:
     assert "patient" not in captions[1]
 
 
-def test_options_that_nothing_priced_are_marked_and_have_no_gap(tmp_path: Path) -> None:
+def test_options_that_nothing_priced_are_marked(tmp_path: Path) -> None:
     cells = [
         write_cell(tmp_path, method=method, epsilon=epsilon)
         for method in ("sgd", "found")
@@ -285,10 +293,6 @@ def test_options_that_nothing_priced_are_marked_and_have_no_gap(tmp_path: Path) 
         assert "<!-- found † -->" in text
         assert "† not private" in text
         assert "<!-- sgd -->" in text
-    ceiling_gap(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
-    text = (tmp_path / "a.svg").read_text()
-    assert "<!-- sgd -->" in text
-    assert "<!-- found" not in text
 
 
 def test_a_caption_ends_before_the_legend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +300,7 @@ def test_a_caption_ends_before_the_legend(tmp_path: Path, monkeypatch: pytest.Mo
     methods = ("sgd_with_a_name_that_is_long", "nonprivate")
     cells = write_study(tmp_path, backbones=("pixels",), methods=methods, patients=60)
     summarise_cells(cells, summary := tmp_path / "summary.parquet", study="study")
-    figure = drawn_figure(monkeypatch, lambda files: ceiling_gap(summary, **files))
+    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
     figure.draw_without_rendering()
     (legend,) = figure.legends
     assert not legend.get_window_extent().overlaps(figure._suptitle.get_window_extent())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.paper_tables.common import best_of_each, deltas_text
+from dpprobe.reporting.paper_tables.common import deltas_text
 from dpprobe.results.cell_results import read_cell_results
 from tests.support.cell_files import write_cell
 
@@ -17,12 +17,3 @@ def test_a_note_marks_a_delta_above_one_over_n(tmp_path: Path) -> None:
         write_json(cell, read_json(cell) | {"n": 200_000})
     assert deltas_text(read_cell_results(cells)) == ", δ 1e-05 (above 1/n)"
     assert deltas_text(read_cell_results(cells[2:])) == ""
-
-
-def test_the_best_of_each_epsilon_is_chosen(tmp_path: Path) -> None:
-    paths = [
-        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
-        for method, epsilon, quality in (("sgd", "1", 0.5), ("adam", "1", 4.0), ("sgd", "2", 1.0))
-    ]
-    best = best_of_each(read_cell_results(paths))
-    assert [(cell.method, cell.epsilon) for cell in best] == [("adam", 1.0), ("sgd", 2.0)]

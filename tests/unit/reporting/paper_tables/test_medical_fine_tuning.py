@@ -34,9 +34,3 @@ def test_networks_parts_and_heads_have_rows_beside_the_published(tmp_path: Path)
         ("CheXpert", "last layer", "nonprivate", "∞"),
     ]
     assert all(0 <= float(row["AUC"].split()[0]) <= 1 for row in rows)
-
-
-def test_without_an_auc_the_note_names_the_study(tmp_path: Path) -> None:
-    table = table_of(paper_run([paper_cell(tmp_path)]), NAME)
-    assert len(table.rows) == 3
-    assert any("config/medical_fine_tuning.yaml" in note for note in table.notes)

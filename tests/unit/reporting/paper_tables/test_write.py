@@ -1,4 +1,4 @@
-"""All tables of the papers: their files, well formed and the same twice."""
+"""The papers' tables: written where a study measures a row, well formed and the same twice."""
 
 from __future__ import annotations
 
@@ -8,45 +8,128 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from dpprobe.exhibits import published, tables
-from dpprobe.exhibits.published import PAPER_TABLES
-from dpprobe.reporting.paper_tables.write import FILES, paper_tables, write_paper_tables
+from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, list_paper_tables
+from dpprobe.reporting.paper_tables.write import write_study_tables
+from dpprobe.reporting.registry import find_exhibit
+from dpprobe.study.study_file import load_study
+from tests.conftest import REPOSITORY
 from tests.support.paper_tables import (
     ablation_cells,
     batch_cells,
+    every_table,
     paper_cell,
     paper_run,
     table_of,
 )
 
+SMALL: dict[str, Any] = {
+    "datasets": {"pets": {"source": "imagefolder", "path": "pets", "metric": "accuracy"}},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "methods": {"ceiling": {"head": "nonprivate"}},
+    "epsilons": [0.5],
+}
+REAL = {"url": "https://example.org/real.json", "sha256": 64 * "0"}
+SGD = {"head": "sgd", "batch_size": 8, "epochs": 2}
+TABLE_2, THEOREM = "foundation_features_table2", "foundation_features_theorem"
+HEADS = "features_second_order_headline"
+PRIVATE = {TABLE_2, THEOREM}
+STEPS = {"large_scale_transfer_table8", "large_scale_transfer_figure1b"}
+MEHTA = "large_scale_transfer_table{}"
 
-def test_without_any_measured_cell_the_tables_hold_published_numbers_alone(tmp_path: Path) -> None:
-    run = paper_run([paper_cell(tmp_path, method="nonprivate", epsilon="inf", head="nonprivate")])
-    made = paper_tables(run, published.read_published())
-    assert tuple(table.name for table in made) == PAPER_TABLES
-    numbers = {
-        n.text for n in published.read_published().select_numbers(table="3", paper="mehta_2022")
+
+@pytest.mark.parametrize(
+    ("changes", "written"),
+    [
+        ({}, set()),
+        ({"methods": {"sgd": SGD}}, PRIVATE | STEPS | {HEADS}),
+        ({"methods": {"sgd": SGD}, "epsilons": ["inf"]}, set()),
+        ({"methods": {"auto": {"head": "auto"}}}, PRIVATE | STEPS),
+        ({"methods": {"newton": {"head": "newton"}}}, PRIVATE | {HEADS}),
+        ({"methods": {"prototypes": {"head": "prototypes"}}}, PRIVATE),
+        (
+            {"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}},
+            {THEOREM},
+        ),
+        (
+            {"methods": {"lamb": SGD | {"head": "lamb"}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)},
+        ),
+        (
+            {"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]},
+            {MEHTA.format(2)},
+        ),
+        (
+            {"methods": {"small": SGD | {"head": "momentum"}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)},
+        ),
+        (
+            {"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
+        ),
+        (
+            {"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
+        ),
+        (
+            {"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
+            {"medical_fine_tuning_auc"},
+        ),
+        ({"datasets": {"pets": {"source": "imagefolder", "path": "pets"}}}, set()),
+        (
+            {"backbones": {"clip": {"family": "open_clip", "model": "ViT-S-32-alt",
+                                    "pretrained": False}}},
+            {"foundation_features_table3"},
+        ),
+        (
+            {"datasets": {"imagenet": {"catalog": "imagenet", "accepted_labels": REAL}}},
+            {"large_scale_transfer_figure4"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_table_is_written_where_the_study_measures_a_row(
+    changes: dict[str, Any], written: set[str]
+) -> None:
+    values = SMALL | changes
+    values["methods"] = values["methods"] | SMALL["methods"]
+    study = load_study(values)
+    assert set(list_paper_tables(study)) == written
+    outputs = find_exhibit("write_paper_tables").list_outputs(study)
+    named = {Path(path).name for output in outputs for path in output.paths}
+    endings = [f"{name}.{ending}" for name in written for ending in tables.EXTENSIONS]
+    assert named == {*endings, "references.bib"}
+
+
+def test_every_paper_s_study_measures_its_tables() -> None:
+    """No table is without a study of the project that fills it."""
+    written = {
+        name
+        for path in (REPOSITORY / "config").glob("*.yaml")
+        for name in list_paper_tables(load_study(yaml.safe_load(path.read_text())))
     }
-    sizes = next(table for table in made if table.name == "large_scale_transfer_table3")
-    texts = {cell.text for row in sizes.rows for cell in row}
-    assert numbers <= texts
-    dimensions, *others = made
-    assert [row[0].text for row in dimensions.rows[3:]] == ["pixels"], "of any cell"
-    for table in others:
-        assert not any("dpprobe" in cell.text for row in table.rows for cell in row), table.name
-        assert any("snakemake" in note for note in table.notes), table.name
+    assert written == set(PAPER_TABLES)
 
 
 def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
-    run = paper_run([paper_cell(tmp_path, dataset="cifar10", epsilon="0.5")])
+    study = load_study(SMALL | {"methods": {"sgd": SGD}})
+    paper_cell(tmp_path, dataset="pets", epsilon="0.5", options=SGD)
     for folder in ("a", "b"):
-        write_paper_tables(run, published.read_published(), tmp_path / folder)
-    assert {path.name for path in (tmp_path / "a").iterdir()} == set(FILES)
-    for name in FILES:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        write_study_tables(
+            study=study, results=tmp_path, published=published.read_published(),
+            folder=tmp_path / folder,
+        )  # fmt: skip
+    outputs = find_exhibit("write_paper_tables").list_outputs(study)
+    names = {Path(path).name for output in outputs for path in output.paths}
+    assert {path.name for path in (tmp_path / "a").iterdir()} == names
+    for name in names:
+        text = (tmp_path / "a" / name).read_text()
+        assert text == (tmp_path / "b" / name).read_text()
+        assert "pixels" in text or name == "references.bib", "a measured row"
 
 
 def test_csv_holds_numbers_with_their_intervals(tmp_path: Path) -> None:
@@ -63,7 +146,7 @@ def test_csv_holds_numbers_with_their_intervals(tmp_path: Path) -> None:
 def test_latex_is_well_formed(tmp_path: Path) -> None:
     paths = [*ablation_cells(tmp_path), *batch_cells(tmp_path)]
     cited = set()
-    for table in paper_tables(paper_run(paths), published.read_published()):
+    for table in every_table(paper_run(paths)):
         text = tables.write_latex(table)
         body = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
         for line in body:
@@ -83,9 +166,7 @@ def test_latex_is_well_formed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
-    made = paper_tables(
-        paper_run([*ablation_cells(tmp_path), *batch_cells(tmp_path)]), published.read_published()
-    )
+    made = every_table(paper_run([*ablation_cells(tmp_path), *batch_cells(tmp_path)]))
     for table in made:
         tables.write_files(table, tmp_path / "tables")
     inputs = "".join(rf"\input{{tables/{table.name}}}\clearpage" for table in made)
