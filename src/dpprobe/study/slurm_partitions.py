@@ -32,7 +32,7 @@ class Partitions:
     default: str | None
 
     def name_partition(self, wanted: str | None) -> str | None:
-        """Returns the partition, or several with commas, that a job goes to if it wants `wanted`."""
+        """Returns the partition of a job that wants `wanted`; several have commas between them."""
         return wanted or os.environ.get("SBATCH_PARTITION") or self.default
 
     def has_gpus(self, wanted: str | None) -> bool:
