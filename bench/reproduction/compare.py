@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from dpprobe.exhibits.published import Number, Published
+from dpprobe.heads.registry import NETWORKS
 from dpprobe.reporting.paper_tables.common import TITLES
 from dpprobe.results.cell_results import compare_means
 from dpprobe.study import catalog
@@ -143,7 +144,8 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
         parts.append(f"{result.train_rows:,} training images, not {rows:,}")
     if weights is not None and not _same_backbone(weights, result.backbone_options):
         parts.append(f"{_model(result)}, not {weights.title}")
-    if result.network != (number.tuning in ("full", "blocks", "from scratch")):
+    trained = number.tuning in ("full", "blocks", "from scratch")
+    if result.network != (trained or entry.recipe.get("head") in NETWORKS):
         parts.append("a network tuned" if result.network else "the head alone trained")
     elif blocks := _other_blocks(number, result):
         parts.append(blocks)

@@ -232,7 +232,7 @@ def _run_row(
 
 
 def _ours(comparison: Comparison) -> str:
-    """Writes our value with its interval and the number of seeds."""
+    """Writes our value, its interval, its seeds, and PLD's price of another accountant's noise."""
     number, result = comparison.number, comparison.result
     assert result is not None
     assert comparison.value is not None
@@ -243,7 +243,10 @@ def _ours(comparison: Comparison) -> str:
     low, high = comparison.ends or (None, None)
     text = mean_cell(comparison.value, low, high, scale=1.0, digits=digits).text
     sign = "+" if number.metric == CHANGE and comparison.value > 0 else ""
-    return f"{sign}{text}, {seeds}"
+    price = ""
+    if result.noise is not None and result.pld_epsilon is not None:
+        price = f"; noise {result.noise:.2f}, ε {result.pld_epsilon:.2f} by PLD"
+    return f"{sign}{text}, {seeds}{price}"
 
 
 def _gap(comparison: Comparison) -> str:

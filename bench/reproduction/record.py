@@ -15,6 +15,7 @@ from typing import Any
 
 from dpprobe.artifacts import read_json, read_record, write_json
 from dpprobe.errors import DataError
+from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.paper_tables.common import Run
@@ -37,6 +38,8 @@ class Result:
       metric: the headline's name; values, mean, low and high are fractions of it.
       network: True if a part of the backbone was trained.
       passes: over the training images, of a head of gradient steps; None where not known.
+      noise: the noise multiplier of a gradient step; None where PLD priced the cell.
+      pld_epsilon: PLD's price of a cell that another accountant priced; None for others.
       page: the page of `bench/results` that keeps the result where its cells are gone.
       text: the mean as that page prints it, with its standard deviation.
     """
@@ -60,6 +63,8 @@ class Result:
     train_rows: int
     seeds: int
     passes: float | None = None
+    noise: float | None = None
+    pld_epsilon: float | None = None
     page: str | None = None
     text: str | None = None
 
@@ -151,7 +156,7 @@ def record_study(study: Study, folder: Path, *, file: str | None) -> Record:
             if name in run.backbones
         },
         "methods": {cell.method: dict(cell.options) for cell in cells},
-        "cells": [_plain(run, cell) for cell in cells],
+        "cells": [_plain(run, cell) | _second_price(study, folder, cell) for cell in cells],
     }
     # processor time says nothing of a GPU
     rates = {} if study.device == "cuda" else _rates(run.study, folder)
@@ -175,6 +180,17 @@ def _plain(run: Run, cell: CellResult) -> dict[str, Any]:
         "train_rows": cell.train_rows,
         "passes": None if cell.epochs is None else round(cell.epochs, 4),
     }
+
+
+def _second_price(study: Study, folder: Path, cell: CellResult) -> dict[str, float]:
+    """Reads a step's noise and PLD's epsilon where another accountant priced a cell."""
+    if study.accountant == "pld" or not cell.private:
+        return {}
+    place = Path(cell.dataset, cell.backbone, cell.method, f"eps-{cell.epsilon:g}")
+    statement = read_json(folder / "cells" / place / "privacy.json")
+    noise = [m["noise_multiplier"] for m in statement["mechanisms"] if m["name"] == GRADIENTS]
+    prices = [price for name, price in statement["checks"].items() if name.startswith("pld")]
+    return {"noise": noise[0], "pld_epsilon": prices[0]} if noise and prices else {}
 
 
 def _result(name: str, study: Mapping[str, Any], cell: Mapping[str, Any]) -> Result:

@@ -11,6 +11,7 @@ import yaml
 
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.study.ablations import find_changes
 from dpprobe.study.study import Study
@@ -170,6 +171,9 @@ def parts(method: AnyMethod, rows: int) -> tuple[float, Mechanism]:
         ("scatternet_mnist", "channels", 60_000, 4096, 3.04),
         ("scatternet_fashion_mnist", "group_norm", 60_000, 8192, None),
         ("scatternet_cifar10", "channels", 50_000, 8192, 5.67),
+        ("scatternet_mnist_rdp", "channels", 60_000, 4096, 3.04),
+        ("scatternet_fashion_mnist_rdp", "group_norm", 60_000, 8192, None),
+        ("scatternet_cifar10_rdp", "channels", 50_000, 8192, 5.67),
     ],
 )
 def test_scatternet_shares_the_budget_as_published(
@@ -183,3 +187,38 @@ def test_scatternet_shares_the_budget_as_published(
     statistics = 2 / 8**2  # two releases of noise 8
     steps = gradients.count * (batch / rows) ** 2 / noise**2
     assert share == pytest.approx(statistics / (statistics + steps), rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "rows", "batch", "noise"),
+    [
+        ("scatternet_mnist_rdp", "channels", 60_000, 4096, 3.04),
+        ("scatternet_fashion_mnist_rdp", "group_norm", 60_000, 8192, 4.05),
+        ("scatternet_cifar10_rdp", "channels", 50_000, 8192, 5.67),
+        ("cnn_mnist", "from_scratch", 60_000, 512, 1.23),
+        ("cnn_fashion_mnist", "from_scratch", 60_000, 2048, 2.15),
+        ("cnn_cifar10", "from_scratch", 50_000, 1024, 1.54),
+        ("scatternet_cnn_mnist", "from_scratch", 60_000, 1024, 1.35),
+    ],
+)
+def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
+    repository: Path, tmp_path: Path, name: str, method: str, rows: int, batch: int, noise: float
+) -> None:
+    study = study_of(repository, name)
+    options = study.methods[method]
+    assert (study.seeds, study.delta, options.model_dump()["max_grad_norm"]) == (5, 1e-5, 0.1)
+    plan = calibrate(
+        options.list_mechanisms(rows),
+        n=rows,
+        epsilon=3.0,
+        delta=study.delta,
+        accountant=study.accountant,
+        cache=tmp_path,
+    )
+    gradients = plan.find_mechanism("gradients")
+    assert gradients.sample_rate == pytest.approx(batch / rows)
+    assert round(gradients.noise_multiplier, 2) == noise
+    others = [item.noise_multiplier for item in plan.mechanisms if item is not gradients]
+    assert others == pytest.approx([8.0] * len(others), rel=1e-3)
+    (pld,) = (price for name, price in plan.checks.items() if name.startswith("pld"))
+    assert pld == pytest.approx(2.37, abs=0.02)

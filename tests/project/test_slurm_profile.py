@@ -676,6 +676,15 @@ def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
     assert "is taken over" in result.stderr
 
 
+SHORT_PAUSES = "import submit; submit.PAUSE = 1; submit.main()"
+
+
+def submitting(slurm: Slurm) -> dict[str, str]:
+    """Returns the environment of a submission that imports `submit.py`."""
+    path = f"{slurm.bin}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(PROFILE)}
+
+
 @pytest.mark.parametrize(
     ("command", "error", "why"),
     [
@@ -691,11 +700,10 @@ def test_a_submission_waits_for_what_passes(
     slurm.refuses(command, f"{command}: error: {error}")
     path = script(slurm)
     (path.parent / "watched").touch()
-    environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
-    words = [sys.executable, str(PROFILE / "submit.py"), str(path)]
     with subprocess.Popen(
-        words, cwd=slurm.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+        [sys.executable, "-c", SHORT_PAUSES, path],
+        cwd=slurm.folder, env=submitting(slurm), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
         assert process.stderr
         note = process.stderr.readline()
         assert b"waiting" in note
@@ -706,7 +714,7 @@ def test_a_submission_waits_for_what_passes(
     assert output == b"18\n", notes
 
 
-SHORT_OUTAGE = "import sys, submit; submit.OUTAGE = 0; submit.PAUSE = 1; submit.main()"
+SHORT_OUTAGE = f"import submit; submit.OUTAGE = 0; {SHORT_PAUSES}"
 THIRD_TIME = FAKE.replace(
     "if test", 'test $(grep -c ^sbatch "$here/calls") -lt 3 || { echo 18; exit; }\nif test'
 )
@@ -729,11 +737,7 @@ def test_a_full_queue_is_waited_for_longer_than_an_outage(
     result = subprocess.run(
         [sys.executable, "-c", SHORT_OUTAGE, path],
         cwd=slurm.folder,
-        env={
-            **os.environ,
-            "PATH": f"{slurm.bin}:{os.environ['PATH']}",
-            "PYTHONPATH": str(PROFILE),
-        },
+        env=submitting(slurm),
         capture_output=True,
         text=True,
         check=False,

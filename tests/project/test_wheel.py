@@ -12,6 +12,7 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Mapping
 from email import message_from_bytes
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 from dpprobe.resources import SHIPPED
 from tests.conftest import REPOSITORY
+from tests.support.warm_python import asking, serving
 
 TIMEOUT = 1200  # a busy machine is slow
 SHIPPED_FOLDERS = ("config", "profiles", "resources", "scripts", "workflow")
@@ -66,10 +68,16 @@ def version_of(wheel: Path) -> str:
     return wheel.name.split("-")[1]
 
 
-def call(*command: str | Path, here: Path) -> str:
-    """Runs a command of the installed package, without a word on this clone."""
-    hidden = {"PYTHONPATH", "SNAKEMAKE_PROFILE"}
-    variables = {name: value for name, value in os.environ.items() if name not in hidden}
+# without a word on this clone
+VARIABLES = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in {"PYTHONPATH", "SNAKEMAKE_PROFILE"}
+}
+
+
+def call(*command: str | Path, here: Path, variables: Mapping[str, str] = VARIABLES) -> str:
+    """Runs a command of the installed package."""
     done = subprocess.run(
         command, cwd=here, env=variables, capture_output=True, text=True, timeout=TIMEOUT,
         check=False,
@@ -181,18 +189,38 @@ def test_an_environment_of_snakemake_gets_the_installed_package(
     assert Path(place).is_relative_to(tmp_path / "conda")
 
 
+# Prints the process that `dpprobe run` becomes.
+BECOMES = """
+import json, os, sys
+os.execve = lambda path, command, variables: sys.exit(json.dumps([command, dict(variables)]))
+from dpprobe.study.run_command import start_snakemake
+start_snakemake(sys.argv[1:])
+"""
+
+
 @pytest.mark.slow
-def test_the_default_study_in_an_empty_folder(wheel: Path, scripts: Path, tmp_path: Path) -> None:
-    """At one epsilon and with two seeds: all of its rules, and fewer cells."""
-    command = (scripts / "dpprobe", "run", "--config", "epsilons=[1]", "seeds=2")
-    call(*command, here=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {".snakemake", "data", "results"}
-    report = (tmp_path / "results/report.html").read_text()
-    # how to make it again, where no clone is
-    assert "dpprobe run --cores all --config" in report
-    assert "not a git checkout" in report
-    assert version_of(wheel) in report
-    assert str(REPOSITORY) not in report
-    made = (tmp_path / "results/report.html").stat().st_mtime_ns
-    call(*command, here=tmp_path)
-    assert (tmp_path / "results/report.html").stat().st_mtime_ns == made
+def test_the_default_study_in_an_empty_folder(scripts: Path, wheel: Path, tmp_path: Path) -> None:
+    """At one epsilon and with two seeds: all of its rules, and fewer cells.
+
+    Its processes are forked from a Python of this environment that has imported libraries.
+    """
+    python = scripts / "python"
+    asked = subprocess.run(
+        [python, "-c", BECOMES, "--config", "epsilons=[1]", "seeds=2"],
+        cwd=tmp_path, env=VARIABLES, capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    (first, *words), variables = json.loads(asked.stderr)
+    assert first == str(python)
+    with serving(first, VARIABLES) as socket:
+        command = asking(socket, *words)
+        call(*command, here=tmp_path, variables=variables)
+        assert {path.name for path in tmp_path.iterdir()} == {".snakemake", "data", "results"}
+        report = (tmp_path / "results/report.html").read_text()
+        # how to make it again, where no clone is
+        assert "dpprobe run --cores all --config" in report
+        assert "not a git checkout" in report
+        assert version_of(wheel) in report
+        assert str(REPOSITORY) not in report
+        made = (tmp_path / "results/report.html").stat().st_mtime_ns
+        call(*command, here=tmp_path, variables=variables)
+        assert (tmp_path / "results/report.html").stat().st_mtime_ns == made

@@ -5,40 +5,74 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 
 
+def write_split(
+    folder: Path,
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    ids: Sequence[str] | None = None,
+    units: Sequence[str] | None = None,
+    probe: Mapping[str, Any] | None = None,
+    copies: Mapping[str, Mapping[str, int]] | None = None,
+    **header: Any,
+) -> Path:
+    """Writes a split named as its folder; returns its manifest.
+
+    Args:
+      features: [n, d].
+      labels: [n], or [n, classes] of 0 and 1.
+      ids: `<split>-<row>` where absent.
+      header: values of the header that are no defaults.
+    """
+    rows, split, shards = len(labels), header.get("split", folder.name), header.get("shards", 1)
+    values: dict[str, Any] = {
+        "split": split, "rows": rows, "shards": shards, "class_names": ("a", "b", "c"),
+        "multi_label": labels.ndim == 2, "dtype": "float32", "dataset_fingerprint": "d",
+        "backbone": "none", "backbone_options": {}, "backbone_fingerprint": "b",
+        "weights_sha256": None, "preprocessing": {}, **header,
+    }  # fmt: skip
+    names = [f"{split}-{row}" for row in range(rows)] if ids is None else ids
+    paths = []
+    for shard in range(shards):
+        part = slice(*row_range(rows, shard, shards))
+        paths.append(folder / f"shard-{shard:05d}-of-{shards:05d}.h5")
+        write_shard(
+            paths[-1], ShardHeader(**values, shard=shard), features=features[part],
+            labels=labels[part], ids=names[part], units=units and units[part], probe=probe,
+        )  # fmt: skip
+    manifest = folder / "manifest.json"
+    fingerprint = values["dataset_fingerprint"]
+    write_manifest(paths, manifest, rows=rows, dataset_fingerprint=fingerprint, copies=copies)
+    return manifest
+
+
 def write_store(folder: Path, rows: int, dimension: int, classes: int) -> Path:
-    """A split of separable classes in two shards, written a part at a time."""
-    shards = []
+    """Writes a split of separable classes in two shards."""
+    labels = np.arange(rows) % classes
+    features = np.empty((rows, dimension), dtype=np.float16)
     for shard, (start, stop) in enumerate(((0, rows // 2), (rows // 2, rows))):
         generator = np.random.default_rng(shard)
-        labels = np.arange(start, stop) % classes
-        features = np.empty((stop - start, dimension), dtype=np.float16)
-        for first in range(0, len(features), 10_000):
-            part = generator.normal(size=(len(features[first : first + 10_000]), dimension)) + 1
-            part[np.arange(len(part)), labels[first : first + len(part)]] += 3
-            features[first : first + len(part)] = part
-        header = ShardHeader(
-            split="train", rows=rows, shard=shard, shards=2,
-            class_names=tuple("abcdefghij"[:classes]), multi_label=False, dtype="float16",
-            dataset_fingerprint="d", backbone="none", backbone_options={},
-            backbone_fingerprint="b", weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        path = folder / f"shard-{shard:05d}-of-00002.h5"
-        ids = [str(row) for row in range(start, stop)]
-        write_shard(path, header, features=features, labels=labels.astype(np.int64), ids=ids)
-        shards.append(path)
-    manifest = folder / "manifest.json"
-    write_manifest(shards, manifest, rows=rows, dataset_fingerprint="d")
-    return manifest
+        for first in range(start, stop, 10_000):  # a part at a time
+            end = min(first + 10_000, stop)
+            part = generator.normal(size=(end - first, dimension)) + 1
+            part[np.arange(len(part)), labels[first:end]] += 3
+            features[first:end] = part
+    return write_split(
+        folder, features, labels, split="train", shards=2, dtype="float16",
+        ids=[str(row) for row in range(rows)], class_names=tuple("abcdefghij"[:classes]),
+    )  # fmt: skip
 
 
 @cache

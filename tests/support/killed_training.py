@@ -108,7 +108,7 @@ def ended(folder: Path) -> tuple[bytes, bytes]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    gc.freeze()  # else a collection in each of 156 children copies all that they share
+    gc.freeze()  # else a collection in each child copies all that they share
     for number, values in enumerate(json.loads(sys.argv[2])):
         whole, killed = (Path(sys.argv[1]) / f"{number}-{name}" for name in ("whole", "killed"))
         # before a step; while a checkpoint is written, the first of the second run, another one

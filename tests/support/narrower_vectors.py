@@ -64,14 +64,7 @@ def main() -> None:
     from dpprobe.heads.kernels import vectors
 
     assert int(sys.argv[1]) >= vectors.LANES, f"{vectors.LANES} lanes"
-    for shape in (
-        (1, 1, 2),
-        (7, 15, 3),
-        (131, 65, 7),
-        (40, 768, 10),
-        (127, 64, 21),
-        (60, 1030, 16),
-    ):
+    for shape in SHAPES:
         difference = compare(*shape)
         assert difference < 2e-6, (shape, difference)
 

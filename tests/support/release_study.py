@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.release.make import make_release
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
-from tests.support.feature_stores import public_store
+from tests.support.feature_stores import public_store, write_split
 
 ROWS = {"train": 300, "test": 120}
 CLASSES, DIMENSION = ("a", "b", "c"), 6
@@ -95,26 +92,16 @@ def write_features(
         labels = (np.arange(rows) % len(CLASSES)).astype(np.int64)
         features = generator.normal(size=(rows, DIMENSION)) + shift
         features[np.arange(rows), labels] += 4.0
-        header = ShardHeader(
-            split=split, rows=rows, shard=0, shards=1, class_names=CLASSES, multi_label=False,
-            dtype="float32", dataset_fingerprint="secret-fingerprint", backbone="pixels",
-            backbone_options={"family": "pixels", "color": "gray", "size": None, "mean": 0.0,
-                              "std": 1.0},
-            backbone_fingerprint="b", weights_sha256=None, preprocessing={"color": "gray"},
-            precision="float32",
-        )  # fmt: skip
-        shard = folder / split / "shard-00000-of-00001.h5"
-        ids = [f"secret-id-{split}-{row}" for row in range(rows)]
-        units = None
+        ids, units = [f"secret-id-{split}-{row}" for row in range(rows)], None
         if images_per_patient is not None:
             units = [f"{split} {row // images_per_patient}" for row in range(rows)]
-        write_shard(
-            shard, header, features=features, labels=labels, ids=ids, probe=PROBE, units=units
-        )
-        write_manifest(
-            [shard], folder / split / "manifest.json", rows=rows,
-            dataset_fingerprint="secret-fingerprint",
+        write_split(
+            folder / split, features, labels, ids=ids, units=units, probe=PROBE,
             copies=copies if split == "train" else None,
+            class_names=CLASSES, dataset_fingerprint="secret-fingerprint", backbone="pixels",
+            backbone_options={"family": "pixels", "color": "gray", "size": None, "mean": 0.0,
+                              "std": 1.0},
+            preprocessing={"color": "gray"}, precision="float32",
         )  # fmt: skip
 
 

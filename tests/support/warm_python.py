@@ -1,13 +1,14 @@
 """Pythons that start with heavy libraries imported, which most of a small run's time went into.
 
-    python tests/support/warm_python.py serve SOCKET    forks a process a request
+    python tests/support/warm_python.py serve SOCKET    forks a process for each request
     python -IS tests/support/warm_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
 
 A run asks for Snakemake, and Snakemake for each script of a job and for what its plan says of
 networks. Such a process has the arguments, the folder, the environment and the files of the one
-that asks, which ends as it does; the one that asks is killed, and so is it. Libraries alone are
-imported beforehand: every process imports dpprobe itself. What a run does from the first
-instruction on, when it is killed, or on another machine is tested with Pythons as they are.
+that asks, which ends as it does; the one that asks is killed, and so is it. Libraries are imported
+beforehand, and what most processes import of dpprobe; a process that would find another dpprobe,
+such as a copy of the code, imports that one. What a run does from the first instruction on, when it
+is killed, or on another machine is tested with Pythons as they are.
 """
 
 from __future__ import annotations
@@ -21,28 +22,65 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Of Snakemake, when the server starts; of jobs, when the first one is asked for; of networks alike.
+# For Snakemake, when the server starts; for jobs and for networks, when the first is asked for.
 # Of Opacus only what it imports: its own import has all messages of a process printed once more.
 FOR_RUNS = (
     "snakemake.cli",
     "snakemake.script",
     "snakemake_executor_plugin_cluster_generic",
-    "pydantic",
-)
+    "snakemake.report.html_reporter", "smart_open", "pydantic",
+    "dpprobe.study.study_checks", "dpprobe.study.dimension_checks", "dpprobe.study.run_command",
+    "dpprobe.release.bundle", "dpprobe.reporting.registry",
+)  # fmt: skip
 FOR_JOBS = (
     "torch", "torch.distributed.fsdp", "numba", "h5py", "pyarrow.parquet", "pyarrow.dataset",
     "scipy.stats", "scipy.special", "scipy.linalg", "sklearn.metrics", "sklearn.datasets",
     "openTSNE", "jinja2", "matplotlib.figure", "matplotlib.pyplot", "PIL.Image",
     "dp_accounting.pld", "mlflow.store.tracking.sqlalchemy_store",
+    "numba.np.linalg", "numba.core.typing.cffi_utils",  # for the first compiled function
+    "dpprobe.training.head_job", "dpprobe.reporting.report.write", "dpprobe.tracking.ingest",
 )  # fmt: skip
 FOR_NETWORKS = ("timm", "torchvision", "open_clip")
 DESCRIBE = "dpprobe.backbones.describe"  # what a plan asks of networks, in a process of its own
 LENGTH = struct.Struct("!I")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+START = 900  # seconds: a busy machine is slow
+
+
+@contextlib.contextmanager
+def serving(python: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """Runs a server with this Python and environment; yields its socket."""
+    import subprocess
+    import tempfile
+
+    # no thread is started by what it imports
+    quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    quiet["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
+        path = f"{folder}/socket"
+        with subprocess.Popen(
+            [python, __file__, "serve", path],
+            stdin=subprocess.PIPE,  # it ends with this process
+            env={**variables, **quiet},
+        ) as server:
+            try:
+                yield path
+            finally:
+                server.communicate(timeout=60)
+
+
+def asking(path: str, *words: str) -> list[str]:
+    """Returns the command that asks a server, once it runs, for a Python with these words."""
+    deadline = time.monotonic() + START
+    while not Path(path).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return [sys.executable, "-ISu", __file__, path, *words]
 
 
 def ask(path: str, arguments: list[str]) -> int:
@@ -194,6 +232,16 @@ def python_path() -> list[str]:
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
+def forget_other_code() -> None:
+    """Forgets dpprobe where this process would import another one."""
+    from importlib.machinery import PathFinder
+
+    found = PathFinder.find_spec("dpprobe")
+    if found is None or found.origin != sys.modules["dpprobe"].__file__:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "dpprobe"]:
+            del sys.modules[name]
+
+
 def become(request: dict[str, Any]) -> None:
     """Runs what was asked for, as Python does with these arguments."""
     import runpy
@@ -208,10 +256,12 @@ def become(request: dict[str, Any]) -> None:
     if first == "-m":
         name, *words = rest
         sys.path[0] = str(Path.cwd())
+        forget_other_code()
         sys.argv = [name, *words]
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(first).parent)
+        forget_other_code()
         sys.argv = [first, *rest]
         runpy.run_path(first, run_name="__main__")
 

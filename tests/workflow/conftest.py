@@ -10,8 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -21,6 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.support.warm_python import asking, serving
 
 TIMEOUT = 900  # a busy machine is slow
 
@@ -87,37 +87,20 @@ def _shared_calibrations(tmp_path_factory: pytest.TempPathFactory) -> None:
 class WarmPython:
     """The server of `tests/support/warm_python.py` that the runs of this process ask."""
 
-    script = Path(__file__).parents[1] / "support/warm_python.py"
     socket: str | None = None
 
     @classmethod
     @contextmanager
     def serving(cls) -> Iterator[None]:
-        # no thread is started by what it imports
-        quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        quiet["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
-            cls.socket = f"{folder}/socket"
-            with subprocess.Popen(
-                [sys.executable, str(cls.script), "serve", cls.socket],
-                stdin=subprocess.PIPE,  # it ends with this process
-                env=os.environ | quiet,
-            ) as server:
-                try:
-                    yield
-                finally:
-                    cls.socket = None
-                    server.communicate(timeout=60)
+        with serving(sys.executable, os.environ) as cls.socket:
+            yield
+        cls.socket = None
 
     @classmethod
     def asked(cls, command: list[str]) -> list[str]:
         """Returns a command of this Python's as one that asks for it."""
         assert cls.socket is not None
-        deadline = time.monotonic() + TIMEOUT
-        while not Path(cls.socket).exists():  # it is starting
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return [sys.executable, "-ISu", str(cls.script), cls.socket, *command[1:]]
+        return asking(cls.socket, *command[1:])
 
     @classmethod
     def job(cls) -> str:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from .conftest import PREPARED, TIMEOUT, Template, Workspace
+from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace
 
 FIGURE = "results/figures/digits/accuracy_points"
 
@@ -66,9 +66,10 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def run(folder: Path, *command: str) -> str:
+def run(folder: Path, *words: str) -> str:
+    command = [sys.executable, *words]
     result = subprocess.run(
-        [sys.executable, *command],
+        command if words[0] == "-c" else WarmPython.asked(command),
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder / "src")},
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import TIMEOUT
+from .conftest import TIMEOUT, WarmPython
 
 # A workflow of scripts, with the rules that say what became of them.
 RULES = """
@@ -57,35 +57,30 @@ KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 QUIET = ("--quiet", "rules", "host")
 
 
-def begin(
-    folder: Path, repository: Path, scripts: dict[str, str], *words: str
-) -> subprocess.Popen[str]:
-    """Starts a run of scripts, by the names of what they make."""
+def describe_run(folder: Path, repository: Path, scripts: dict[str, str], *words: str) -> list[str]:
+    """Writes scripts, by the names of what they make, and returns the command that runs them."""
     targets = ", ".join(f'"{name}.txt"' for name in scripts)
     rules = RULES.format(rules=repository / "workflow/rules", targets=targets)
     (folder / "Snakefile").write_text(rules)
     for name, text in scripts.items():
         (folder / f"{name}.py").write_text(text)
-    return subprocess.Popen(
-        [
-            sys.executable, "-m", "snakemake", "--directory", str(folder), "--cores", "2",
-            "--snakefile", str(folder / "Snakefile"), "--profile", "none",
-            "--logger", "dpprobe", *words,
-        ],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        # a shell has what it starts in the background ignore Ctrl-C
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    return [
+        sys.executable, "-m", "snakemake", "--directory", str(folder), "--cores", "2",
+        "--snakefile", str(folder / "Snakefile"), "--profile", "none",
+        "--logger", "dpprobe", *words,
+    ]  # fmt: skip
 
 
 def say(
     folder: Path, repository: Path, scripts: dict[str, str], *words: str, code: int = 1
 ) -> list[str]:
     """Runs scripts to their end, and returns what the run says."""
-    process = begin(folder, repository, scripts, *words)
-    output, _ = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == code, output
-    return output.splitlines()
+    result = subprocess.run(
+        WarmPython.asked(describe_run(folder, repository, scripts, *words)),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert result.returncode == code, result.stdout
+    return result.stdout.splitlines()
 
 
 def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) -> None:
@@ -189,7 +184,12 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
         "a": FAILS.format(error="ConfigError"),
         "b": "import time; open('began', 'w').close(); time.sleep(4)",
     }
-    process = begin(tmp_path, repository, scripts, *QUIET, "--keep-going")
+    process = subprocess.Popen(
+        describe_run(tmp_path, repository, scripts, *QUIET, "--keep-going"),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        # a shell has what it starts in the background ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     assert process.stdout is not None
     said: list[str] = []
     deadline = time.monotonic() + TIMEOUT

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from dpprobe.results.cell_record import read_cell
-from dpprobe.results.network_record import NetworkRecord
+from dpprobe.results.network_record import STATE_FILE, NetworkRecord
 
 from .conftest import TIMEOUT, Workspace
 
@@ -27,6 +27,10 @@ VIT = {
 CONVOLUTIONAL = {
     "family": "timm", "model": "test_efficientnet", "pretrained": False,
     "preprocessing": {"size": 32},
+}  # fmt: skip
+FROM_SCRATCH = {
+    "family": "convolutional", "preprocessing": {"size": 8},
+    "stages": [{"filters": 3, "pool": 2}], "hidden": 4,
 }  # fmt: skip
 NETWORK = {"head": "fine_tune", "batch_size": 16, "steps": 2, "learning_rate": 0.1}
 SGD = {"head": "sgd", "batch_size": 16, "epochs": 1}
@@ -109,6 +113,30 @@ def test_a_convolutional_network_is_trained_from_its_cut(
     assert any(name.startswith("body.") for name in state)
     cut = workspace.directory / "results/cuts/digits/net/blocks-1/train/manifest.json"
     assert cut.exists()
+
+
+def test_networks_are_trained_from_scratch_on_pixels_and_on_coefficients(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    scattered = FROM_SCRATCH | {"scattering": {"J": 1, "L": 2, "groups": 3}}
+    study |= {"seeds": 1, "backbones": {"pixels": FROM_SCRATCH, "scattered": scattered}}
+    study |= {"accountant": "rdp_2017", "methods": {"whole": NETWORK | {"tune": "all"}}}
+    study["methods"]["stored"] = NETWORK | {"tune": {"blocks": 1}}
+    workspace.run(study, "heads")
+    for backbone in ("pixels", "scattered"):
+        shapes = [
+            {name: values.shape for name, values in load_file(folder / STATE_FILE).items()}
+            for folder in (network(workspace, name, 0, backbone) for name in ("whole", "stored"))
+        ]
+        channels = 1 if backbone == "pixels" else 3
+        assert shapes[0]["body.blocks.0.convolution.weight"] == (3, channels, 3, 3)
+        assert shapes[0] == shapes[1], "no layer before the stage is trained"
+        statement = json.loads(
+            (workspace.cell("whole", "2", backbone) / "privacy.json").read_text()
+        )
+        assert statement["accountant"].startswith("rdp_2017 (opacus")
+        (pld,) = (value for name, value in statement["checks"].items() if name.startswith("pld"))
+        assert 0 < pld < statement["epsilon_realised"] <= 2
 
 
 def test_only_the_seed_that_is_lost_is_trained_again(

@@ -162,6 +162,9 @@ def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
         ("features_second_order", {"train_heads": 81, "summarise": 3, "plot_datasets": 2}),
         ("scatternet_mnist", {"train_heads": 6}),
         ("scatternet_fashion_mnist", {"train_heads": 2}),
+        ("cnn_mnist", {"tune_network": 35, "gather_networks": 7}),
+        ("cnn_fashion_mnist", {"tune_network": 20, "gather_networks": 4}),
+        ("scatternet_cnn_mnist", {"tune_network": 25, "gather_networks": 5}),
         ("clip_zero_shot_start", {"embed_text": 2, "train_heads": 12}),
     ],
 )

@@ -22,6 +22,8 @@ from PIL import Image
 
 from tests.conftest import REPOSITORY
 
+from .conftest import WarmPython
+
 RECORD = REPOSITORY / "tests/stored/planned_jobs.json"
 # Their tables must have as many rows as the real ones before anything is planned.
 MEDICAL = {"medical_fairness.yaml", "medical_fine_tuning.yaml", "medical_standin.yaml"}
@@ -68,9 +70,10 @@ def write_owners_files(directory: Path) -> None:
 def digest_plan(study: str, directory: Path) -> dict[str, str]:
     """Plans a study in a folder of its own and returns the digest of its jobs."""
     places = [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    module = [sys.executable, "-m", "tests.support.planned_jobs", "--digest"]
+    words = ["--digest", str(REPOSITORY / "Snakefile"), str(REPOSITORY / study)]
+    command = [sys.executable, "-m", "tests.support.planned_jobs", *words]
     result = subprocess.run(
-        [*module, str(REPOSITORY / "Snakefile"), str(REPOSITORY / study)],
+        WarmPython.asked(command),
         cwd=directory,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
         capture_output=True,
@@ -112,7 +115,7 @@ def main() -> None:
     """Records the jobs of every study anew."""
     import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:
+    with WarmPython.serving(), tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "shared").symlink_to(REPOSITORY.parent / "shared")
         directory = Path(folder) / "project"
         write_owners_files(directory)

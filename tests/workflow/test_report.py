@@ -16,7 +16,7 @@ import pytest
 
 from dpprobe.artifacts import read_json
 
-from .conftest import SMALL, TIMEOUT, Template, Workspace
+from .conftest import SMALL, TIMEOUT, Template, WarmPython, Workspace
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_a_cell_is_made_again_by_its_command(finished: Workspace, page: str) -> 
     (command,) = [shlex.split(own) for own in commands if "/sgd/eps-2/metrics.json" in own]
     shutil.rmtree(cell)
     subprocess.run(
-        [sys.executable, "-m", *command, "--profile", "none"],
+        WarmPython.asked([sys.executable, "-m", *command, "--profile", "none"]),
         cwd=finished.directory, check=True, timeout=TIMEOUT,
     )  # fmt: skip
     after = read_json(cell / "metrics.json")
@@ -98,7 +98,7 @@ def test_what_the_command_line_changed_is_part_of_the_command(finished: Workspac
     command = shlex.split(html.unescape(found[0]))
     assert command[-3:] == ["--config", 'epsilons=["1"]', "seeds=1"]
     done = subprocess.run(
-        [sys.executable, "-m", *command, "--profile", "none", "-n"],
+        WarmPython.asked([sys.executable, "-m", *command, "--profile", "none", "-n"]),
         cwd=finished.directory, check=True, timeout=TIMEOUT, capture_output=True, text=True,
     )  # fmt: skip
     assert "Nothing to be done" in done.stdout + done.stderr

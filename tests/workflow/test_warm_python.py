@@ -16,7 +16,7 @@ from .conftest import TIMEOUT, WarmPython
 SCRIPT = """
 import atexit, os, signal, sys
 atexit.register(print, "at the end")
-print(__name__, sys.argv[1:], os.getcwd(), os.environ["OF_THIS"], "dpprobe" in sys.modules)
+print(__name__, sys.argv[1:], os.getcwd(), os.environ["OF_THIS"])
 {rest}
 """
 
@@ -33,21 +33,27 @@ def test_it_has_the_arguments_the_folder_and_the_environment_that_are_given(tmp_
         capture_output=True, text=True, check=True, timeout=TIMEOUT,
     )  # fmt: skip
     first, last = result.stdout.splitlines()
-    assert first == f"__main__ ['a b', '--c'] {tmp_path} é False"
+    assert first == f"__main__ ['a b', '--c'] {tmp_path} é"
     assert last == "at the end"
     assert result.stderr == ""
 
 
 def test_it_imports_from_the_path_that_is_given(tmp_path: Path) -> None:
     """As copies of the code do."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code/of_this.py").write_text("WORD = 'a copy'")
-    variables = {"OF_THIS": "", "PYTHONPATH": str(tmp_path / "code")}
-    result = subprocess.run(
-        ask(tmp_path, "import of_this; print(of_this.WORD)"), env=os.environ | variables,
-        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=TIMEOUT,
-    )  # fmt: skip
-    assert result.stdout.splitlines()[1] == "a copy"
+    said = []
+    for name in ("one", "dpprobe"):
+        (tmp_path / f"code/{name}").mkdir(parents=True)
+        (tmp_path / f"code/{name}/__init__.py").write_text("WORD = 'a copy'")
+        (tmp_path / f"code/{name}/errors.py").write_text("")
+        places = [str(tmp_path / "code"), os.environ.get("PYTHONPATH", "")]
+        variables = {"OF_THIS": "", "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        rest = f"import {name}.errors; print({name}.WORD, 'dpprobe.versions' in sys.modules)"
+        result = subprocess.run(
+            ask(tmp_path, rest), env=os.environ | variables, cwd=tmp_path,
+            capture_output=True, text=True, check=True, timeout=TIMEOUT,
+        )  # fmt: skip
+        said.append(result.stdout.splitlines()[1])
+    assert said == ["a copy True", "a copy False"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.option_errors import read_options
 
 FAMILIES: dict[str, str] = {
+    "convolutional": "dpprobe.backbones.convolutional",
     "open_clip": "dpprobe.backbones.open_clip_models",
     "pixels": "dpprobe.backbones.pixels",
     "scattering": "dpprobe.backbones.scattering",

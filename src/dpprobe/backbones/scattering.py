@@ -30,8 +30,8 @@ class Options(ProjectedOptions):
     @property
     def full_dimension(self) -> int | None:
         """channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2."""
-        paths = 1 + self.J * self.L + self.J * (self.J - 1) // 2 * self.L**2
-        return (1 if self.color == "gray" else 3) * paths * (self.size // 2**self.J) ** 2
+        channels = 1 if self.color == "gray" else 3
+        return channels * count_paths(self.J, self.L) * (self.size // 2**self.J) ** 2
 
     def check_files(self) -> None:
         if self.size < 2**self.J:
@@ -42,12 +42,23 @@ class Options(ProjectedOptions):
         self.check_projection()
 
 
+def count_paths(scales: int, orientations: int) -> int:
+    """Returns the coefficients of a channel at a position: 1 + JL + J(J-1)/2 L^2."""
+    return 1 + scales * orientations + scales * (scales - 1) // 2 * orientations**2
+
+
+def make_transform(*, scales: int, orientations: int, size: int) -> torch.nn.Module:
+    """Makes images [m, c, size, size] -> [m, c, paths, size // 2^J, size // 2^J]."""
+    # kymatio.torch fails to import beside SciPy >= 1.17, by its 3-D part; this module does not.
+    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+    transform: torch.nn.Module = ScatteringTorch2D(J=scales, shape=(size,) * 2, L=orientations)
+    return transform
+
+
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Makes a backbone of channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2 coefficients."""
     import torch
-
-    # kymatio.torch fails to import beside SciPy >= 1.17, by its 3-D part; this module does not.
-    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
     from dpprobe.backbones.image_preprocessing import ToTensor  # heavy: torch
 
@@ -56,7 +67,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         "size": options.size,
         "interpolation": "bicubic",
     }
-    scattering = ScatteringTorch2D(J=options.J, shape=(options.size,) * 2, L=options.L)
+    scattering = make_transform(scales=options.J, orientations=options.L, size=options.size)
     scattering = scattering.to(runtime.device).eval()
 
     @torch.inference_mode()

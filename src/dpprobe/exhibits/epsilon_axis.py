@@ -11,15 +11,9 @@ from matplotlib.axes import Axes
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonScale:
-    """Places of epsilons: at their logarithm, with infinity a step to the right.
+    """Places of epsilons: at their logarithm, with infinity a step to the right."""
 
-    Attributes:
-      finite: the finite epsilons, rising.
-      infinite: True if there are cells at epsilon inf.
-      curves: the number of curves.
-    """
-
-    finite: tuple[float, ...]
+    finite: tuple[float, ...]  # rising
     infinite: bool
     curves: int
 

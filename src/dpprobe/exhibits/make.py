@@ -23,11 +23,6 @@ def find_function(words: str) -> Callable[..., Any]:
     return function
 
 
-def find_make(exhibit: Exhibit) -> Callable[..., None]:
-    """Imports the function that makes an exhibit."""
-    return find_function(exhibit.make)
-
-
 def read_needs(
     needs: Mapping[str, Need], inputs: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Path] | Path | None]:
@@ -51,13 +46,10 @@ def make_exhibit(
     """Makes the files of one job.
 
     Args:
-      inputs: the paths of each need.
-      outputs: the paths of each output.
-      params: of the job.
-      wildcards: of the job.
+      inputs, outputs: the paths of each need and of each output.
       read_study: returns the study; called if `make` asks for it.
     """
-    make = find_make(exhibit)
+    make = find_function(exhibit.make)
     asked = inspect.signature(make).parameters
     offered = {**params, **wildcards}
     study = read_study() if STUDY in asked or callable(exhibit.files) else None

@@ -23,7 +23,8 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
     "#7F4F00", "#5B2C6F", "#8C8C8C", "#1B4F3A", "#C0392B",
 )  # fmt: skip
-# Dashes and marker of a line.
+LineStyle = tuple[Any, str]  # dashes and marker
+Look = tuple[str, LineStyle]  # colour first
 LINE_STYLES = (
     ("-", "o"), ((0, (4, 1.2)), "s"), ((0, (1, 1)), "^"), ((0, (6, 1.5, 1, 1.5)), "D"),
     ((0, (8, 2)), "v"), ((0, (3, 1, 1, 1, 1, 1)), "P"), ("-", "X"), ((0, (1, 2)), "*"),
@@ -52,12 +53,17 @@ SETTINGS: Any = {
     "text.parse_math": False,  # a class name may hold a dollar sign
 }
 DPI = 200
+# Without a date or a version: equal figures are equal bytes.
+METADATA: dict[str, Any] = {
+    "svg": {"Date": None, "Creator": "dpprobe"},
+    "png": {"Software": None},
+}
 TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
 LEGEND_LINE = 0.185  # inches
 CAPTION_LETTER = 0.065  # inches, on average
 
 
-def choose_looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
+def choose_looks(count: int) -> list[Look]:
     """Gives each of `count` series a colour and a line style.
 
     Colours come again with other styles.
@@ -129,7 +135,7 @@ def draw_banded(
     axes: Axes,
     x: Sequence[float],
     values: Sequence[tuple[float, float | None, float | None]],
-    look: tuple[str, tuple[Any, str]],
+    look: Look,
     *,
     alpha: float = 0.15,
 ) -> None:
@@ -137,7 +143,6 @@ def draw_banded(
 
     Args:
       values: the mean and the ends of the interval at each place.
-      look: colour, and dashes with marker.
       alpha: of the band.
     """
     colour, (dashes, marker) = look
@@ -191,10 +196,12 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def save_figure(figure: Figure, svg: Path, png: Path) -> None:
-    """Writes both files without a date or a version, so that equal figures are equal bytes."""
-    with atomic_path(svg) as temporary:
-        figure.savefig(
-            temporary, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "dpprobe"}
-        )
-    with atomic_path(png) as temporary:
-        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+    """Writes both files."""
+    write_picture(figure, svg, "svg")
+    write_picture(figure, png, "png")
+
+
+def write_picture(figure: Figure, path: Path, kind: str) -> None:
+    """Writes one file, "svg" or "png"."""
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=DPI, metadata=METADATA[kind])

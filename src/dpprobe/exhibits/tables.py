@@ -41,7 +41,6 @@ class TableCell:
       value: the number for programs; the text where None.
       ends: of the 95 % interval.
       citation: a key of the bibliography, for LaTeX.
-      bold: True if the text stands out.
     """
 
     text: str = ""

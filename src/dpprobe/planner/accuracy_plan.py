@@ -96,10 +96,7 @@ class PlanForPeople:
             "ceiling_given": self.scale.given,
             "choices": [
                 {
-                    "label": choice.label,
-                    "n": choice.n,
-                    "epsilon": choice.epsilon,
-                    "kept": asdict(choice.kept),
+                    **asdict(choice),
                     "accuracy": [
                         {
                             "ceiling": ceiling,

@@ -85,7 +85,7 @@ class Kept:
 def predict(setting: Setting) -> Kept:
     """Predicts what a setting keeps."""
     law = read_curves().law
-    signal = _compute_signal(setting, law)
+    signal = math.log(setting.n) + _without_n(setting, law)
     low, expected, high = law.shares_at(signal)
     beyond = int(signal > law.signals[-1]) - int(signal < law.signals[0])
     return Kept(low=low, expected=expected, high=high, beyond=beyond)
@@ -112,10 +112,6 @@ def n_to_keep(setting: Setting, share: float) -> int | None:
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
     """Returns the n at which half of the lead above naming the largest class is expected."""
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
-
-
-def _compute_signal(setting: Setting, law: Law) -> float:
-    return math.log(setting.n) + _without_n(setting, law)
 
 
 def _without_n(setting: Setting, law: Law) -> float:

@@ -5,13 +5,15 @@
   so is one exponential release, as `dpprobe.privacy.bounded_range` derives. With others it composes
   by the privacy loss distribution that dominates it.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
+- `rdp_2017`: the same divergences (Opacus) with the conversion to epsilon of Mironov 2017,
+  proposition 3, as papers until 2020 have it. It is looser: to repeat their noise.
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
 
-`prv` cannot price exponential releases.
+`prv` and `rdp_2017` cannot price exponential releases.
 
 Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced from the
 privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `rdp`
-prices them as in Papernot and Steinke 2022; `prv` cannot price them.
+prices them as in Papernot and Steinke 2022; `prv` and `rdp_2017` cannot price them.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. Neither is the classical Gaussian calibration
@@ -45,12 +47,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-ACCOUNTANTS = ("pld", "rdp", "prv", "gaussian", "exponential")
+ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian", "exponential")
 _EXACT = {
     "gaussian": "gaussian (exact mu-GDP)",
     "exponential": "exponential (exact bounded range)",
 }
-_LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
+_LIBRARIES = {
+    "pld": "dp-accounting",
+    "rdp": "dp-accounting",
+    "rdp_2017": "opacus",
+    "prv": "opacus",
+}
 
 # Fractional orders for large epsilons, powers of two far up for small ones.
 _RDP_ORDERS = (
@@ -167,6 +174,8 @@ def compute_epsilon(
         return bounded_range.range_epsilon(mechanisms[0].bounded_range, delta)
     if resolved == "rdp":
         return _rdp_epsilon(mechanisms, delta, selection)
+    if resolved == "rdp_2017":
+        return _early_rdp_epsilon(mechanisms, delta, selection)
     if resolved == "prv":
         return _prv_epsilon(mechanisms, delta, selection)
     if selection is None and _sum_ranges(mechanisms) > _LARGEST_RANGE:
@@ -654,6 +663,23 @@ def _rdp_epsilon(
     with _quiet_absl():
         accountant.compose(_make_event(mechanisms, selection), times)
         return float(accountant.get_epsilon(delta))
+
+
+def _early_rdp_epsilon(
+    mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None
+) -> float:
+    """Computes the least over orders a of RDP(a) + log(1 / delta) / (a - 1)."""
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    _refuse_unpriceable(mechanisms, selection)
+    divergences = sum(
+        compute_rdp(q=rate, noise_multiplier=noise, steps=count, orders=_RDP_ORDERS)
+        for noise, rate, count in _condense_mechanisms(mechanisms)
+    )
+    return min(
+        float(divergence) + math.log(1 / delta) / (order - 1)
+        for order, divergence in zip(_RDP_ORDERS, divergences, strict=True)
+    )
 
 
 def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None) -> float:

@@ -123,7 +123,8 @@ def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
         BLANK
         if entry is None
         else TableCell(
-            text=_format_entry(entry), bold=entry.private and f"{entry.mean:.1f}" == best
+            text=" ".join(filter(None, (_format_mean(entry), over_seeds(entry), over_both(entry)))),
+            bold=entry.private and f"{entry.mean:.1f}" == best,
         )
         for entry in entries
     ]
@@ -235,10 +236,6 @@ def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return "  ".join(texts).rstrip()
-
-
-def _format_entry(entry: Entry) -> str:
-    return " ".join(filter(None, (_format_mean(entry), over_seeds(entry), over_both(entry))))
 
 
 def _short_text(entry: Entry) -> str:

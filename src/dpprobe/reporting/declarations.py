@@ -37,11 +37,6 @@ from dpprobe.study.study import Cell, Study
 from dpprobe.versions import VERSIONS
 
 
-def has_privacy(study: Study) -> bool:
-    """Returns True if a study has an epsilon that promises something."""
-    return set(study.job_epsilons()) != {INFINITE}
-
-
 def list_varied_options(study: Study) -> list[str]:
     """Lists the options in which some methods of a study differ alone."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
@@ -50,11 +45,6 @@ def list_varied_options(study: Study) -> list[str]:
 
 def _each_dataset(study: Study) -> list[Place]:
     return [{"dataset": dataset} for dataset in study.datasets]
-
-
-def _option_places(study: Study) -> list[Place]:
-    options = list_varied_options(study)
-    return [{"dataset": d, "option": option} for d in study.datasets for option in options]
 
 
 def _comparison_places(study: Study) -> list[Place]:
@@ -76,10 +66,6 @@ def _overlap_places(study: Study) -> list[Place]:
     ]
     checked = [{"dataset": d, "backbone": b} for d in study.datasets for b in study.backbones]
     return [*checked, *removed]
-
-
-def _paper_places(study: Study) -> list[Place]:
-    return [{}] if study.paper_names() & published_datasets() else []
 
 
 def _name_paper_files(study: Study) -> Files:
@@ -116,11 +102,6 @@ def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
     return [files.locate_manifest(place["dataset"], name, "train") for name in backbones]
 
 
-def _overlap_tables(files: StudyFiles, place: Place) -> list[str]:
-    splits = files.list_overlap_splits(place["dataset"])
-    return [files.locate_table(dataset, split) for dataset, split in splits]
-
-
 ACCURACY = Exhibit(
     name="plot_accuracy",
     kind="figure",
@@ -153,7 +134,7 @@ METHODS = Exhibit(
     caption="methods.rst",
     labels={"dataset": "{dataset}"},
     params={"version": VERSIONS["figures"]},
-    places=lambda study: _each_dataset(study) if has_privacy(study) else [],
+    places=lambda study: _each_dataset(study) if set(study.job_epsilons()) != {INFINITE} else [],
 )
 
 OPTION = Exhibit(
@@ -173,7 +154,11 @@ OPTION = Exhibit(
     labels={"dataset": "{dataset}"},
     params={"version": VERSIONS["figures"]},
     only={"option": list_varied_options},
-    places=_option_places,
+    places=lambda study: [
+        {"dataset": dataset, "option": option}
+        for dataset in study.datasets
+        for option in list_varied_options(study)
+    ],
 )
 
 COMPARISON = Exhibit(
@@ -241,7 +226,12 @@ OVERLAP = Exhibit(
                 f"{files.results}/overlap/{place['dataset']}/{place['backbone']}.parquet"
             )
         ),
-        "tables": many(_overlap_tables),
+        "tables": many(
+            lambda files, place: [
+                files.locate_table(dataset, split)
+                for dataset, split in files.list_overlap_splits(place["dataset"])
+            ]
+        ),
     },
     make="dpprobe.reporting.figures.near_duplicates:plot_overlap",
     words="nearest public images of {dataset}, {backbone}",
@@ -305,7 +295,7 @@ PAPERS = Exhibit(
         "published": lambda _study, _place: published_digest(),
         "version": VERSIONS["papers"],
     },
-    places=_paper_places,
+    places=lambda study: [{}] if study.paper_names() & published_datasets() else [],
 )
 
 # Private, as the images are: made only where the study asks for them.

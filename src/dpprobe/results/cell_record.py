@@ -92,7 +92,6 @@ def record_paths(results: Path, cells: Iterable[Sequence[str]]) -> list[Path]:
     """Returns where the records of cells lie below a folder of results.
 
     Args:
-      results: the folder.
       cells: each as (dataset, backbone, method, epsilon token), as a study lists them.
     """
     names = (dict(zip(CellName.model_fields, cell, strict=True)) for cell in cells)

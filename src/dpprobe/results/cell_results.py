@@ -25,7 +25,6 @@ class CellResult:
     Attributes:
       epsilon: as a number.
       private: True if the cell carries a guarantee.
-      ceiling: True if the cell is a non-private ceiling.
       values: the metric of each seed.
       low, high: the ends of its 95 % interval, None where the cell has none.
       real: the accuracy against ReaL's labels; None where the dataset has none.

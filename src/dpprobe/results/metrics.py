@@ -108,13 +108,10 @@ def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) ->
     """
     weights = row_weights(units)
     if labels.ndim == 1:
-        return float(np.bincount(labels, weights=weights).max() / _total_weight(labels, weights))
+        total = len(labels) if weights is None else weights.sum()
+        return float(np.bincount(labels, weights=weights).max() / total)
     having = np.average(labels != 0, axis=0, weights=weights)
     return float(np.maximum(having, 1 - having).mean())
-
-
-def _total_weight(labels: np.ndarray, weights: np.ndarray | None) -> float:
-    return float(len(labels) if weights is None else weights.sum())
 
 
 def _weighted_share(right: np.ndarray, weights: np.ndarray | None) -> float:

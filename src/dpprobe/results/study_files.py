@@ -21,16 +21,10 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class StudyFiles:
-    """The files of a study's stages.
-
-    Attributes:
-      study: whose files are named.
-      data: the folder of split tables.
-      results: the folder of everything else.
-    """
+    """The files of a study's stages."""
 
     study: Study
-    data: str = "<data>"
+    data: str = "<data>"  # the folder of split tables
     results: str = "<results>"
     _cells: dict[tuple[str, ...], list[Cell]] = field(
         default_factory=dict, init=False, repr=False, compare=False

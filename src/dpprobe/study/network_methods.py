@@ -80,7 +80,7 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
     if not backbone.network:
         return (
             f"family {backbone.family} has no network to train; move the method to a study of "
-            "networks (timm, open_clip)"
+            "networks (timm, open_clip, convolutional)"
         )
     if options.cut_blocks is None:
         return None

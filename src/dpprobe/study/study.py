@@ -117,9 +117,10 @@ class _Beginning(Options):
         description="Take a delta above 1 / (training rows), as some papers do, with a warning and "
         "words in the privacy statements; releases never do.",
     )
-    accountant: Literal["pld", "rdp"] = Field(
+    accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
         "pld",
-        description="The accountant of sampled steps; steps on all rows are priced exactly.",
+        description="The accountant of sampled steps; steps on all rows are priced exactly by pld. "
+        "rdp_2017 has the conversion of papers until 2020, to repeat their noise.",
     )
     privacy: PrivacyOptions = PrivacyOptions()
     seeds: Annotated[int, AtMost(1000, "each trains every head of the study again")] = Field(

@@ -37,6 +37,14 @@ def row(text: str, start: str) -> list[str]:
 FIRST = {"row": "first", "values": {"a": 90.0}}
 
 
+def test_another_accountant_s_noise_stands_with_pld_s_price() -> None:
+    ours = [result(noise=5.668, pld_epsilon=2.38364)]
+    assert row(made([FIRST], results=ours), "first")[4].endswith(
+        "2 seeds; noise 5.67, ε 2.38 by PLD"
+    )
+    assert "PLD" not in row(made([FIRST]), "first")[4]
+
+
 def test_the_committed_page_is_generated_from_the_record() -> None:
     generated = page.reproduction_page(
         published.read_published(), facts.read(), record.read_reproduced()

@@ -37,6 +37,20 @@ def test_a_cell_is_kept_with_its_options_and_the_published_name(tmp_path: Path) 
     assert not found.network
 
 
+def test_a_cell_that_pld_did_not_price_has_its_noise_and_pld_s_price(tmp_path: Path) -> None:
+    path = paper_cell(tmp_path, epsilon="0.5", options=SGD).with_name("privacy.json")
+    (by_pld,) = record.record_study(study(), tmp_path, file=None).results()
+    assert (by_pld.noise, by_pld.pld_epsilon) == (None, None)
+    statement = json.loads(path.read_text())
+    statement["mechanisms"][0] |= {"name": "gradients", "noise_multiplier": 5.67}
+    statement["checks"] = {"pld (dp-accounting 0.6.0)": 0.41, "prv (opacus 1.6.0)": 0.42}
+    write_json(path, statement)
+    written = record.record_study(study(accountant="rdp_2017"), tmp_path, file=None)
+    written.write(tmp_path / "record.json")
+    (found,) = record.read_reproduced(tmp_path / "record.json").results()
+    assert (found.noise, found.pld_epsilon) == (5.67, 0.41)
+
+
 def test_infinity_and_areas_survive_json(tmp_path: Path) -> None:
     paper_cell(tmp_path, epsilon="inf", multi_label=True, headline="auc")
     written = record.record_study(study(), tmp_path, file=None)

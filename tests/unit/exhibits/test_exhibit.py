@@ -13,7 +13,7 @@ import yaml
 
 from dpprobe import resources
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
-from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_make
+from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_function
 from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
@@ -37,7 +37,7 @@ def small_exhibit(**changes: object) -> Exhibit:
         "formats": ("svg", "png"),
         "per": ("dataset", "epsilon"),
         "needs": {},
-        "make": "dpprobe.exhibits.make:find_make",
+        "make": "dpprobe.exhibits.make:find_function",
         "words": "small",
         "category": "Small",
         "caption": {"": "a.rst", "law": "b.rst"},
@@ -115,7 +115,7 @@ print({name for name in ("torch", "numpy", "matplotlib", "pyarrow") if name in s
 def test_an_exhibit_can_be_made_from_what_it_declares(exhibit: Exhibit) -> None:
     """The arguments of `make` are the needs, the outputs, and nothing that no job has."""
     study = read_study(CONFIG / "config.yaml")
-    asked = set(inspect.signature(find_make(exhibit)).parameters)
+    asked = set(inspect.signature(find_function(exhibit.make)).parameters)
     needs = {name for name, need in exhibit.needs.items() if need.read}
     outputs = {output.name for output in exhibit.list_outputs(study)}
     if FOLDER in asked:

@@ -9,7 +9,7 @@ import pytest
 
 from dpprobe.exhibits import make
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
-from dpprobe.exhibits.make import find_make, make_exhibit
+from dpprobe.exhibits.make import find_function, make_exhibit
 
 EXHIBIT = Exhibit(
     name="write_small",
@@ -23,7 +23,7 @@ EXHIBIT = Exhibit(
         "records": many(lambda _files, _place: ["one.json", "two.json"]),
         "marks": waits(lambda _files, _place: [".done"]),
     },
-    make="dpprobe.exhibits.make:find_make",
+    make="dpprobe.exhibits.make:find_function",
     words="small",
     category=None,
     params={"name": "digits", "version": 1},
@@ -39,7 +39,7 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
     ) -> None:  # fmt: skip
         given.update(locals())
 
-    monkeypatch.setattr(make, "find_make", lambda _exhibit: write_small)
+    monkeypatch.setattr(make, "find_function", lambda _words: write_small)
     make_exhibit(
         EXHIBIT,
         inputs={
@@ -67,4 +67,4 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_function_is_found_by_its_name() -> None:
-    assert find_make(EXHIBIT).__name__ == "find_make"
+    assert find_function(EXHIBIT.make).__name__ == "find_function"

@@ -17,9 +17,7 @@ from dpprobe.features import near_duplicate_search
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_duplicates
 from dpprobe.features.overlap_record import read_near_duplicates, write_near_duplicates
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
+from tests.support.feature_stores import write_split
 
 SIDE = 4
 GENERATOR = np.random.default_rng(5)
@@ -63,22 +61,11 @@ def make_rows(
     values = [np.asarray(Image.open(io.BytesIO(image)), dtype=np.float32) for image in images]
     features = np.stack(values).reshape(len(images), -1)
     info = table.read_info(folder / name / "dataset.json")
-    paths = []
-    for shard in range(2):
-        header = ShardHeader(
-            split=split, rows=len(images), shard=shard, shards=2, class_names=("no", "yes"),
-            multi_label=False, dtype="float32", dataset_fingerprint=info.fingerprint,
-            backbone="pixels", backbone_options={}, backbone_fingerprint=fingerprint,
-            weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        part = slice(header.first_row, header.end_row)
-        paths.append(folder / name / f"shard-{shard:05d}-of-00002.h5")
-        write_shard(
-            paths[-1], header, features=features[part],
-            labels=np.arange(len(images))[part] % 2, ids=ids[part],
-        )  # fmt: skip
-    manifest = folder / name / "manifest.json"
-    write_manifest(paths, manifest, rows=len(images), dataset_fingerprint=info.fingerprint)
+    manifest = write_split(
+        folder / name, features, np.arange(len(images)) % 2, ids=ids, split=split, shards=2,
+        class_names=("no", "yes"), dataset_fingerprint=info.fingerprint, backbone="pixels",
+        backbone_fingerprint=fingerprint,
+    )  # fmt: skip
     return DatasetSplit(
         dataset=name,
         features=FeatureStore(manifest),

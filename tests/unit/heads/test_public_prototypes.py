@@ -15,9 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.normalisation import L2, NoNormalisation
 from dpprobe.heads.public_prototypes import (
@@ -38,7 +35,7 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import GAUSSIAN, Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import kind_of, mechanism_values, mechanisms_of
-from tests.support.feature_stores import public_store, write_store
+from tests.support.feature_stores import public_store, write_split, write_store
 from tests.support.second_order_data import Stream
 
 DIMENSION, CLASSES = 5, 3
@@ -50,18 +47,11 @@ def options(**values: Any) -> Options:
 
 def store_of(folder: Path, features: np.ndarray) -> str:
     """The manifest of public rows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    header = ShardHeader(
-        split="train", rows=len(features), shard=0, shards=1, class_names=("a",),
-        multi_label=False, dtype="float32", dataset_fingerprint="public", backbone="none",
-        backbone_options={}, backbone_fingerprint="none", weights_sha256=None, preprocessing={},
+    manifest = write_split(
+        folder, features, np.zeros(len(features), dtype=np.int64), split="train",
+        class_names=("a",), dataset_fingerprint="public", backbone_fingerprint="none",
+        ids=[str(row) for row in range(len(features))],
     )  # fmt: skip
-    path = folder / "shard-00000-of-00001.h5"
-    ids = [str(row) for row in range(len(features))]
-    labels = np.zeros(len(features), dtype=np.int64)
-    write_shard(path, header, features=features, labels=labels, ids=ids)
-    manifest = folder / "manifest.json"
-    write_manifest([path], manifest, rows=len(features), dataset_fingerprint="public")
     return str(manifest)
 
 

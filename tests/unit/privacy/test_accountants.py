@@ -349,10 +349,47 @@ def test_delta_is_the_inverse_of_epsilon() -> None:
 
 
 def test_no_noise_costs_everything_and_nothing_costs_nothing() -> None:
-    for accountant in ("pld", "rdp", "prv"):
+    for accountant in ("pld", "rdp", "rdp_2017", "prv"):
         assert accountants.compute_epsilon([gaussians(0.0, 0.1, 5)], DELTA, accountant) == math.inf
         assert accountants.compute_epsilon([], DELTA, accountant) == 0
     assert accountants.compute_epsilon([gaussians(0.0)], DELTA, "pld") == math.inf
+
+
+# Tramer and Boneh 2021 print these noises; their accountant makes epsilon 3 of them, beside two
+# releases of noise 8 or none.
+@pytest.mark.parametrize(
+    ("n", "batch", "steps", "noise", "statistics"),
+    [
+        (60_000, 4096, 560, 3.04, 8.0),
+        (60_000, 8192, 280, 4.05, None),
+        (50_000, 8192, 360, 5.67, 8.0),
+        (60_000, 512, 4680, 1.23, None),
+        (60_000, 2048, 1160, 2.15, None),
+        (50_000, 1024, 1440, 1.54, None),
+        (60_000, 1024, 1450, 1.35, None),
+    ],
+)
+def test_the_conversion_of_2017_gives_published_prices(
+    n: int, batch: int, steps: int, noise: float, statistics: float | None
+) -> None:
+    parts = [gaussians(noise, batch / n, steps)]
+    if statistics is not None:
+        parts.append(gaussians(statistics, count=2))
+    early, today, pld = (
+        accountants.compute_epsilon(parts, DELTA, name) for name in ("rdp_2017", "rdp", "pld")
+    )
+    assert early == pytest.approx(3, abs=0.01)
+    assert pld < 0.93 * today < 0.82 * early
+
+
+def test_the_conversion_of_2017_by_hand() -> None:
+    # RDP(a) of one release is a / (2 noise^2); the best order is 1 + noise sqrt(2 log(1 / delta))
+    mu, log = 0.5, math.log(1 / DELTA)
+    best = mu**2 / 2 + mu * math.sqrt(2 * log)
+    ours = accountants.compute_epsilon([gaussians(1 / mu)], DELTA, "rdp_2017")
+    assert best <= ours <= 1.0001 * best
+    with pytest.raises(PrivacyError, match="cannot price repeated runs"):
+        accountants.compute_epsilon([gaussians(2.0)], DELTA, "rdp_2017", selection=best_of(5, 1))
 
 
 def test_unsafe_or_unknown_accountants_are_refused() -> None:
@@ -371,6 +408,9 @@ def test_the_accountant_is_named_with_its_library() -> None:
     )
     assert accountants.describe_accountant([gaussians(1.0)], "rdp").startswith(
         "rdp (dp-accounting 0."
+    )
+    assert accountants.describe_accountant([gaussians(1.0)], "rdp_2017").startswith(
+        "rdp_2017 (opacus 1."
     )
     best = best_of(5, 1)
     assert accountants.describe_accountant([gaussians(1.0)], "pld", best).endswith(

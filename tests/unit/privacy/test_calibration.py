@@ -76,7 +76,7 @@ def test_a_search_says_how_far_it_is(
     assert not caplog.records, "the answer is kept"
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp_2017"])
 @pytest.mark.parametrize(("rate", "count"), [(64 / 1437, 50), (1.0, 20)])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_round_trip(

@@ -211,15 +211,15 @@ def in_memory(kernels: Kernels) -> str:
 def test_processes_that_compile_at_once_compute_the_same_bits(
     kernels: Kernels, in_memory: str, tmp_path: Path
 ) -> None:
-    """They race on a cold folder, a little apart, two in one order and one in another.
+    """They race on a cold folder, a little apart and in opposite orders.
 
     Another process then loads what they left.
     """
     racing = []
-    for arguments in ([], ["noise-first"], []):
+    for arguments in ([], ["noise-first"]):
         racing.append(kernels.start(tmp_path, *arguments))
         time.sleep(0.4)
-    assert [kernels.hash(process) for process in racing] == [in_memory] * 3
+    assert [kernels.hash(process) for process in racing] == [in_memory] * 2
     assert len(list(tmp_path.iterdir())) == len(FLOAT_KERNELS)
     assert kernels.hash(kernels.start(tmp_path)) == in_memory
 

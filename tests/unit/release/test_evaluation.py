@@ -200,12 +200,20 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
         assert result["value"] == pytest.approx(bench, abs=1e-3)
 
 
-@pytest.mark.parametrize(("n", "epsilon"), [(40, 0.5), (300, 0.2), (300, 8.0), (20_000, 0.2)])
+@pytest.mark.parametrize(
+    ("n", "epsilon", "chances"),
+    [
+        (40, 0.5, (0.5, 0.9, 0.995)),
+        (300, 0.2, (0.5, 0.995)),
+        (300, 8.0, (0.9, 0.995)),
+        (20_000, 0.2, (0.995,)),
+    ],
+)
 def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
-    tmp_path: Path, n: int, epsilon: float
+    tmp_path: Path, n: int, epsilon: float, chances: tuple[float, ...]
 ) -> None:
     plan = planned(tmp_path, "accuracy", n, epsilon, classes=3)
-    for chance in (0.5, 0.9, 0.995):
+    for chance in chances:
         generator = np.random.default_rng(3)
         inside = 0
         for repetition in range(250):

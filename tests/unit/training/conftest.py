@@ -1,3 +1,15 @@
-"""Fixtures of this room's tests."""
+"""Calibrations made once for all tests of a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
 
 from tests.support.shared_calibrations import _shared_calibrations  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keeps noise multipliers by all that decides them."""
+    return tmp_path_factory.mktemp("calibration")

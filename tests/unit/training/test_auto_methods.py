@@ -23,7 +23,8 @@ from dpprobe.results.cell_results import read_cell_results
 from dpprobe.training.auto_methods import decide_methods
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import read_plans, write_plans
-from dpprobe.training.tasks import Job, open_job
+from dpprobe.training.tasks import open_job
+from tests.support.training_jobs import make_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, Run, write_features
 
 AUTO = method_options({"head": "auto"})
@@ -34,20 +35,10 @@ FACTS = DataFacts(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("calibration")
-
-
 @pytest.fixture
 def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
-    job = Job(
-        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
-        epsilon="4", methods={"auto": AUTO, "sgd": SGD}, seeds=2, study_seed=0,
-        delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
-    )  # fmt: skip
-    return Run(tmp_path, job, calibration)
+    return Run(tmp_path, make_job(methods={"auto": AUTO, "sgd": SGD}), calibration)
 
 
 def opened(run: Run, **changes: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,12 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
 from dpprobe.results import halves
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
-from dpprobe.training.tasks import Job
+from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job
 
 ROWS = {"train": 400, "test": 120}
 DIMENSION = 5
@@ -44,19 +41,8 @@ def write_features(
         features = generator.normal(size=(len(own), DIMENSION))
         shown = own if own.ndim == 2 else np.eye(len(names))[own]
         features[:, : shown.shape[1]] += 1.5 * shown
-        header = ShardHeader(
-            split=split, rows=len(own), shard=0, shards=1, class_names=names,
-            multi_label=own.ndim == 2, dtype="float32", dataset_fingerprint="d", backbone="none",
-            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        shard = folder / split / "shard-00000-of-00001.h5"
-        ids = [f"{split}-{row}" for row in range(len(own))]
-        write_shard(
-            shard, header, features=features, labels=own, ids=ids,
-            units=None if patients is None else patients[split],
-        )  # fmt: skip
-        manifest = folder / split / "manifest.json"
-        write_manifest([shard], manifest, rows=len(own), dataset_fingerprint="d")
+        units = None if patients is None else patients[split]
+        write_split(folder / split, features, own, class_names=names, units=units)
 
 
 def several(*, absent: bool = False) -> dict[str, np.ndarray]:
@@ -76,14 +62,7 @@ def one_of(classes: int) -> dict[str, np.ndarray]:
 
 def train(folder: Path, *, calibration: Path, **changes: Any) -> Path:
     """Runs a job of two seeds at epsilon 8; returns the cell's folder."""
-    job = replace(
-        Job(
-            study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
-            epsilon="8", methods={"sgd": SIGMOID}, seeds=2,
-            study_seed=0, delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
-        ),
-        **changes,
-    )  # fmt: skip
+    job = make_job(**({"epsilon": "8", "methods": {"sgd": SIGMOID}} | changes))
     plans = folder / "plans.json"
     write_plans(
         job.methods, output=plans, cache=calibration, n=ROWS["train"], epsilon=8.0,
@@ -99,11 +78,6 @@ def train(folder: Path, *, calibration: Path, **changes: Any) -> Path:
 def record_of(cell: Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads((cell / "metrics.json").read_text())
     return values
-
-
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("calibration")
 
 
 def test_auto_takes_rows_of_several_labels(tmp_path: Path, calibration: Path) -> None:

@@ -20,9 +20,6 @@ from dpprobe import artifacts
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_embeddings
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
@@ -34,6 +31,8 @@ from dpprobe.training.head_job import train_job
 from dpprobe.training.job_features import read_job_features
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
+from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job
 
 ROWS = {"train": 300, "test": 90}
 CLASSES, DIMENSION = 3, 6
@@ -50,17 +49,7 @@ def write_features(
         labels = np.arange(rows) % CLASSES
         features = generator.normal(size=(rows, DIMENSION)) + shift
         features[np.arange(rows), labels] += 2.0
-        header = ShardHeader(
-            split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
-            multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="none",
-            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        shard = folder / split / "shard-00000-of-00001.h5"
-        ids = [f"{split}-{row}" for row in range(rows)]
-        write_shard(shard, header, features=features, labels=labels.astype(np.int64), ids=ids)
-        write_manifest(
-            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="d"
-        )
+        write_split(folder / split, features, labels)
 
 
 METHODS = {
@@ -107,21 +96,10 @@ class Run:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Noise multipliers, found once for all tests."""
-    return tmp_path_factory.mktemp("calibration")
-
-
 @pytest.fixture
 def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
-    job = Job(
-        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
-        epsilon="4", methods=METHODS, seeds=2, study_seed=0,
-        delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
-    )  # fmt: skip
-    return Run(tmp_path, job, calibration)
+    return Run(tmp_path, make_job(methods=METHODS), calibration)
 
 
 @pytest.fixture

@@ -13,9 +13,6 @@ import pytest
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import epsilon_value
@@ -23,6 +20,8 @@ from dpprobe.privacy.plan import Mechanism, Patients
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
+from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job
 
 CLASSES, DIMENSION = 3, 6
 # Patient p has 1 to 20 images, all of one class.
@@ -42,20 +41,8 @@ def write_features(folder: Path, *, named: bool = True) -> None:
         labels = (patients % CLASSES).astype(np.int64)
         features = generator.normal(size=(len(patients), DIMENSION))
         features[np.arange(len(labels)), labels] += 2.0
-        header = ShardHeader(
-            split=split, rows=len(labels), shard=0, shards=1, class_names=("a", "b", "c"),
-            multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="none",
-            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        shard = folder / split / "shard-00000-of-00001.h5"
-        write_shard(
-            shard, header, features=features, labels=labels,
-            ids=[f"{split}-{row}" for row in range(len(labels))],
-            units=[f"{split} {patient}" for patient in patients] if named else None,
-        )  # fmt: skip
-        write_manifest(
-            [shard], folder / split / "manifest.json", rows=len(labels), dataset_fingerprint="d"
-        )
+        units = [f"{split} {patient}" for patient in patients] if named else None
+        write_split(folder / split, features, labels, units=units)
 
 
 @dataclass(frozen=True)
@@ -94,12 +81,7 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     write_features(tmp_path)
-    job = Job(
-        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
-        epsilon="4", methods=METHODS, seeds=2, study_seed=0, delta=1e-4, accountant="pld",
-        mode="benchmark", memory_mb=1000, unit="patient",
-    )  # fmt: skip
-    return Run(tmp_path, job)
+    return Run(tmp_path, make_job(methods=METHODS, unit="patient"))
 
 
 def composition(statement: Mapping[str, Any]) -> list[Mechanism]:

@@ -17,9 +17,6 @@ from dpprobe.data.sklearn_datasets import Options as Sklearn
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.finetune.options import Options
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import method_options
@@ -33,6 +30,7 @@ from dpprobe.training.network_job import Limits, plan_for, tune_network
 from dpprobe.training.plan_file import read_plans, write_plans
 from dpprobe.training.tasks import Job
 from dpprobe.training.tuned_networks import gather_networks
+from tests.support.feature_stores import write_split
 
 ROWS = {"train": 60, "test": 20}
 CLASSES, DIMENSION = 3, 64  # of test_vit
@@ -46,17 +44,7 @@ def write_features(folder: Path, weights: str | None = None) -> None:
         labels = np.arange(rows) % CLASSES
         features = generator.normal(size=(rows, DIMENSION)) / 8
         features[np.arange(rows), labels] += 1
-        header = ShardHeader(
-            split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
-            multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="vit",
-            backbone_options={}, backbone_fingerprint="b", weights_sha256=weights, preprocessing={},
-        )  # fmt: skip
-        shard = folder / split / "shard-00000-of-00001.h5"
-        ids = [f"{split}-{row}" for row in range(rows)]
-        write_shard(shard, header, features=features, labels=labels.astype(np.int64), ids=ids)
-        write_manifest(
-            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="d"
-        )
+        write_split(folder / split, features, labels, backbone="vit", weights_sha256=weights)
 
 
 @dataclass(frozen=True)
@@ -112,11 +100,6 @@ class Run:
         job = self.job
         cell = self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
         return read_cell(cell / "metrics.json")
-
-
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("calibration")
 
 
 @pytest.fixture

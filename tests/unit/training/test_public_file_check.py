@@ -14,9 +14,6 @@ from safetensors.numpy import load_file, save_file
 
 from dpprobe import artifacts
 from dpprobe.errors import DpprobeError, PrivacyError
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.cell_record import read_cell
@@ -24,6 +21,7 @@ from dpprobe.tracking.served_model import write_head
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
+from tests.support.feature_stores import write_split
 
 ROWS = {"train": 200, "test": 60}
 CLASSES, DIMENSION = 3, 24
@@ -37,21 +35,15 @@ def images(seed: int, rows: int) -> np.ndarray:
     return features.astype(np.float32)
 
 
-def write_split(
+def store_split(
     folder: Path, features: np.ndarray, *, dataset: str, dtype: str = "float32", split: str
 ) -> Path:
     """Stores one split's features; returns the manifest."""
-    rows = len(features)
-    header = ShardHeader(
-        split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
-        multi_label=False, dtype=dtype, dataset_fingerprint=dataset, backbone="none",
-        backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+    labels = np.arange(len(features)) % CLASSES
+    return write_split(
+        folder, features.astype(dtype), labels, split=split, dtype=dtype,
+        dataset_fingerprint=dataset,
     )  # fmt: skip
-    shard, manifest = folder / "shard-00000-of-00001.h5", folder / "manifest.json"
-    labels, ids = np.arange(rows) % CLASSES, [f"{split}-{row}" for row in range(rows)]
-    write_shard(shard, header, features=features.astype(dtype), labels=labels, ids=ids)
-    write_manifest([shard], manifest, rows=rows, dataset_fingerprint=dataset)
-    return manifest
 
 
 @dataclass(frozen=True)
@@ -111,18 +103,13 @@ def started(path: Path) -> dict[str, Any]:
     return SGD | {"init": "file", "init_file": str(path)}
 
 
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("calibration")
-
-
 @pytest.fixture
 def study(tmp_path: Path, calibration: Path) -> Study:
     study = Study(tmp_path / "study", calibration)
     for number, (split, rows) in enumerate(ROWS.items()):
         folder = study.features("first", split)
-        write_split(folder, images(number, rows), dataset="d1", split=split)
-    write_split(study.features("second"), images(5, 150), dataset="d2", split="train")
+        store_split(folder, images(number, rows), dataset="d1", split=split)
+    store_split(study.features("second"), images(5, 150), dataset="d2", split="train")
     return study
 
 
@@ -143,7 +130,7 @@ def test_features_of_another_private_dataset_are_known(study: Study, tmp_path: P
 def test_another_backbone_s_features_of_a_private_dataset_are_known_by_its_tables(
     study: Study, tmp_path: Path
 ) -> None:
-    manifest = write_split(tmp_path / "public", images(9, 150), dataset="d3", split="train")
+    manifest = store_split(tmp_path / "public", images(9, 150), dataset="d3", split="train")
     info = {
         "format": "dpprobe-dataset", "format_version": 1, "class_names": ["a"], "splits": {},
         "multi_label": False, "groups": [], "fingerprint": "d3", "source": {},
@@ -157,7 +144,7 @@ def test_another_backbone_s_features_of_a_private_dataset_are_known_by_its_table
 
 def test_a_manifest_of_another_name_lists_the_same_bytes(study: Study, tmp_path: Path) -> None:
     rows = images(5, 150)
-    manifest = write_split(tmp_path / "public", rows, dataset="imagenet", split="train")
+    manifest = store_split(tmp_path / "public", rows, dataset="imagenet", split="train")
     study.refuses(lent(manifest), "the private dataset second")
 
 
@@ -185,13 +172,13 @@ def test_private_rows_are_known_in_any_order_company_and_precision(
     study: Study, tmp_path: Path, name: str, rows: np.ndarray, change: Any
 ) -> None:
     crowd = np.concatenate([change(rows)[::-1], images(6, 300)])
-    manifest = write_split(tmp_path / "public", crowd, dataset="imagenet", split="train")
+    manifest = store_split(tmp_path / "public", crowd, dataset="imagenet", split="train")
     study.refuses(lent(manifest), f"{manifest}: rows of the private dataset {name}: ")
 
 
 def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> None:
     rows = np.concatenate([images(5, 150)[::-2], images(6, 300)])
-    manifest = write_split(
+    manifest = store_split(
         tmp_path / "public", rows, dataset="imagenet", dtype="float16", split="train"
     )
     path = study.features("second") / "manifest.json"
@@ -204,26 +191,26 @@ def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> 
 
 def test_rows_through_another_backbone_are_not_compared(study: Study, tmp_path: Path) -> None:
     rows = images(8, 150)
-    write_split(study.results / "features/second/other/train", rows, dataset="d2", split="train")
-    manifest = write_split(tmp_path / "public", rows[::-1].copy(), dataset="x", split="train")
+    store_split(study.results / "features/second/other/train", rows, dataset="d2", split="train")
+    manifest = store_split(tmp_path / "public", rows[::-1].copy(), dataset="x", split="train")
     study.train(some=lent(manifest))
 
 
 def test_damaged_features_of_another_dataset_stop_nothing(study: Study, tmp_path: Path) -> None:
     (study.features("second") / "manifest.json").write_text("{}")
-    manifest = write_split(tmp_path / "public", images(6, 300), dataset="x", split="train")
+    manifest = store_split(tmp_path / "public", images(6, 300), dataset="x", split="train")
     study.train(some=lent(manifest))
 
 
 def test_one_picture_in_common_is_no_private_data(study: Study, tmp_path: Path) -> None:
     zeros = np.zeros((5, DIMENSION), np.float32)
     rows = np.concatenate([images(0, 1), zeros, images(6, 300)])
-    manifest = write_split(tmp_path / "public", rows, dataset="imagenet", split="train")
+    manifest = store_split(tmp_path / "public", rows, dataset="imagenet", split="train")
     study.train(some=lent(manifest))
 
 
 def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Path) -> None:
-    manifest = write_split(tmp_path / "public", images(6, 300), dataset="imagenet", split="train")
+    manifest = store_split(tmp_path / "public", images(6, 300), dataset="imagenet", split="train")
     weights = np.random.default_rng(3).normal(size=(CLASSES, DIMENSION)).astype(np.float32)
     save_file({"weights": weights}, tmp_path / "start")
     both = lent(manifest) | {"init": "file", "init_file": str(tmp_path / "start")}

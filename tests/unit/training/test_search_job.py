@@ -18,9 +18,6 @@ from torch import nn
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
@@ -35,6 +32,8 @@ from dpprobe.training.network_job import Limits
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.search_job import held_out_rows, search_job, without_rows
 from dpprobe.training.tasks import Job
+from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job
 
 ROWS, CLASSES, DIMENSION, IMAGES = 300, 3, 6, 3
 SPACE: dict[str, Any] = {"learning_rate": [0.01, 0.3, 2.0], "max_grad_norm": [0.5, 2.0]}
@@ -61,20 +60,8 @@ def write_features(
         if several:
             held = np.eye(CLASSES, dtype=np.uint8)[labels] * (not constant)
             held[0] = 1
-        header = ShardHeader(
-            split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
-            multi_label=several, dtype="float32", dataset_fingerprint="d", backbone="none",
-            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        shard = folder / split / "shard-00000-of-00001.h5"
-        write_shard(
-            shard, header, features=features, labels=held,
-            ids=[f"{split}-{row}" for row in range(rows)],
-            units=[f"{split} {row // IMAGES}" for row in range(rows)] if patients else None,
-        )  # fmt: skip
-        write_manifest(
-            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="d"
-        )
+        units = [f"{split} {row // IMAGES}" for row in range(rows)] if patients else None
+        write_split(folder / split, features, held, units=units)
 
 
 class Head(nn.Module):
@@ -147,11 +134,6 @@ class Run:
         return SearchRecord.read(self.path)
 
 
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("calibration")
-
-
 @pytest.fixture
 def run(tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     write_features(tmp_path)
@@ -160,12 +142,7 @@ def run(tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch) -> R
     monkeypatch.setattr("dpprobe.training.network_material.load_backbone", lambda *_, **__: loaded)
     trainings = Trainings()
     monkeypatch.setattr(module, "train_network", trainings)
-    job = Job(
-        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
-        epsilon="4", methods={}, seeds=2, study_seed=0,
-        delta=1e-3, accountant="pld", mode="benchmark", memory_mb=1000,
-    )  # fmt: skip
-    return Run(tmp_path, calibration, job, trainings)
+    return Run(tmp_path, calibration, make_job(delta=1e-3), trainings)
 
 
 def test_a_record_has_the_trials_and_the_best(run: Run) -> None:

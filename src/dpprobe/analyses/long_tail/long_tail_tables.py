@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dpprobe.analyses.long_tail.long_tail_record import (
     LONG_TAIL_TABLES,
     Frequencies,
     LongTailRecord,
     read_long_tails,
 )
-from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation, rank_correlation
 from dpprobe.analyses.long_tail.sub_classes import FEW
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
@@ -32,6 +33,7 @@ NO_BOUND = (
     "for this data set: the theorem's assumptions are not known to hold, and M depends on the "
     "clustering."
 )
+FEWEST = 4  # points of a correlation: of three any order is likely by chance
 NEAR = 2.0  # points below the ceiling within which a private result counts as near it
 
 _REFERENCE = (
@@ -53,6 +55,21 @@ class Gap:
     backbone: str
     epsilon: str
     points: float
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Spearman's correlation of some points.
+
+    Attributes:
+      value: None below four points, and where a variable is the same at all of them.
+      low, high: of a 95 % interval; None with the value.
+    """
+
+    points: int
+    value: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 def write_long_tail_tables(
@@ -291,3 +308,25 @@ def _number_cell(value: float, *, digits: int = 1) -> TableCell:
 
 def _percent_cell(share: float, *, digits: int = 1) -> TableCell:
     return TableCell(text=f"{100 * share:.{digits}f}", value=100 * share)
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation:
+    """Computes Spearman's correlation and its interval.
+
+    The interval is that of Fisher's transformation with the variance of Bonett and Wright (2000),
+    for points that are independent of each other. Where all ranks agree it is taken at the middle
+    between 1 and the largest value below it, which is of two neighbours exchanged: at 1 itself it
+    would have no width.
+    """
+    from scipy.stats import spearmanr  # heavy, for a start of Snakemake
+
+    points = len(first)
+    if points < FEWEST or len(set(first)) == 1 or len(set(second)) == 1:
+        return RankCorrelation(points, None)
+    value = float(spearmanr(first, second).statistic)
+    largest = 1 - 6 / (points * (points**2 - 1))
+    inner = float(np.clip(value, -largest, largest))
+    reach = 1.959964 * math.sqrt((1 + inner**2 / 2) / (points - 3))
+    middle = math.atanh(inner)
+    low, high = math.tanh(middle - reach), math.tanh(middle + reach)
+    return RankCorrelation(points, value, min(low, value), max(high, value))

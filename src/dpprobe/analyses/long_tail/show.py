@@ -15,11 +15,11 @@ from matplotlib.ticker import LogLocator
 
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord, read_long_tails
 from dpprobe.analyses.long_tail.long_tail_tables import (
+    RankCorrelation,
     correlate_measures,
     list_tables,
     private_gaps,
 )
-from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html

@@ -113,7 +113,7 @@ def _draw_measured(
     axes: Axes,
     cells: Sequence[CellResult],
     backbones: Sequence[str],
-    looks: Mapping[float, tuple[str, tuple[object, str]]],
+    looks: Mapping[float, style.Look],
 ) -> list[float | None]:
     """Draws each backbone's best without privacy and at each epsilon; returns the last one's gap.
 
@@ -147,7 +147,7 @@ def _draw_published(
     axes: Axes,
     models: Sequence[_PublishedModel],
     first: int,
-    looks: Mapping[float, tuple[str, tuple[object, str]]],
+    looks: Mapping[float, style.Look],
 ) -> list[float | None]:
     """Draws the models of papers; returns the gap at the largest epsilon of each."""
     for place, model in enumerate(models, start=first):
@@ -202,9 +202,7 @@ def _best_by_epsilon(numbers: Sequence[Number]) -> dict[float, float]:
     return best
 
 
-def _make_handles(
-    looks: Mapping[float, tuple[str, tuple[object, str]]], *, published: bool
-) -> list[Line2D]:
+def _make_handles(looks: Mapping[float, style.Look], *, published: bool) -> list[Line2D]:
     handles = [
         Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="_", markersize=9,
                label="without privacy"),

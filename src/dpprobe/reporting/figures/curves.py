@@ -25,7 +25,6 @@ from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import keep_unique
 
 Curve = dict[float, Entry]  # results by epsilon
-LineStyle = tuple[Any, str]  # dashes and marker
 
 
 def epsilon_accuracy(
@@ -193,7 +192,7 @@ def _draw_line(
     scale: EpsilonScale,
     line: Curve,
     colour: str,
-    line_style: LineStyle,
+    line_style: style.LineStyle,
     alpha: float,
 ) -> None:
     """Draws one curve at finite epsilons, with a band of its intervals."""
@@ -217,7 +216,7 @@ def _draw_infinite(
     scale: EpsilonScale,
     curves: dict[tuple[str, str], Curve],
     painted: dict[tuple[str, str], str],
-    styles: dict[str, LineStyle],
+    styles: dict[str, style.LineStyle],
 ) -> None:
     """Draws the cells at epsilon inf, side by side so that their intervals can be told apart."""
     present = [column for column, line in curves.items() if math.inf in line]
@@ -239,7 +238,7 @@ def _draw_legend(
     axes: Axes,
     backbones: list[str],
     colours: dict[str, str],
-    styles: dict[str, LineStyle],
+    styles: dict[str, style.LineStyle],
     *,
     ceiling: bool,
     marks: Sequence[Mark] = (),

@@ -234,10 +234,7 @@ def _draw_lines(
 
 
 def _draw_line(
-    axes: Axes,
-    scale: EpsilonScale,
-    line: _Line,
-    looks: Mapping[str, tuple[str, tuple[object, str]]],
+    axes: Axes, scale: EpsilonScale, line: _Line, looks: Mapping[str, style.Look]
 ) -> None:
     values = [style.in_percent(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
     style.draw_banded(

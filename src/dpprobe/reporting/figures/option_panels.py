@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -23,7 +22,6 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-      title, subtitle: above the axes.
       cells: with the place on the x axis that each is drawn at.
       ticks: the texts of the places.
       named: True where places are names side by side, which no line joins.
@@ -58,11 +56,7 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, png: Path) -> None:
-    """Draws panels with one y axis and one legend of epsilons.
-
-    Args:
-      title: of the figure. label: of the x axis.
-    """
+    """Draws panels with one y axis and one legend of epsilons; `label` is of the x axis."""
     epsilons = sorted(set().union(*(panel.epsilons for panel in panels)))
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     with mpl.rc_context(style.SETTINGS):
@@ -107,9 +101,7 @@ def _write_subtitle(panel: Panel) -> str:
     return "\n".join(filter(None, (style.shorten_middle(panel.subtitle, 48), choice)))
 
 
-def _draw_panel(
-    axes: Axes, panel: Panel, looks: Mapping[float, tuple[str, tuple[Any, str]]]
-) -> None:
+def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[float, style.Look]) -> None:
     offsets = _spread_lines(len(looks)) if panel.named else [0.0] * len(looks)
     for (epsilon, (colour, (dashes, marker))), offset in zip(looks.items(), offsets, strict=True):
         points = panel.best_by_place(epsilon)

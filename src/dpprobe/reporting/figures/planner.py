@@ -11,7 +11,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpprobe.artifacts import atomic_path
 from dpprobe.errors import ConfigError
 from dpprobe.exhibits import style
 from dpprobe.planner.accuracy_plan import Scale
@@ -34,8 +33,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
     epsilons = sorted({*EPSILONS, setting.epsilon})
     with mpl.rc_context(style.SETTINGS):
         figure = _plan_figure(setting, scale, epsilons, title="", measured={})
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format=kind, dpi=style.DPI, metadata=_make_metadata(kind))
+        style.write_picture(figure, path, kind)
 
 
 def plan_svg(
@@ -50,13 +48,8 @@ def plan_svg(
     stream = io.BytesIO()
     with mpl.rc_context(style.SETTINGS):
         figure = _plan_figure(setting, scale, epsilons, title=title, measured=measured)
-        figure.savefig(stream, format="svg", dpi=style.DPI, metadata=_make_metadata("svg"))
+        figure.savefig(stream, format="svg", dpi=style.DPI, metadata=style.METADATA["svg"])
     return stream.getvalue()
-
-
-def _make_metadata(kind: str) -> dict[str, str | None]:
-    """Leaves out dates and versions, so that equal figures are equal bytes."""
-    return {"Date": None, "Creator": "dpprobe"} if kind == "svg" else {"Software": None}
 
 
 def _plan_figure(

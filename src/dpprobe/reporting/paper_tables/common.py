@@ -55,8 +55,6 @@ class Run:
     """A study's results, as the tables take them.
 
     Attributes:
-      study: the study's name.
-      cells: the results of all cells.
       names: the name in `resources/published.yaml` of each dataset of the study.
       backbones: the options of each backbone.
       methods: those in table 2 of the foundation-features paper; all private ones where empty.

@@ -46,6 +46,7 @@ def private_results(run: Run, published: Published) -> Table:
         rows += table.make_rows(name, of_dataset)
         if blank := table.list_blank(name, of_dataset):
             missing[name] = blank
+    titles = [column.title for column in printed.columns.values()]
     measured = [f"±{' + '.join(column)}" for column in table.columns]
     cited = {key: citation.short for key, citation in published.citations.items()}
     notes = [
@@ -62,14 +63,10 @@ def private_results(run: Run, published: Published) -> Table:
         "foundation_features_table2",
         "Private accuracy or AUC beside published results (table 2 of the foundation-features "
         "paper)",
-        ("<Data", "<Metric", "ε", "<Source", *_column_titles(printed), *measured),
+        ("<Data", "<Metric", "ε", "<Source", *titles, *measured),
         rows,
         notes,
     )
-
-
-def _column_titles(printed: PrintedTable) -> list[str]:
-    return [column.title for column in printed.columns.values()]
 
 
 class _PrivateResults:

@@ -66,9 +66,8 @@ def ablation_table(run: Run, published: Published) -> Table:
             notes.append(CHOICE_NOTE)
     else:
         notes.append(
-            f"Study {run.study} has no two gradient methods that differ in one option other than "
-            f"the learning rate, so nothing measured stands here; {study_command(TRANSFER)} runs "
-            "some."
+            f"Study {run.study} has no two gradient methods that differ in one option, so nothing "
+            f"measured stands here; {study_command(TRANSFER)} runs some."
         )
     return make_table(
         "large_scale_transfer_table4",
@@ -125,7 +124,8 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
         if other.backbone != first.backbone:
             if changed:
                 continue
-            changed = _deep_changes(run.backbones[first.backbone], run.backbones[other.backbone])
+            options = (run.backbones[cell.backbone] for cell in (first, other))
+            changed = find_changes(*map(_flatten_options, options))
         elif other.method == first.method:
             continue
         if len(changed) < 2:
@@ -141,10 +141,6 @@ def _difference_cell(first: CellResult, other: CellResult) -> TableCell:
     ends = (None, None) if half is None else (gap - half, gap + half)
     cell = mean_cell(gap, *ends, scale=scale, digits=digits)
     return replace(cell, text=cell.text if gap < 0 else f"+{cell.text}")
-
-
-def _deep_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return find_changes(_flatten_options(base), _flatten_options(other))
 
 
 def _flatten_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
@@ -21,7 +20,6 @@ from dpprobe.reporting.paper_tables.common import (
     source_cell,
 )
 from dpprobe.results.best_private import best_of_each
-from dpprobe.results.cell_results import CellResult
 
 ACCURACIES, EPOCHS = "abstract and figure 1", "figure 1b"
 
@@ -44,7 +42,8 @@ def passes_table(run: Run, published: Published) -> Table:
             make_row(
                 run.dataset_title(best.dataset), best.backbone, run.source,
                 epsilon_cell(best.epsilon),
-                _delta_cell(best.delta), _passes_cell(best), best.method, measured_cell(best),
+                _delta_cell(best.delta), TableCell(text=f"{best.epochs:.3g}", value=best.epochs),
+                best.method, measured_cell(best),
             )
         )  # fmt: skip
     notes = [
@@ -68,10 +67,6 @@ def _find_epochs(published: Published, number: Number) -> Number | None:
     return same[0] if same else None
 
 
-def _passes_cell(cell: CellResult) -> TableCell:
-    return TableCell(text=f"{cell.epochs:.3g}", value=cell.epochs)
-
-
 def _delta_cell(delta: float | None) -> TableCell:
     return BLANK if delta is None else TableCell(text=f"{delta:g}", value=delta)
 
@@ -82,7 +77,15 @@ def real_labels(run: Run, published: Published) -> Table:
     known = [cell for cell in run.cells if cell.real is not None]
     shown = (cell for cell in known if cell.private or math.isinf(cell.epsilon))
     best = best_of_each(shown, lambda cell: cell.place)
-    rows = [_real_row(run, cell, cell.real) for _, cell in sorted(best.items())]
+    rows = [
+        make_row(
+            run.dataset_title(cell.dataset), cell.backbone, run.source, epsilon_cell(cell.epsilon),
+            cell.method, measured_cell(cell),
+            scaled_cell(cell.real.mean, cell.real.low, cell.real.high, "accuracy"),
+        )
+        for _, cell in sorted(best.items())
+        if cell.real is not None
+    ]  # fmt: skip
     notes = [
         "The best method of the study at each ε, chosen by its test result against the dataset's "
         "labels; ∞ is without privacy. ReaL's labels name all that is to be seen on an image, and "
@@ -96,10 +99,3 @@ def real_labels(run: Run, published: Published) -> Table:
         rows,
         notes,
     )
-
-
-def _real_row(run: Run, cell: CellResult, real: Any) -> tuple[TableCell, ...]:
-    return make_row(
-        run.dataset_title(cell.dataset), cell.backbone, run.source, epsilon_cell(cell.epsilon),
-        cell.method, measured_cell(cell), scaled_cell(real.mean, real.low, real.high, "accuracy"),
-    )  # fmt: skip

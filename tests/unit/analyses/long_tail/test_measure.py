@@ -1,8 +1,9 @@
-"""The long-tail job on stored features, kind and ugly."""
+"""The measurement of long tails: datasets, sub-classes, memorisation and the record."""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,370 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
+from dpprobe.analyses.long_tail import list_datasets
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.measure import long_tail_job
+from dpprobe.analyses.long_tail.memorisation import (
+    HeadsByColumns,
+    HeadsByRows,
+    Memorisation,
+    Scaling,
+    _draw_subsets,
+    measure_memorisation,
+    remove_memorised,
+    ridge_heads,
+)
 from dpprobe.analyses.long_tail.options import LongTailOptions
-from dpprobe.errors import DataError
+from dpprobe.analyses.long_tail.sub_classes import (
+    cluster_sizes,
+    compute_coordinates,
+    draw_reference,
+    effective_number,
+    few_rows,
+    shares_by_rank,
+    tail_index,
+)
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
+from tests.support.small_study import STUDY
 from tests.unit.analyses.tsne.test_measure import write_store
+
+ONE_LABEL = {"source": "sklearn", "name": "digits"}
+
+
+def _study(tmp_path: Path, long_tail: dict[str, Any] | None, *, only: str | None = None) -> Study:
+    for number in range(50):
+        (tmp_path / f"{number}.png").touch()
+    lines = "".join(f"{number}.png,{number % 2},0\n" for number in range(50))
+    (tmp_path / "rows.csv").write_text("image,one,two\n" + lines)
+    several = {
+        "source": "csv", "root": str(tmp_path), "train": "rows.csv", "label_columns": ["one", "two"]
+    }  # fmt: skip
+    datasets = {"digits": ONE_LABEL, "chest": several}
+    chosen = {only: datasets[only]} if only else datasets
+    methods = {"sgd": {"head": "sgd", "batch_size": 8, "epochs": 1}}
+    return load_study(
+        {**STUDY, "datasets": chosen, "methods": methods, "long_tail": long_tail, "delta": 1e-5}
+    )
+
+
+def test_all_datasets_of_one_label_are_measured(tmp_path: Path) -> None:
+    assert list_datasets(_study(tmp_path, {})) == ["digits"]
+    assert list_datasets(_study(tmp_path, {"datasets": ["digits"]})) == ["digits"]
+    assert list_datasets(_study(tmp_path, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "only", "message"),
+    [
+        ({"datasets": ["digit"]}, None, "datasets: digit is not in this study; write some of"),
+        ({"datasets": ["digits", "digits"]}, None, "datasets: digits stands twice; remove one"),
+        ({"datasets": ["chest"]}, None, "datasets: chest: its rows have several labels"),
+        ({}, "chest", "the rows of all datasets have several labels"),
+    ],
+)
+def test_long_tails_that_cannot_be_measured_are_refused(
+    tmp_path: Path, options: dict[str, Any], only: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"config: long_tail: {re.escape(message)}"):
+        check_study(_study(tmp_path, options, only=only))
+
+
+def _zipf(
+    index: float, *, classes: int, sub_classes: int, rows: int, seed: int
+) -> list[np.ndarray]:
+    shares = np.arange(1, sub_classes + 1) ** -index
+    drawn = np.random.default_rng(seed).multinomial(rows, shares / shares.sum(), size=classes)
+    return [np.sort(one[one > 0])[::-1] for one in drawn]
+
+
+@pytest.mark.parametrize("index", [0.0, 0.5, 1.0, 1.5])
+def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
+    """The interval misses 5 % of the draws; seven or more of 40 once in 300 tries."""
+    caught = 0
+    values = []
+    for seed in range(40):
+        sizes = _zipf(index, classes=4, sub_classes=12, rows=400, seed=seed)
+        measured = tail_index(sizes, seed=seed)
+        assert measured is not None
+        assert measured.high is not None
+        assert measured.low <= measured.value <= measured.high
+        caught += measured.low <= index <= measured.high
+        values.append(measured.value)
+    assert caught > 33
+    assert np.mean(values) == pytest.approx(index, abs=0.05)
+
+
+def test_equal_sub_classes_have_no_tail() -> None:
+    measured = tail_index([np.array([50, 50, 50, 50])] * 3, seed=0)
+    assert measured is not None
+    assert measured.low == measured.value == 0
+    assert measured.high is not None
+    assert 0 < measured.high < 0.3
+
+
+def test_a_tail_beyond_those_tried_has_no_upper_end() -> None:
+    measured = tail_index([np.array([100_000, 1])], seed=0)
+    assert measured is not None
+    assert measured.high is None
+    assert measured.low > 4
+
+
+def test_one_sub_class_has_no_index() -> None:
+    assert tail_index([np.array([7]), np.array([3])], seed=0) is None
+
+
+def test_the_effective_number_counts_equal_sub_classes_and_no_empty_weight() -> None:
+    assert effective_number([np.array([5, 5]), np.array([5, 5, 5])]) == pytest.approx(5)
+    assert effective_number([np.array([9])]) == pytest.approx(1)
+    one_big = effective_number([np.array([97, 1, 1, 1])])
+    assert 1 < one_big < 1.3
+
+
+def test_few_rows_are_counted_up_to_each_bound() -> None:
+    assert few_rows([np.array([9, 5, 2]), np.array([1])]) == {1: 0.25, 2: 0.5, 5: 0.75}
+
+
+def test_shares_by_rank_are_means_over_classes() -> None:
+    assert shares_by_rank([np.array([3, 1]), np.array([8])]) == [0.875, 0.125]
+
+
+def test_planted_sub_classes_come_back_with_their_sizes() -> None:
+    random = np.random.default_rng(0)
+    planted = [60, 25, 10, 5]
+    centres = 30 * np.eye(4, 20)
+    rows = np.concatenate(
+        [
+            centre + random.normal(size=(size, 20))
+            for centre, size in zip(centres, planted, strict=True)
+        ]
+    )
+    placed = compute_coordinates(rows, seed=1)
+    assert list(cluster_sizes(placed.rows, 4, seed=1)) == planted
+    assert placed.kept == pytest.approx(placed.total)
+    # without sub-classes, of the same variances, the same clustering sees less of a tail
+    plain = cluster_sizes(draw_reference(placed.rows, seed=1), 4, seed=1)
+    assert effective_number([plain]) > effective_number([np.array(planted)])
+
+
+def test_the_reference_has_the_variances_and_no_sub_classes() -> None:
+    rows = np.random.default_rng(0).normal(size=(20_000, 3)) * [5.0, 1.0, 0.0]
+    drawn = draw_reference(rows, seed=0)
+    assert drawn.std(axis=0) == pytest.approx(rows.std(axis=0), rel=0.03)
+    assert not np.array_equal(drawn, rows)
+
+
+def test_a_class_has_at_most_one_cluster_for_five_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(23, 4))
+    sizes = cluster_sizes(rows, 50, seed=0)
+    assert len(sizes) == 4
+    assert sizes.sum() == 23
+
+
+@pytest.mark.parametrize(
+    "features",
+    [np.zeros((1, 3)), np.ones((40, 3)), np.full((2, 1), 1e30), np.zeros((12, 5))],
+    ids=["one row", "all equal", "huge", "zero"],
+)
+def test_classes_without_a_spread_are_one_sub_class(features: np.ndarray) -> None:
+    placed = compute_coordinates(features, seed=0)
+    assert list(cluster_sizes(placed.rows, 5, seed=0)) == [len(features)]
+    assert np.isfinite(draw_reference(placed.rows, seed=0)).all()
+
+
+def test_copies_of_few_rows_are_no_more_clusters_than_rows() -> None:
+    rows = np.repeat(np.array([[0.0, 1.0], [5.0, 0.0]]), [30, 10], axis=0)
+    sizes = cluster_sizes(compute_coordinates(rows, seed=0).rows, 5, seed=0)
+    assert list(sizes) == [30, 10]
+
+
+CLASSES = 3
+
+
+def _clouds(rows: int, columns: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of three well separated classes."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(rows) % CLASSES
+    return 6 * np.eye(CLASSES, columns)[labels] + random.normal(size=(rows, columns)), labels
+
+
+def _scores(features: np.ndarray, labels: np.ndarray, **changes: object) -> Memorisation:
+    given = {"units": np.arange(len(labels)), "heads": 100, "seed": 5} | changes
+    columns = Scaling.measure_scaling(features).scale_columns(features)
+    return measure_memorisation(columns, labels, num_classes=CLASSES, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [HeadsByColumns, HeadsByRows])
+@pytest.mark.parametrize("shape", [(60, 8), (30, 50)])
+@pytest.mark.parametrize("left_out", [0, 1, 11])
+def test_a_head_without_rows_is_a_new_fit_without_them(
+    kind: type, shape: tuple[int, int], left_out: int
+) -> None:
+    random = np.random.default_rng(1)
+    rows, targets = random.normal(size=shape), np.eye(CLASSES)[random.integers(3, size=shape[0])]
+    out = np.sort(random.permutation(shape[0])[:left_out])
+    kept = np.delete(rows, out, axis=0)
+    expected = np.linalg.solve(
+        kept.T @ kept + 0.3 * np.eye(shape[1]), kept.T @ np.delete(targets, out, axis=0)
+    )
+    assert kind(rows, targets, 0.3).weights_without(out) == pytest.approx(expected, abs=1e-9)
+
+
+def test_few_rows_are_solved_by_rows_and_many_by_columns() -> None:
+    targets = np.eye(CLASSES)[np.zeros(40, dtype=int)]
+    assert isinstance(ridge_heads(np.ones((40, 30)), targets, 1.0), HeadsByRows)
+    assert isinstance(ridge_heads(np.ones((40, 5)), targets, 1.0), HeadsByColumns)
+
+
+def _with_outliers(columns: int, outliers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of which the first few, of another label, stand where no other row does."""
+    features, labels = _clouds(300, columns)
+    features[:outliers] = 6 * np.eye(columns)[0] + 25 * np.eye(columns)[5]
+    labels[:outliers] = 1
+    return features, labels
+
+
+@pytest.mark.parametrize("columns", [10, 150], ids=["by columns", "by rows"])
+def test_a_planted_outlier_is_memorised_and_its_duplicates_are_not(columns: int) -> None:
+    """A row in no class's place is learnt only from itself; of six copies four are mostly left."""
+    features, labels = _with_outliers(columns, 1)
+    alone = _scores(features, labels)
+    assert alone.scores[0] > 0.9
+    assert np.median(alone.scores[1:]) == 0
+    copies = np.vstack([features, np.repeat(features[:1], 5, axis=0)])
+    together = _scores(copies, np.append(labels, [1] * 5))
+    assert together.scores[[0, *range(300, 305)]] == pytest.approx(0, abs=0.15)
+
+
+def test_a_mislabelled_row_is_memorised_where_there_are_columns_to_do_it() -> None:
+    features, labels = _clouds(90, 200)
+    labels[7] = (labels[7] + 1) % CLASSES
+    measured = _scores(features, labels)
+    assert measured.scores[7] == measured.scores.max() > 0.8
+
+
+def test_rows_of_a_unit_are_in_or_out_together() -> None:
+    """Two copies in one unit are memorised as one is, and as two units they are less so."""
+    features, labels = _with_outliers(10, 2)
+    units = np.concatenate([[0, 0], np.arange(1, 299)])
+    as_one = _scores(features, labels, units=units)
+    assert as_one.scores[:2].min() > 0.9
+    assert (as_one.heads_in[0], as_one.right_in[0]) == (as_one.heads_in[1], as_one.right_in[1])
+    assert _scores(features, labels).scores[:2].max() < 0.6
+
+
+def test_each_head_has_seven_tenths_of_the_units() -> None:
+    units = np.repeat(np.arange(50), 2)
+    drawn = list(_draw_subsets(units, 400, seed=3, name="test"))
+    assert {int(out.sum()) for out in drawn} == {30}
+    share = np.mean(drawn, axis=0)
+    assert share == pytest.approx(0.3, abs=0.12), "five standard errors"
+    assert all(np.array_equal(out[::2], out[1::2]) for out in drawn)
+
+
+def test_the_same_seed_gives_the_same_scores() -> None:
+    features, labels = _clouds(60, 5)
+    first, second = (_scores(features, labels, heads=60) for _ in range(2))
+    assert np.array_equal(first.right_in, second.right_in)
+    other = _scores(features, labels, heads=60, seed=6)
+    assert not np.array_equal(first.heads_in, other.heads_in)
+
+
+def _drawn(share_in: float, share_out: float, rows: int) -> Memorisation:
+    random = np.random.default_rng(0)
+    heads_in = random.binomial(200, 0.7, size=rows)
+    return Memorisation(
+        random.binomial(heads_in, share_in),
+        heads_in,
+        random.binomial(200 - heads_in, share_out),
+        200 - heads_in,
+        1.0,
+    )
+
+
+def test_the_standard_error_is_the_spread_of_scores() -> None:
+    measured = _drawn(0.9, 0.5, 20_000)
+    assert measured.scores.mean() == pytest.approx(0.4, abs=0.002)
+    assert measured.standard_errors.mean() == pytest.approx(measured.scores.std(), rel=0.04)
+
+
+def _counted(*counts: list[int]) -> Memorisation:
+    """Makes scores from right_in, heads_in, right_out and heads_out of each row."""
+    right_in, heads_in, right_out, heads_out = map(np.array, counts)
+    return Memorisation(right_in, heads_in, right_out, heads_out, 1.0)
+
+
+def test_agreement_of_all_heads_is_no_certainty() -> None:
+    measured = _counted([140], [140], [0], [60])
+    assert measured.scores[0] == 1
+    assert 0.005 < measured.standard_errors[0] < 0.05
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.25])
+def test_chance_is_the_share_of_rows_that_nothing_distinguishes(threshold: float) -> None:
+    measured = _drawn(0.6, 0.6, 40_000)
+    assert measured.expected_share_above(threshold) == pytest.approx(
+        measured.share_above(threshold), abs=0.01
+    )
+
+
+def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
+    """Two of four heads are right, two have the row: six orders, in one the score is 1."""
+    measured = _counted([2], [2], [0], [2])
+    assert measured.expected_share_above(0.25) == pytest.approx(1 / 6)
+    assert measured.expected_share_above(0.0) == pytest.approx(1 / 6), (
+        "four orders give 0, which is not above"
+    )
+
+
+def test_rows_that_all_heads_have_are_left_out() -> None:
+    measured = _counted([3, 4], [4, 4], [0, 0], [4, 0])
+    assert np.isnan(measured.scores[1])
+    assert measured.share_above(0.25) == 1
+    assert 0 < measured.expected_share_above(0.25) < 1
+
+
+def test_too_few_units_are_refused() -> None:
+    features, labels = _clouds(19, 4)
+    with pytest.raises(DataError, match="19 units; 20 are needed"):
+        _scores(features, labels)
+
+
+@pytest.mark.parametrize("features", [np.zeros((40, 3)), np.full((40, 3), 1e30)])
+def test_equal_rows_are_nobodys_memory(features: np.ndarray) -> None:
+    measured = _scores(features, np.arange(40) % 2)
+    assert np.isfinite(measured.scores).all()
+    assert measured.share_above(0.9) == 0
+
+
+def test_rows_that_carry_a_sub_class_are_missed_and_random_ones_are_not() -> None:
+    """The third class lives on four rows: without them, unlike others, all its tests are wrong."""
+    features, labels = _clouds(200, 6)
+    keep = (labels != 2) | (np.cumsum(labels == 2) <= 4)
+    features, labels = features[keep], labels[keep]
+    test, test_labels = _clouds(90, 6, seed=1)
+    scaling = Scaling.measure_scaling(features)
+    given = {"num_classes": CLASSES, "ridge": 0.1, "seed": 0}
+    sides = (
+        (scaling.scale_columns(features), labels),
+        (scaling.scale_columns(test), test_labels, np.arange(90)),
+    )
+    result = remove_memorised(*sides, labels == 2, **given)  # type: ignore[arg-type]
+    assert result is not None
+    assert result.removed == 4
+    assert result.accuracy > 0.97
+    assert result.without == pytest.approx(2 / 3)
+    assert result.lost == pytest.approx(1 / 3, abs=0.03)
+    assert result.low < result.lost < result.high
+    assert result.low > 0.2
+    harmless = remove_memorised(*sides, np.arange(len(labels)) < 2, **given)  # type: ignore[arg-type]
+    assert harmless is not None
+    assert harmless.low < 0 < harmless.high, "an interval has a width where nothing changes"
+    nobody = np.zeros(len(labels), dtype=bool)
+    assert remove_memorised(*sides, nobody, **given) is None  # type: ignore[arg-type]
+    assert remove_memorised(*sides, ~nobody, **given) is None  # type: ignore[arg-type]
 
 
 def _measured(

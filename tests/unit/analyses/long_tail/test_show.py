@@ -1,18 +1,187 @@
-"""The figures of long tails."""
+"""Tables, rank correlations, figures and the section of long tails."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
+from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL_TABLES, LongTailRecord
+from dpprobe.analyses.long_tail.long_tail_tables import (
+    Gap,
+    correlate_measures,
+    correlation_table,
+    gap_table,
+    list_tables,
+    private_gaps,
+    rank_correlation,
+    sub_class_table,
+    write_long_tail_tables,
+)
 from dpprobe.analyses.long_tail.show import gap_figure, long_tail_figure
 from dpprobe.errors import DataError
+from dpprobe.exhibits.tables import write_markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.figures import drawn_figure
-from tests.support.long_tail_records import FREQUENCIES, REFERENCE, SCORES, long_tail_record
+from tests.support.long_tail_records import (
+    FREQUENCIES,
+    REFERENCE,
+    SCORES,
+    long_tail_record,
+    write_long_tail,
+)
+from tests.support.report_page import Made
+
+
+def test_the_rank_correlation_is_spearmans_with_an_interval_around() -> None:
+    first, second = [1.0, 2, 3, 4, 5, 6], [2.0, 1, 4, 3, 3, 9]
+    result = rank_correlation(first, second)
+    assert result.points == 6
+    assert result.value == pytest.approx(spearmanr(first, second).statistic)
+    assert result.value is not None
+    assert result.low is not None
+    assert result.high is not None
+    assert -1 < result.low < result.value < result.high < 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_full_agreement_of_few_points_is_no_certainty(sign: int) -> None:
+    result = rank_correlation([1, 2, 3, 4, 5], [sign * v for v in (10, 20, 30, 40, 50)])
+    assert result.value == pytest.approx(sign)
+    ends = sorted(abs(end) for end in (result.low or 0, result.high or 0))
+    assert ends[1] == pytest.approx(1)
+    assert ends[0] < 0.6
+
+
+def test_too_few_points_and_constants_have_no_correlation() -> None:
+    assert rank_correlation([1, 2, 3], [3, 5, 7]).value is None
+    assert rank_correlation([1, 2, 3, 4], [5, 5, 5, 5]).value is None
+    assert rank_correlation([], []).points == 0
+
+
+def test_the_interval_of_a_rank_correlation_covers_0() -> None:
+    """At ten points, 400 times: 95 % within three standard errors."""
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(400):
+        result = rank_correlation(list(random.normal(size=10)), list(random.normal(size=10)))
+        covered += (result.low or 0) <= 0 <= (result.high or 0)
+    assert covered / 400 == pytest.approx(0.95, abs=0.033)
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two backbones with a ceiling and private cells, and one without a ceiling."""
+    root = tmp_path_factory.mktemp("cells")
+    cells = [
+        write_cell(root, backbone=backbone, method=method, epsilon=epsilon)
+        for backbone in ("pixels", "scattering", "other")
+        for method, epsilon in (("sgd", "1"), ("sgd", "8"), ("newton", "1"), ("nonprivate", "inf"))
+        if (backbone, method) != ("other", "nonprivate")
+    ]
+    summarise_cells(cells, root / "digits.parquet", study="study")
+    return root / "digits.parquet"
+
+
+@pytest.fixture(scope="module")
+def grid(summary: Path) -> Grid:
+    return read_grid([summary])
+
+
+def test_a_gap_is_from_the_ceiling_to_the_best_private_head(grid: Grid) -> None:
+    gaps = private_gaps(grid)
+    assert [(gap.backbone, gap.epsilon) for gap in gaps] == [
+        ("pixels", "1"), ("pixels", "8"), ("scattering", "1"), ("scattering", "8"),
+    ]  # fmt: skip
+    entries = grid.entries
+    best = max(entries["digits", 1.0, "pixels", name].mean for name in ("sgd", "newton"))
+    ceiling = entries["digits", float("inf"), "pixels", "nonprivate"].mean
+    assert gaps[0].points == pytest.approx(ceiling - best)
+
+
+def test_sub_classes_stand_beside_their_reference() -> None:
+    table = sub_class_table([long_tail_record()])
+    titles = [column.title for column in table.columns]
+    rows = [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.rows]
+    assert [row["clusters a class"] for row in rows] == ["5", "20"]
+    assert rows[0]["tail index"] == "", "none without two sub-classes"
+    assert rows[1]["tail index"] == "0.82 (0.75 to 0.90)"
+    assert rows[1]["reference index"] == "0.40 (0.33 to 0.46)"
+    assert (rows[1]["≤ 1 row %"], rows[1]["≤ 5 rows %"]) == ("10.0", "35.0")
+    assert (rows[1]["M"], rows[1]["ln N"], rows[1]["M ln N"]) == ("31.2", "6.91", "216")
+
+
+def test_every_table_says_that_it_is_not_private_and_none_prints_a_bound(grid: Grid) -> None:
+    tables = list_tables([long_tail_record()], grid)
+    assert tuple(tables) == LONG_TAIL_TABLES
+    for name, table in tables.items():
+        text = write_markdown(table)
+        assert "not private" in table.title
+        assert "Not private" in text
+        if "M ln N" in text:
+            assert "no proved bound for this data set" in text, name
+
+
+def _points(values: dict[str, tuple[float, float]]) -> tuple[list[LongTailRecord], list[Gap]]:
+    """Makes backbones of these shares and gaps."""
+    records = [
+        long_tail_record(backbone=name, memorisation=SCORES | {"share": share})
+        for name, (share, _) in values.items()
+    ]
+    return records, [Gap("digits", name, "1", gap) for name, (_, gap) in values.items()]
+
+
+def test_memorised_rows_stand_beside_gaps() -> None:
+    records, gaps = _points({"pixels": (0.05, 7.0), "scattering": (0.01, 1.5)})
+    gaps += [Gap("digits", "pixels", "8", 1.0)]
+    records.append(long_tail_record(backbone="unscored", memorisation=None))
+    table = gap_table(records, gaps)
+    titles = [column.title for column in table.columns]
+    rows = [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.rows]
+    assert [row["within 2 points at ε"] for row in rows] == ["8", "1", ""]
+    assert [row["gap at ε 1"] for row in rows] == ["7.0", "1.5", ""]
+    assert rows[0]["by chance %"] == "0.04"
+    assert rows[0]["accuracy lost"] == "3.50 ± 1.50"
+    assert rows[2]["memorised %"] == rows[2]["accuracy lost"] == ""
+
+
+def test_measures_are_correlated_over_backbones_and_datasets() -> None:
+    values = {"a": (0.01, 1.0), "b": (0.02, 2.0), "c": (0.03, 3.0), "d": (0.05, 9.0)}
+    records, gaps = _points(values)
+    gaps.append(Gap("elsewhere", "a", "1", 50.0))
+    result = correlate_measures(records, gaps)["memorised %", "1"]
+    assert result.points == 4
+    assert result.value == pytest.approx(1)
+    assert result.low is not None
+    assert result.low < 0.9, "four points in order are no proof"
+    table = correlation_table(records, gaps)
+    texts = {row[0].text: row[-1].text for row in table.rows}
+    assert texts["tail index"] == "", "the same at all points"
+    assert texts["memorised %"].startswith("1.00 (")
+
+
+def test_three_points_have_no_correlation() -> None:
+    table = correlation_table(*_points({"a": (0.01, 1.0), "b": (0.02, 2.0), "c": (0.03, 3.0)}))
+    assert {row[-1].text for row in table.rows} == {""}
+    assert table.rows[0][2].text == "3"
+
+
+def test_files_for_programs_have_the_ends_of_intervals(tmp_path: Path, summary: Path) -> None:
+    folder = tmp_path / "tables"
+    files = {
+        name: [folder / f"{table}.{ending}" for table in LONG_TAIL_TABLES]
+        for name, ending in (("csv", "csv"), ("markdown", "md"))
+    }
+    write_long_tail_tables([write_long_tail(tmp_path)], [summary], **files)
+    assert {*folder.iterdir()} == {path for paths in files.values() for path in paths}
+    with (folder / "long_tail.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["clusters a class"] for row in rows] == ["5", "20"]
+    assert (rows[1]["tail index low"], rows[1]["tail index high"]) == ("0.75", "0.9")
 
 
 def test_sub_classes_and_scores_stand_beside_their_references(
@@ -73,3 +242,29 @@ def test_without_a_ceiling_there_is_no_gap_to_draw(tmp_path: Path) -> None:
     grid = _grid(tmp_path, ("1",), ceiling=False)
     with pytest.raises(DataError, match="a non-private ceiling"):
         gap_figure([long_tail_record()], grid, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+
+
+def test_long_tails_stand_in_a_section_that_says_they_are_not_private(made: Made) -> None:
+    paths = [
+        write_long_tail(made.results),
+        write_long_tail(
+            made.results,
+            backbone="scattering",
+            memorisation=None,
+            notes=["no memorisation: 8 units; 20 are needed"],
+        ),
+    ]
+    page = made.page(records={"long_tail": paths})
+    assert "long-tail" in {part.get("id") for part in page.all("section")}
+    for words in (
+        "Not private",
+        "None of these numbers bounds ε for a data set",
+        "no proved bound for this data set",
+        "Digits, scattering: no memorisation: 8 units; 20 are needed",
+        "0.82 (0.75 to 0.90)",
+    ):
+        assert words in page.words, words
+
+
+def test_a_study_without_long_tails_has_no_such_section(made: Made) -> None:
+    assert "long-tail" not in {part.get("id") for part in made.page().all("section")}

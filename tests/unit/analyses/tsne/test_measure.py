@@ -20,10 +20,8 @@ from dpprobe.analyses.tsne.measure import (
 )
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
-from dpprobe.features.shard_header import ShardHeader, row_range
-from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.results.summary import SCHEMA
+from tests.support.feature_stores import write_split
 
 
 def write_store(
@@ -36,23 +34,11 @@ def write_store(
     units: Sequence[str] | None = None,
 ) -> Path:
     """Writes features as shards with a manifest; ids are row-0, row-1, ..."""
-    paths = []
-    for shard in range(shards):
-        start, stop = row_range(len(features), shard, shards)
-        header = ShardHeader(
-            split="test", rows=len(features), shard=shard, shards=shards,
-            class_names=tuple(class_names), multi_label=labels.ndim == 2, dtype="float32",
-            dataset_fingerprint="d", backbone="pixels", backbone_options={"family": "pixels"},
-            backbone_fingerprint="b", weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        paths.append(folder / f"shard-{shard:05d}-of-{shards:05d}.h5")
-        write_shard(
-            paths[-1], header, features=features[start:stop].astype(np.float32),
-            labels=labels[start:stop], ids=[f"row-{row}" for row in range(start, stop)],
-            units=None if units is None else units[start:stop],
-        )  # fmt: skip
-    write_manifest(paths, folder / "manifest.json", rows=len(features), dataset_fingerprint="d")
-    return folder / "manifest.json"
+    return write_split(
+        folder, features.astype(np.float32), labels, split="test", shards=shards,
+        class_names=tuple(class_names), ids=[f"row-{row}" for row in range(len(features))],
+        units=units, backbone="pixels", backbone_options={"family": "pixels"},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,256 @@
+"""Small convolutional networks with public random weights, to be trained from scratch.
+
+On pixels (Papernot et al. 2020, "Tempered Sigmoid Activations for Deep Learning with Differential
+Privacy") or on scattering coefficients (Tramer and Boneh 2021, "Differentially Private Learning
+Needs Better Features (or Much More Data)"). `fine_tune` trains them and adds the last layer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.options import NetworkOptions, Views, channels_error
+from dpprobe.backbones.scattering import count_paths
+from dpprobe.options import Options as Block
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpprobe.backbones import network_forward
+    from dpprobe.backbones.image_preprocessing import Mode
+
+
+class Stage(Block):
+    """A convolution with biases, its activation and, if wanted, the maximum over windows."""
+
+    filters: int = Field(ge=1, le=4096, description="Channels that come out.")
+    kernel: int = Field(3, ge=1, description="Height and width of a filter.")
+    stride: int = Field(1, ge=1, description="Positions between two places of the filter.")
+    padding: int = Field(1, ge=0, description="Zeros added on each side.")
+    pool: int = Field(1, ge=1, description="Maximum over pool x pool positions; 1 for none.")
+    pool_stride: int | None = Field(
+        None, ge=1, description="Positions between two windows of the maximum; pool where absent."
+    )
+
+    @model_validator(mode="after")
+    def _check_pool(self) -> Stage:
+        if self.pool == 1 and self.pool_stride is not None:
+            raise ValueError(f"pool_stride {self.pool_stride} says nothing to pool 1; remove it")
+        return self
+
+    def measure_side(self, side: int) -> int:
+        """Returns the height and width of what comes out, below 1 where a window does not fit."""
+        convolved = (side + 2 * self.padding - self.kernel) // self.stride + 1
+        return (convolved - self.pool) // (self.pool_stride or self.pool) + 1
+
+
+class Scattering(Block):
+    """Scattering coefficients as the input, which are never trained."""
+
+    J: int = Field(2, ge=1, le=8, description="Scales: coefficients stand 2^J pixels apart.")
+    L: int = Field(8, ge=1, le=32, description="Orientations of the wavelets.")
+    groups: int | None = Field(
+        None,
+        ge=1,
+        description="Group normalisation of the coefficients of each image by itself, without "
+        "trained scales: the number of groups. None where absent.",
+    )
+
+
+class Preprocessing(Views):
+    """The size of images, and public constants for their values in 0..1."""
+
+    size: int = Field(
+        32, ge=1, description="Images enter at size x size; others are resized (bicubic)."
+    )
+
+
+class Options(NetworkOptions):
+    """A small convolutional network whose weights are random, from a public seed."""
+
+    family: Literal["convolutional"] = "convolutional"
+    checkpoint: None = Field(None, description="None: its weights are random.")
+    color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
+    preprocessing: Preprocessing = Preprocessing()
+    scattering: Scattering | None = Field(
+        None, description="Take scattering coefficients as the input; pixels where absent."
+    )
+    stages: tuple[Stage, ...] = Field(
+        min_length=1, description="The convolutions in order: the blocks of the network."
+    )
+    hidden: int | None = Field(
+        None,
+        ge=1,
+        description="Units of a dense layer with activation after the last stage; none where "
+        "absent.",
+    )
+    activation: Literal["tanh", "relu"] = Field("tanh", description="After each layer.")
+    weights_seed: int = Field(
+        0, ge=0, description="Of the initial weights. Public, and the same for all seeds of a cell."
+    )
+
+    @property
+    def image_channels(self) -> int:
+        """The number of colour channels of an image."""
+        return 1 if self.color == "gray" else 3
+
+    @property
+    def input_shape(self) -> tuple[int, int]:
+        """The channels that enter the first stage, and their height and width."""
+        size = self.preprocessing.size
+        if self.scattering is None:
+            return self.image_channels, size
+        paths = count_paths(self.scattering.J, self.scattering.L)
+        return self.image_channels * paths, size // 2**self.scattering.J
+
+    @model_validator(mode="after")
+    def _check_shapes(self) -> Options:
+        for name in ("mean", "std"):
+            value = getattr(self.preprocessing, name)
+            if isinstance(value, tuple) and len(value) not in (1, self.image_channels):
+                raise ValueError(channels_error(name, len(value), self.image_channels))
+        channels, side = self.input_shape
+        groups = self.scattering.groups if self.scattering else None
+        if side < 1:
+            raise ValueError("scattering.J: images are smaller than 2^J; write a smaller one")
+        if groups is not None and channels % groups:
+            raise ValueError(
+                f"scattering.groups {groups}: it does not divide the {channels} channels; write a "
+                "divisor"
+            )
+        for number, stage in enumerate(self.stages, 1):
+            before, side = side, stage.measure_side(side)
+            if side < 1:
+                raise ValueError(
+                    f"stages: stage {number} does not fit into the {before} x {before} positions "
+                    "that enter it; write a smaller kernel, stride or pool"
+                )
+        return self
+
+    def check_files(self) -> None:
+        """Checks nothing: no file is named."""
+
+
+def load(options: Options, runtime: Runtime) -> Backbone:
+    """Makes the network at its random start; `fine_tune` trains it."""
+    from torchvision import transforms  # heavy, as are the others
+
+    from dpprobe.backbones import network_forward
+    from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes
+
+    model = _make_model(options)
+    weights_sha256 = network_forward.state_sha256(model)
+    network, described = _prepare_network(model, options, runtime)
+    views, size = options.preprocessing, (options.preprocessing.size,) * 2
+    mode: Mode = "L" if options.color == "gray" else "RGB"
+    resize = transforms.Resize(size, transforms.InterpolationMode(described["interpolation"]))
+    inception = InceptionCrop(
+        mode=mode,
+        size=size,
+        interpolation=described["interpolation"],
+        seed=views.crop_seed or 0,
+    )
+    return Backbone(
+        dimension=network.dimension,
+        preprocessing={"color": mode, **described},
+        weights_sha256=weights_sha256,
+        fingerprint=backbone_fingerprint(
+            options,
+            preprocessing=described,
+            weights_sha256=weights_sha256,
+            libraries=["kymatio", "pillow", "torch", "torchvision"],
+            exclude=frozenset({"preprocessing"}),
+            precision=runtime.precision,
+        ),
+        transform=ToBytes(mode=mode, steps=transforms.Compose([resize, transforms.PILToTensor()])),
+        train_transform=inception if views.crop == "inception" else None,
+        forward=network.forward,
+        layers=network.layers,
+        forward_layers=network.forward_layers,
+        graph=network.graph,
+    )
+
+
+def describe(options: Options, device: str) -> dict[str, int]:
+    """Returns the numbers of features and blocks; arguments as of `timm_models.describe`."""
+    from dpprobe.backbones import network_forward  # heavy: torch
+
+    runtime = Runtime(device=device, precision="float32")
+    network, _ = _prepare_network(_make_model(options), options, runtime)
+    return network_forward.describe_network(network)
+
+
+def _make_model(options: Options) -> nn.Module:
+    """Makes the network at its random start, without the last layer: normalised images -> rows.
+
+    Weights are PyTorch's defaults for such layers, drawn from `weights_seed`.
+    """
+    import torch  # heavy, as are the others
+    from torch import nn
+
+    from dpprobe.backbones.convolutional_layers import ConvolutionStage, ScatteringMaps
+
+    activation = {"tanh": nn.Tanh, "relu": nn.ReLU}[options.activation]
+    channels, side = options.input_shape
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    if scattering := options.scattering:
+        parts["scattering"] = ScatteringMaps(
+            scales=scattering.J, orientations=scattering.L, size=options.preprocessing.size
+        )
+        if scattering.groups is not None:
+            parts["norm"] = nn.GroupNorm(scattering.groups, channels, affine=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.weights_seed)
+        blocks = parts["blocks"] = nn.Sequential()
+        for stage in options.stages:
+            convolution = nn.Conv2d(
+                channels, stage.filters, stage.kernel, stage.stride, stage.padding
+            )
+            pool = nn.MaxPool2d(stage.pool, stage.pool_stride) if stage.pool > 1 else nn.Identity()
+            blocks.append(ConvolutionStage(convolution, activation(), pool))
+            channels, side = stage.filters, stage.measure_side(side)
+        parts["flatten"] = nn.Flatten()
+        if options.hidden is not None:
+            parts["dense"] = nn.Linear(channels * side**2, options.hidden)
+            parts["activation"] = activation()
+    return nn.Sequential(parts)
+
+
+def _prepare_network(
+    model: nn.Module, options: Options, runtime: Runtime
+) -> tuple[network_forward.Network, dict[str, Any]]:
+    """Returns the network on its device, and its preprocessing as resolved."""
+    from dpprobe.backbones import network_forward  # heavy: torch
+
+    views, channels = options.preprocessing, options.image_channels
+    described = {
+        "size": views.size,
+        "interpolation": "bicubic",
+        "mean": _list_constants(views.mean, 0.0, channels),
+        "std": _list_constants(views.std, 1.0, channels),
+        **views.resolved_views(),
+    }
+    network = network_forward.prepare_network(
+        model,
+        options,
+        runtime,
+        name="the convolutional network",
+        channels=channels,
+        size=(views.size, views.size),
+        mean=described["mean"],
+        std=described["std"],
+        flip=views.flip,
+    )
+    return network, described
+
+
+def _list_constants(
+    value: float | tuple[float, ...] | None, absent: float, channels: int
+) -> list[float]:
+    """Returns one number per channel."""
+    values = [absent] if value is None else [value] if isinstance(value, float | int) else [*value]
+    return values * channels if len(values) == 1 else values

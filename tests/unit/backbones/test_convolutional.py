@@ -1,0 +1,212 @@
+"""Convolutional networks to be trained from scratch: their layers, their start, what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from torch import nn
+from torch.nn import functional
+
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.describe import describe_backbone
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.cut_shards import cut_backbone
+from dpprobe.finetune.engine_check import check_network
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.tuned_network import TunedNetwork, build_network
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Transform
+from dpprobe.study.study_file import load_study
+from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums
+
+CPU = Runtime(device="cpu", precision="float32")
+SMALL: dict[str, Any] = {
+    "family": "convolutional",
+    "preprocessing": {"size": 12},
+    "stages": [
+        {"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1},
+        {"filters": 6},
+    ],
+    "hidden": 5,
+}
+SCATTERED: dict[str, Any] = {
+    "family": "convolutional",
+    "color": "rgb",
+    "preprocessing": {"size": 16},
+    "scattering": {"J": 2, "L": 2, "groups": 3},
+    "stages": [{"filters": 4, "pool": 2}, {"filters": 6}],
+}
+
+
+def load(values: dict[str, Any], **changed: Any) -> Backbone:
+    return loading.load_backbone(backbone_options({**values, **changed}), runtime=CPU)
+
+
+def network_of(backbone: Backbone, tune: Any = "all", classes: int = 10) -> TunedNetwork:
+    return build_network(
+        backbone,
+        Options(tune=tune, init="torch"),
+        classes=classes,
+        seed=0,
+        device="cpu",
+        transform=Transform(NoNormalisation()),
+    )
+
+
+# The studies' networks have the numbers of parameters that Tramer and Boneh 2021 count: 26 thousand
+# and 551 thousand on pixels, 33 thousand and 187 thousand on scattering coefficients.
+@pytest.mark.parametrize(
+    ("study", "backbone", "parameters", "features", "blocks"),
+    [
+        ("cnn_mnist", "cnn", 26_010, 32, 2),
+        ("cnn_fashion_mnist", "cnn", 26_010, 32, 2),
+        ("cnn_cifar10", "cnn", 550_570, 128, 6),
+        ("cnn_fashion_mnist", "scatternet_cnn", 33_066, 32, 2),
+        ("scatternet_cnn_mnist", "scatternet_cnn", 33_066, 32, 2),
+        ("scatternet_cnn_cifar10", "scatternet_cnn", 187_210, 1024, 2),
+    ],
+)
+def test_a_study_s_network_is_the_published_one(
+    repository: Path, study: str, backbone: str, parameters: int, features: int, blocks: int
+) -> None:
+    loaded_study = load_study(yaml.safe_load((repository / f"config/{study}.yaml").read_text()))
+    options = loaded_study.backbones[backbone]
+    assert describe_backbone(options) == {"dimension": features, "blocks": blocks}
+    loaded = loading.load_backbone(options, runtime=CPU)
+    tune: Any = loaded_study.methods["from_scratch"].model_dump()["tune"]
+    network = network_of(loaded, tune)
+    assert sum(one.numel() for one in network.trained.values()) == parameters
+    assert network.module(torch.zeros(2, *network.shape)).shape == (2, 10)
+    activations = [one for one in network.module.modules() if isinstance(one, nn.Tanh)]
+    dense = 0 if features == 1024 else 1
+    assert len(activations) == blocks + dense
+
+
+def test_it_computes_what_its_options_say() -> None:
+    backbone = load(SMALL, preprocessing={"size": 12, "mean": 0.5, "std": 0.25})
+    assert backbone.graph is not None
+    weights = dict(backbone.graph.model.named_parameters())  # type: ignore[union-attr]
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 12), dtype=np.uint8))
+    x = (torch.from_numpy(np.array(picture, np.float32))[None, None] / 255 - 0.5) / 0.25
+    first = "blocks.0.convolution."
+    x = functional.conv2d(x, weights[f"{first}weight"], weights[f"{first}bias"], stride=2)
+    x = functional.max_pool2d(x.tanh(), 2, 1)
+    second = "blocks.1.convolution."
+    x = functional.conv2d(x, weights[f"{second}weight"], weights[f"{second}bias"], padding=1)
+    x = functional.linear(x.tanh().flatten(1), weights["dense.weight"], weights["dense.bias"])
+    row = backbone.forward(backbone.transform(picture)[None])
+    torch.testing.assert_close(row, x.tanh())
+    assert backbone.dimension == row.shape[1] == 5
+    assert backbone.transform(Image.new("RGB", (20, 9))).shape == (1, 12, 12)
+    changed = load(SMALL, activation="relu")
+    assert changed.forward(backbone.transform(picture)[None]).min() >= 0
+
+
+def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, again, other = load(SMALL), load(SMALL), load(SMALL, weights_seed=1)
+    assert torch.equal(torch.rand(3), expected), "no other random number moves"
+    assert one.weights_sha256 == again.weights_sha256 != other.weights_sha256
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+    assert not one.trained
+
+
+def test_scattering_coefficients_enter_and_are_not_trained() -> None:
+    backbone = load(SCATTERED)
+    size = {"size": 16, "J": 2, "L": 2, "color": "rgb"}
+    plain = load({"family": "scattering", **size})
+    picture = Image.fromarray(
+        np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    )
+    maps = plain.forward(plain.transform(picture)[None]).reshape(1, 3 * 9, 4, 4)
+    stored = cut_backbone(backbone, CPU, 2).forward(backbone.transform(picture)[None])
+    torch.testing.assert_close(stored.reshape(maps.shape), functional.group_norm(maps, 3))
+    # `all` trains the same parameters from images as the two blocks do from what is stored.
+    cut, whole = network_of(backbone, {"blocks": 2}), network_of(backbone)
+    assert list(cut.trained) == list(whole.trained)
+    assert cut.shape == (27, 4, 4)
+    scores = whole.module(backbone.transform(picture)[None])
+    torch.testing.assert_close(cut.module(stored.reshape(maps.shape).clone()), scores)
+
+
+@pytest.mark.parametrize(
+    ("values", "tune"), [(SMALL, "all"), (SMALL, {"blocks": 1}), (SCATTERED, {"blocks": 2})]
+)
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_the_check_before_training_takes_it(values: dict[str, Any], tune: Any, engine: Any) -> None:
+    network = network_of(load(values), tune, classes=3)
+    dtype = torch.uint8 if network.from_images else torch.float32
+    check_network(
+        network,
+        sigmoid=False,
+        precision="float32",
+        engine=engine,
+        example=torch.zeros(3, *network.shape, dtype=dtype),
+        classes=3,
+    )
+
+
+@pytest.mark.parametrize(("values", "shape"), [(SMALL, (1, 12, 12)), (SCATTERED, (27, 4, 4))])
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_its_gradients_are_clipped_row_by_row(
+    values: dict[str, Any], shape: tuple[int, ...], engine: Any
+) -> None:
+    backbone = load(values)
+    trained = dict(backbone.graph.model.named_children())  # type: ignore[union-attr]
+    parts = [part for name, part in trained.items() if name not in ("scattering", "norm")]
+    torch.manual_seed(2)
+    network = Small.of(nn.Sequential(*parts, nn.Linear(backbone.dimension or 0, 3)), shape)
+    inputs, labels = torch.randn(7, *shape), torch.arange(7) % 3
+    alone = gradients(network, inputs, labels)
+    limit = float(alone.norm(dim=1).median())  # some are shortened, some are not
+    ours = added(sums(network, limit, engine=engine), inputs, labels, None)
+    torch.testing.assert_close(ours, clipped(alone, limit).float(), rtol=1e-3, atol=1e-5)
+
+
+def test_its_transform_reaches_other_processes() -> None:
+    backbone = load(SCATTERED, preprocessing={"size": 16, "crop": "inception"})
+    picture = Image.new("RGB", (20, 30), (255, 0, 51))
+    again = pickle.loads(pickle.dumps(backbone.transform))
+    assert torch.equal(again(picture), backbone.transform(picture))
+    assert backbone.transform(picture)[:, 0, 0].tolist() == [255, 0, 51]
+    assert backbone.train_transform is not None
+    assert backbone.train_transform(picture, b"0").shape == (3, 16, 16)
+
+
+def test_stages_may_be_stored_beside_the_features() -> None:
+    backbone = load(SMALL, layers="all")
+    assert backbone.layers == {"0": 1, "1": 4, "2": 6}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"stages": []}, "stages"),
+        ({"stages": [{"filters": 4, "kernel": 15}]}, "stage 1 does not fit into the 12 x 12"),
+        (
+            {"stages": [{"filters": 4, "pool": 4}, {"filters": 4, "pool": 4}]},
+            "stage 2 does not fit into the 3 x 3",
+        ),
+        ({"stages": [{"filters": 4, "pool_stride": 2}]}, "pool_stride 2 says nothing to pool 1"),
+        ({"preprocessing": {"size": 12, "mean": [0.1, 0.2]}}, "mean: 2 values for 1 channels"),
+        ({"scattering": {"J": 4}}, "images are smaller than 2\\^J"),
+        ({"scattering": {"groups": 2}}, "groups 2: it does not divide the 81 channels"),
+        ({"checkpoint": "weights.safetensors"}, "checkpoint"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changed: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        backbone_options({**SMALL, **changed})
