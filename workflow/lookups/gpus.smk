@@ -55,7 +55,7 @@ def wanted_partition(rulename, wildcards, input, attempt):
 
 
 def gpus_at_hand(rulename, wildcards, input, attempt):
-    """One if a job of a rule may have a GPU: here, or in its partition; else none."""
+    """One if a job may have a GPU, here or in its partition; else none."""
     # a job that was submitted has what its partition gave it
     if not (workflow.is_main_process and jobs_leave()):
         return min(count_devices(), 1)
