@@ -196,6 +196,8 @@ def _silent(number: Number, weights: Weights | None) -> list[str]:
         parts.append("ε")
     elif number.delta is None and number.epsilon != math.inf:
         parts.append("δ")
+    if "delta" in number.inferred:
+        parts.append("δ")
     if number.learning_rate == "tuned":
         parts.append("a price of its search")
     return parts

@@ -58,6 +58,27 @@ class Cost(Options):
     note: Text | None = None
 
 
+class Download(Options):
+    """The size of a dataset's files before they are unpacked."""
+
+    gigabytes: float = Field(gt=0)
+    source: Text = Field(description="The text that states it.")
+
+
+class Network(Options):
+    """The size of a network without its classifier, as its library builds it.
+
+    Attributes:
+      features: numbers an image.
+      parameters: of the whole network, in float32 where its weights are fetched.
+      cut: numbers an image that enter the trained blocks where studies tune the last ones.
+    """
+
+    features: int = Field(ge=0)
+    parameters: int = Field(ge=0)
+    cut: int | None = Field(None, ge=1)
+
+
 class Weights(Options):
     """The weights that the published numbers were made with.
 
@@ -68,7 +89,7 @@ class Weights(Options):
     """
 
     title: Text
-    access: Literal["public", "private", "none needed"]
+    access: Literal["public", "public for JAX", "private", "none needed"]
     stated: bool = True
     backbone: dict[str, Any] = Field({})
     nearest: Text | None = None
@@ -108,6 +129,7 @@ class Entry(Options):
       study: the file that runs them; None where none of the project does, and `missing` says why.
       target: of the workflow, before `--configfile`.
       recipe: options of the published method.
+      stands_in: the part of the study that stands for a published one; the numbers' rows say it.
       reasons: for the difference between the published number and ours.
       missing: what else it takes, or why nothing here runs it.
     """
@@ -121,6 +143,7 @@ class Entry(Options):
     weights: Key | None = None
     recipe: dict[str, Any] = Field({})
     ours: tuple[Ours, ...] = ()
+    stands_in: Text | None = None
     reasons: tuple[Text, ...] = ()
     missing: Text | None = None
     costs: tuple[Cost, ...] = ()
@@ -170,10 +193,14 @@ class Facts(Options):
     Attributes:
       notes: by study, what in its run is not as published, whatever the number.
       parts: by the name of a dataset in studies, the published one that it is a part of.
+      downloads: by the name of a dataset in the catalog.
+      networks: by the name of a model in its library.
     """
 
     notes: dict[str, Text] = Field({})
     parts: dict[str, Key] = Field({})
+    downloads: dict[Key, Download] = Field({})
+    networks: dict[Text, Network] = Field({})
     rates: dict[Key, Rate] = Field({})
     weights: dict[Key, Weights] = Field({})
     kept: tuple[Kept, ...] = ()

@@ -15,6 +15,7 @@ from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique
 from dpprobe.study.run_command import run_command
 from reproduction.compare import CHANGE, Comparison, compare_all, title
+from reproduction.disk import Disk, measure_disk
 from reproduction.facts import Entry, Facts, Weights
 from reproduction.hours import Estimate, estimate
 from reproduction.record import Record, all_results
@@ -47,6 +48,14 @@ HOURS = (
     "of heads, seeds and epsilons; the training of heads is not in these hours. No rate is "
     "assumed: each was published or measured, on the device that is named, and no GPU was measured "
     "here. A published rate is of a core among 64 of TPUv4."
+)
+DISK = (
+    "GB that the command of each note fetches and keeps. Data: the download, as its source states "
+    "it; no number where no source at hand does. Split tables that hold images take as much again. "
+    "Weights: four bytes per parameter. Features and activations: images by numbers per image, two "
+    "bytes each. Activations enter the trained blocks if a method tunes the last ones. Networks: "
+    "how many are trained on one dataset and backbone, with the trials of searches; each takes the "
+    "hours above. Heads are not counted. [Licences and logins](data.md#by-name-the-catalog)."
 )
 
 
@@ -90,6 +99,7 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
     parts.append("## Notes")
     parts += [part for note in notes for part in _note_parts(note, facts)]
     parts += ["## Hours", _paragraph(HOURS), _hours(published, facts, record, notes)]
+    parts += ["## Files and disk", _paragraph(DISK), _disk(facts, notes)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
@@ -183,13 +193,19 @@ def _section(
             rows += [_run_row(c, printed, facts, note) for c in group if c.result is not None]
             if left := [c.number for c in group if c.result is None]:
                 names = "; ".join(f"{_column(number, printed)} {number.text}" for number in left)
-                rows.append(make_row(row, *_privacy(left), names, "", "", NOT_RUN, note.link))
+                words = f"{NOT_RUN}{_stands_in(note.entry)}"
+                rows.append(make_row(row, *_privacy(left), names, "", "", words, note.link))
     columns = ("<Row", "ε", "δ", "<Published", "<Ours", "Difference", "<State", "Note")
     number = f"Table {printed.table}" if printed.table.isdecimal() else _upper(printed.table)
     return [
         f"### {number}: {printed.title}",
         write_markdown(make_table("section", "", columns, rows, [])),
     ]
+
+
+def _stands_in(entry: Entry) -> str:
+    """Says which part of the entry's study stands for a published one; nothing where none does."""
+    return f"; in the study {entry.stands_in}" if entry.stands_in else ""
 
 
 def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
@@ -199,7 +215,11 @@ def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
         for n in numbers
         if n.epsilon is not None
     )
-    deltas = keep_unique(f"{n.delta:g}" for n in numbers if n.delta is not None)
+    deltas = keep_unique(
+        f"{n.delta:g}" + (" (inferred)" if "delta" in n.inferred else "")
+        for n in numbers
+        if n.delta is not None
+    )
     return ", ".join(epsilons), ", ".join(deltas)
 
 
@@ -283,6 +303,8 @@ def _note_parts(note: _Note, facts: Facts) -> list[str]:
         sentences.append(
             "Hours: [below](#hours)." if entry.costs else "No rate of it was measured: no hours."
         )
+    if entry.study:
+        sentences.append("Files and disk: [below](#files-and-disk).")
     parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
     if entry.study:
         targets = [entry.target] if entry.target else []
@@ -334,10 +356,46 @@ def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_
     return write_markdown(make_table("hours", "", columns, body, []))
 
 
-def _two(hours: float) -> str:
+def _disk(facts: Facts, notes: Sequence[_Note]) -> str:
+    """Makes the table of files, a row a study, with the notes whose command runs it."""
+    links: dict[str, list[str]] = {}
+    for note in notes:
+        if note.entry.study:
+            links.setdefault(note.entry.study, []).append(note.link)
+    rows = []
+    for file in links:
+        disk = measure_disk(file, facts)
+        rows.append(
+            make_row(
+                f"[{file}](../{file})", _fetched(disk), _gigabytes(disk.weights),
+                _gigabytes(disk.features), _gigabytes(disk.activations),
+                str(disk.networks) if disk.networks else "", ", ".join(links[file]),
+            )
+        )  # fmt: skip
+    columns = (
+        "<Study", "<Data", "Weights", "Features", "Activations", "Networks", "<Notes",
+    )  # fmt: skip
+    return write_markdown(make_table("disk", "", columns, rows, []))
+
+
+def _fetched(disk: Disk) -> str:
+    """Writes the datasets with the sizes of their downloads."""
+    parts = [
+        title(name) + ("" if size is None else f" {_gigabytes(size)}")
+        for name, size in disk.fetched.items()
+    ]
+    return ", ".join(parts) or "your files"
+
+
+def _gigabytes(size: float) -> str:
+    """Writes two significant digits; nothing for nothing."""
+    return _two(size) if size else ""
+
+
+def _two(value: float) -> str:
     """Writes two significant digits."""
-    digits = max(0, 1 - math.floor(math.log10(hours)))
-    return f"{float(f'{hours:.2g}'):,.{digits}f}"
+    digits = max(0, 1 - math.floor(math.log10(value)))
+    return f"{float(f'{value:.2g}'):,.{digits}f}"
 
 
 def _source(hours: Estimate, published: Published) -> str:

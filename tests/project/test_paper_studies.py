@@ -152,6 +152,48 @@ def test_published_recipes_have_the_published_numbers(repository: Path, name: st
     assert descent.model_dump()["learning_rate"] == pytest.approx(1e-4 * 0.1 / 0.001)
 
 
+def test_the_best_column_is_momentum_without_privacy(repository: Path) -> None:
+    """Rates, steps and batch of Dosovitskiy et al. 2021, whom the paper follows there."""
+    study = study_of(repository, "large_scale_transfer_best")
+    assert study.epsilons == ("inf",)
+    assert rates(study, head="momentum", batch_size=512) == {0.003, 0.01, 0.03, 0.06}
+    full = study.methods["full"].model_dump()
+    assert (full["optimiser"], full["batch_size"], full["tune"]) == ("momentum", 512, "all")
+    assert set(full["search"]["space"]["learning_rate"]) == {0.003, 0.01, 0.03, 0.06}
+    for method in study.methods.values():
+        if method.head != "nonprivate":
+            assert method.model_dump()["max_batch_grad_norm"] == 1
+            assert method.list_mechanisms(IMAGENET)[-1].count == 20_000
+
+
+def test_natural_images_are_fine_tuned_as_radiographs_are(repository: Path) -> None:
+    study = study_of(repository, "natural_images_fine_tuning")
+    assert (study.delta, study.accountant) == (8e-7, "rdp")
+    assert study.epsilons == ("0.5", "1", "2", "4", "8", "inf")
+    whole = study.methods["whole"].model_dump()
+    assert (whole["max_grad_norm"], whole["ema_decay"], whole["tune"]) == (1, 0.9999, "all")
+    for dataset in study.datasets:
+        rows = study.datasets[dataset].expect.train or 0
+        assert study.delta > 1 / rows
+        assert study.methods["whole"].list_mechanisms(rows)[-1].sample_rate == 2**18 / rows
+
+
+def test_the_wide_resnet_has_the_settings_of_its_authors_code(repository: Path) -> None:
+    study = study_of(repository, "wide_resnet_cifar10")
+    whole = study.methods["whole"].model_dump()
+    assert (whole["batch_size"], whole["steps"], whole["learning_rate"]) == (16_384, 250, 1)
+    assert (whole["max_grad_norm"], whole["ema_decay"]) == (1, 0.9999)
+    assert whole["augment"]["views"] == 16
+    assert ("2" in study.epsilons, study.delta) == (True, 1e-5)
+
+
+def test_deltas_of_patients_are_one_over_those_that_train(repository: Path) -> None:
+    study = study_of(repository, "medical_fairness")
+    # 64,540 training patients of CheXpert less a tenth; 65,379 of MIMIC-CXR less 500 and 293
+    for dataset, patients in (("chexpert", 58_086), ("mimic_cxr", 64_586)):
+        assert 0.96 / patients < study.dataset_delta(dataset) < 1 / patients
+
+
 def parts(method: AnyMethod, rows: int) -> tuple[float, Mechanism]:
     """Returns the normalisation's part of a method's budget, and its steps."""
     normalisation: list[Mechanism] = []

@@ -9,16 +9,17 @@ FINDINGS = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Ef
 
 
 def write_chexpert(root: Path) -> None:
-    """Writes 400 training rows of as many patients, and their demographic table."""
+    """Writes 400 training and 80 test rows of as many patients, and their demographic table."""
     folder = root / "CheXpert-v1.0-small"
     folder.mkdir(parents=True)
-    rows = [
-        f"CheXpert-v1.0-small/train/patient{i:05d}/study1/view1_frontal.jpg,Male,50,1.0,,,,"
-        for i in range(400)
-    ]
     header = ",".join(("Path", "Sex", "Age", *FINDINGS))
-    (folder / "train.csv").write_text("\n".join([header, *rows]) + "\n")
-    people = [f"patient{i:05d},A" for i in range(400)]
+    for split, patients in (("train", range(400)), ("valid", range(400, 480))):
+        rows = [
+            f"CheXpert-v1.0-small/{split}/patient{i:05d}/study1/view1_frontal.jpg,Male,50,1.0,,,,"
+            for i in patients
+        ]
+        (folder / f"{split}.csv").write_text("\n".join([header, *rows]) + "\n")
+    people = [f"patient{i:05d},A" for i in range(480)]
     (root / "chexpert_demo.csv").write_text("\n".join(["PATIENT,PRIMARY_RACE", *people]) + "\n")
 
 

@@ -26,7 +26,12 @@ from .conftest import WarmPython
 
 RECORD = REPOSITORY / "tests/stored/planned_jobs.json"
 # Their tables must have as many rows as the real ones before anything is planned.
-MEDICAL = {"medical_fairness.yaml", "medical_fine_tuning.yaml", "medical_standin.yaml"}
+MEDICAL = {
+    "medical_fairness.yaml",
+    "medical_fine_tuning.yaml",
+    "medical_fine_tuning_mimic.yaml",
+    "medical_standin.yaml",
+}
 STUDIES = [
     "config.yaml",
     *sorted(

@@ -84,8 +84,8 @@ class Row(Facts):
     """One row of a printed table, its values by column; blanks are left out."""
 
     row: Text
-    values: dict[Key, float | Literal["random chance"]] = Field(min_length=1)
-    inferred: dict[Literal["epsilon"], tuple[Key, ...]] = Field(
+    values: dict[Key, int | float | Literal["random chance"]] = Field(min_length=1)
+    inferred: dict[Literal["epsilon", "delta"], tuple[Key, ...]] = Field(
         {}, description="Columns for which the paper does not state the fact: it is the row's."
     )
 
@@ -120,7 +120,7 @@ class Number(Facts):
     Attributes:
       value: percent for an accuracy or its change, a fraction for an AUC, images a second and core
         for throughput; NaN where the paper writes words.
-      printed: what the paper writes where that is no number.
+      printed: the paper's text where it is no number, or a whole one.
       paper, table, row, column: the place where it was read.
       citation: the work whose result it is.
       epsilon: inf without privacy; a pair is a range; None where the paper states none.
@@ -273,7 +273,7 @@ def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
     facts["citation"] = facts["citation"] or table.paper
     return Number(
         value=math.nan if isinstance(value, str) else value,
-        printed=value if isinstance(value, str) else None,
+        printed=None if isinstance(value, float) else str(value),
         paper=table.paper,
         table=table.table,
         row=row.row,

@@ -195,7 +195,7 @@ class Objective:
                 (logits.T > 0) == labels.bool() if labels.ndim == 2 else logits.argmax(0) == labels
             )
             picked = chosen[block]
-            by_row = hits[picked].reshape(int(picked.sum()), -1).sum(1, dtype=torch.float64)
+            by_row = hits.reshape(len(labels), -1)[picked].sum(1, dtype=torch.float64)
             right += by_row @ self.everyone[block][picked].double()
         return float(right)
 

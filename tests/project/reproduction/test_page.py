@@ -11,9 +11,16 @@ import pytest
 from dpprobe.exhibits import published
 from reproduction import facts, page, record
 from reproduction.compare import compare_all
+from reproduction.disk import Disk
 from tests.support.reproduction import known, printed, result
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+DISK = Disk(
+    study="config/mine.yaml", fetched={"cifar10": 0.163, "mnist": None}, weights=2.44,
+    features=0.0, activations=40.2, networks=7,
+)  # fmt: skip
 
 
 def made(rows: list[dict[str, Any]], *entries: dict[str, Any], **changes: Any) -> str:
@@ -24,6 +31,7 @@ def made(rows: list[dict[str, Any]], *entries: dict[str, Any], **changes: Any) -
     text: str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "all_results", lambda *_: results)
+        patch.setattr(page, "measure_disk", lambda *_: DISK)
         text = page.reproduction_page(given, of, record.Record())
     return text
 
@@ -102,6 +110,13 @@ def test_what_was_not_run_has_its_command_and_needs(monkeypatch: pytest.MonkeyPa
     assert f"    dpprobe run {words}\n" in text
 
 
+def test_a_study_says_what_it_fetches_and_keeps() -> None:
+    study = "[config/mine.yaml](../config/mine.yaml)"
+    assert row(made([FIRST]), study) == [
+        study, "CIFAR-10 0.16, MNIST", "2.4", "", "40", "7", "[1](#note-1)",
+    ]  # fmt: skip
+
+
 def test_reasons_stand_only_beside_something_that_was_run() -> None:
     entry = {"reasons": ["The moon."]}
     assert "Why ours differs: The moon." in made([FIRST], entry)
@@ -133,6 +148,17 @@ def test_an_inferred_epsilon_says_so() -> None:
     cells = row(made(rows), "first")
     assert cells[1] == "2 (inferred)"
     assert cells[6] == "like for like (mine, sgd). The paper does not state ε"
+
+
+def test_an_inferred_delta_says_so() -> None:
+    cells = row(made([FIRST | {"inferred": {"delta": ["a"]}}]), "first")
+    assert cells[2] == "1e-05 (inferred)"
+    assert cells[6] == "like for like (mine, sgd). The paper does not state δ"
+
+
+def test_a_row_that_was_not_run_says_what_stands_in() -> None:
+    cells = row(made([FIRST], {"stands_in": "the moon stands for Mars"}, results=[]), "first")
+    assert cells[6] == "not run; in the study the moon stands for Mars"
 
 
 @pytest.mark.parametrize(

@@ -152,16 +152,23 @@ def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
 
 def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() -> None:
     found = published.read_published()
-    inferred = [number for number in found.numbers if number.inferred]
+    inferred = [n for n in found.numbers if n.inferred and n.paper == FOUNDATION]
     assert {(n.dataset, n.single_epsilon) for n in inferred} == {
         ("mnist", 1.2), ("fashion_mnist", 2.7),
     }  # fmt: skip
     assert {n.column for n in inferred} == {"resnet50_lc", "vit_lc", "clip_lc"}
+    (scratch,) = (n for n in found.numbers if "delta" in n.inferred)
+    assert (scratch.citation, scratch.inferred) == ("abadi_2016", ("epsilon", "delta"))
     columns = {n.column: n.delta for n in found.select_numbers(paper=FOUNDATION, table="2")}
     assert columns == {
         "cnn": None, "sn_lc": None, "sn_cnn": None,
         "resnet50_lc": 1e-5, "vit_lc": 1e-5, "clip_lc": 1e-5,
     }  # fmt: skip
+
+
+def test_a_whole_number_is_printed_without_digits() -> None:
+    (eight, tenth) = published.read_published().select_numbers(paper="mehta_2023")
+    assert (eight.text, eight.value, tenth.text) == ("88", 88.0, "84.3")
 
 
 def test_an_inferred_fact_of_no_column_is_refused(raw: Any) -> None:

@@ -96,6 +96,17 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     )
 
 
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_a_block_of_rows_may_have_none_of_the_fold(multi_label: bool) -> None:
+    data = training_set(120)
+    if multi_label:
+        assert data.features is not None
+        labels = torch.nn.functional.one_hot(data.labels, 4).byte()
+        data = TrainingSet(data.features, labels, 4)
+    objective = objective_of(data)
+    assert objective.count_correct(objective.zero_parameters(), torch.zeros(120).bool()) == 0
+
+
 def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
     noisy = fit(training_set(90, noise=6.0), record=lambda *_: None, penalties=(1e-5, 1e-1))
     assert noisy.history[0]["penalty"] == 1e-1

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
@@ -36,6 +37,9 @@ def test_published_points_stand_where_they_belong(
         if line.get_markersize() == 3
     }
     places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in circles]
+    # of a network from scratch, whose epsilon is inferred
+    (dashed,) = (each for each in axes.collections if isinstance(each, PathCollection))
+    places += [tuple(place) for place in np.asarray(dashed.get_offsets())]
     points = results.mark_points("cifar10", "accuracy")
     # where one had to give way, a line leads to where it belongs
     assert sorted(leads.get(place, place) for place in places) == sorted(
@@ -44,6 +48,9 @@ def test_published_points_stand_where_they_belong(
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "Published" in texts
     assert "1  Luo et al. 2021, CNN (ε 0.5)" in texts
+    assert any(
+        text.endswith("Abadi et al. 2016, CNN of three layers (ε 2, inferred)") for text in texts
+    )
     assert sum(text[0].isdigit() for text in texts if text) == len(points)
     low, high = axes.get_ylim()
     assert low < 44.3

@@ -18,7 +18,7 @@ def test_second_order_heads_stand_beside_the_published_headline(tmp_path: Path) 
     first, second, ours = rows_as_text(
         table_of(paper_run([path]), "features_second_order_headline")
     )
-    assert (first["ε"], first["feature_covariance"]) == ("8", "88.0")
+    assert (first["ε"], first["feature_covariance"]) == ("8", "88")
     assert (second["ε"], second["feature_covariance"]) == ("0.1", "84.3")
     assert ours["feature_covariance"]
     assert ours["newton"] == ""
