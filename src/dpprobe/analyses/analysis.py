@@ -86,7 +86,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a section of the report is made from beside the records.
+    """The study around a section of the report: its results, and where its page lies.
 
     Attributes:
       grid: the results of the study.
