@@ -26,7 +26,7 @@ def measurement_params(analysis):
 
 
 def measurement_resources(analysis):
-    """Makes the functions of a job's memory (MB) and time (minutes), more on each attempt."""
+    """Makes the functions of a job's memory (MB) and time (minutes), more on each attempt, and of its GPUs."""
 
     def cost(wildcards, input):
         size = JobSize(
@@ -43,6 +43,7 @@ def measurement_resources(analysis):
         "runtime": lambda wildcards, input, attempt: int(
             cost(wildcards, input).minutes * attempt
         ),
+        **({"gpu": device_gpus} if analysis.measurement.on_device else {}),
     }
 
 
@@ -74,17 +75,13 @@ def analysis_outputs(analysis):
     ]
 
 
-def section_records(analysis):
-    """Makes the input function of the records that a section of the report is made from."""
-    return lambda wildcards: analysis.list_files(STUDY, "<results>", ending=".json")
-
-
 def section_inputs():
-    """Makes the input functions of the report's sections, by the name that each declares."""
+    """Makes the input functions of the report's sections, by the names that each declares."""
     return {
-        analysis.section.files: section_records(analysis)
+        name: paths
         for analysis in ANALYSES.values()
         if analysis.section is not None
+        for name, paths in declared_inputs(analysis.section.needs).items()
     }
 
 
