@@ -151,6 +151,8 @@ def digest(value: object) -> str:
 def options(job: dict[str, Any]) -> list[str]:
     """Returns the options of sbatch for a job's threads and resources; 0 and "" ask for none."""
     resources = {**job["resources"], "gres": devices(job["resources"])}
+    if resources.get("gpu") and resources.get("gpu_partition"):
+        resources["slurm_partition"] = resources["gpu_partition"]
     asked = [
         option.format(resources[name]) for name, option in OPTIONS.items() if resources.get(name)
     ]
@@ -161,12 +163,13 @@ def options(job: dict[str, Any]) -> list[str]:
 def devices(resources: dict[str, Any]) -> str:
     """Returns a job's GPUs and other devices as one option: of two sbatch takes the last alone.
 
-    Where `gres` names GPUs itself, by their kind, these are meant.
+    Where `gres` names GPUs itself, by their kind, these are meant; `gpu_model` is the kind of all.
     """
     gpus, others = resources.get("gpu"), str(resources.get("gres") or "")
     if not gpus or re.search(r"(^|,)(gres[:/])?gpu\b", others):
         return others
-    return ",".join(filter(None, (f"gpu:{gpus}", others)))
+    gpu = ":".join(filter(None, ("gpu", str(resources.get("gpu_model") or ""), str(gpus))))
+    return ",".join(filter(None, (gpu, others)))
 
 
 def wrapped(script: str, token: str) -> str:

@@ -19,6 +19,7 @@ import fcntl
 import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ Mark = Any
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # More processes than this on one GPU would not fit into its memory.
 _LEVELS = 64
+# Ends with the status 3 only if torch is installed and sees no GPU.
+_ASK_TORCH = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 # Of this process, for as long as it lives.
 _held: list[BinaryIO] = []
 
@@ -101,6 +104,20 @@ def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tup
             break
         names.append(name)
     return tuple(dict.fromkeys(names))
+
+
+def count_devices() -> int:
+    """Returns the number of GPUs that this process sees, without asking CUDA."""
+    return len(visible_devices(os.environ, _device_nodes()))
+
+
+def lacks_gpu() -> bool:
+    """Returns True if torch sees no GPU here; asks it in another process, which takes seconds.
+
+    False where this Python has no torch: jobs may run in another environment.
+    """
+    asked = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, check=False)
+    return asked.returncode == 3
 
 
 def slot_names(devices: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -46,6 +46,8 @@ HIDDEN = (
 )
 # A line per cell that says what Snakemake has not done: see make_no_backup in snakemake_fixes.smk.
 RESTORED = "Restored previous version of"
+# Resources that nobody sets, or that say another one again in another unit.
+UNSHOWN = {"tmpdir", "mem", "mem_mib", "disk", "disk_mb", "disk_mib", "_cores", "_nodes"}
 INTERRUPTED = "Terminating processes on user request"
 _FAULTS = re.compile(
     r'StudyError(?: in file ".*", line \d+)?:\n(.*?)(?:\n  File ".*", line \d+, in .*)*', re.DOTALL
@@ -167,7 +169,10 @@ class LogHandler(LogHandlerBase):
         return due
 
     def _shorten(self, record: Any) -> LogRecord:
-        """Leaves out the files of failed jobs, often hundreds, and the traceback of some errors."""
+        """Leaves out the files of failed jobs, often hundreds, and the traceback of some errors.
+
+        In a dry run it adds what each job asks for, which Snakemake shows of rules without message.
+        """
         event, short = get_event(record), copy.copy(record)
         if event == LogEvent.ERROR:
             short.msg = shorten_error(str(record.msg), getattr(record, "exception", None))
@@ -184,6 +189,8 @@ class LogHandler(LogHandlerBase):
             short.event, short.msg = None, f"a group of {rules}: failed"  # then one line per job
         elif event == LogEvent.GROUP_ERROR:
             self._formatter.show_failed_logs = self.common_settings.show_failed_logs
+        elif event == LogEvent.JOB_INFO and record.rule_msg and self.common_settings.dryrun:
+            short.rule_msg = f"{record.rule_msg}\n{describe_request(record)}"
         return short
 
     def flush(self) -> None:
@@ -213,6 +220,14 @@ class LogHandler(LogHandlerBase):
             if stopped:
                 causes.append("dpprobe: stopped; run the same command again to go on")
             print(*causes, sep="\n", end="\n" if causes else "", file=sys.stderr)
+
+
+def describe_request(record: Any) -> str:
+    """Returns the rule of a job, with the threads and resources that the job asks for."""
+    resources = sorted(record.resources.items())
+    asked = [("threads", record.threads), *(each for each in resources if each[0] not in UNSHOWN)]
+    shown = (f"{name}={value}" for name, value in asked)
+    return f"{record.rule_name}: {', '.join(shown)}"
 
 
 def is_quiet_typed(words: Collection[str]) -> bool:

@@ -69,6 +69,22 @@ def test_a_dry_run_takes_no_notice_of_a_profiles_quiet(
     assert not is_quiet_typed(["-n", "quiet"])
 
 
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_dry_run_says_what_each_job_asks_for(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dry: bool
+) -> None:
+    monkeypatch.setattr("sys.argv", ["snakemake"])
+    resources = {"tmpdir": "/tmp", "runtime": 9, "mem": "3 GB", "mem_mb": 3000, "gpu": 1}
+    record = make_record(
+        LogEvent.JOB_INFO, jobid=4, rule_name="extract", rule_msg="features of a", reason="",
+        output=["a.h5"], threads=2, resources=resources | {"_cores": 2}, local=False,
+    )  # fmt: skip
+    make_handler("host", dry=dry).handle(record)
+    written = capfd.readouterr().err
+    assert "Job 4: features of a\n" in written
+    assert ("\nextract: threads=2, gpu=1, mem_mb=3000, runtime=9\n" in written) is dry
+
+
 def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -378,6 +378,8 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
         ({"gpu": 0, "gres": "lscratch:50"}, ["--gres=lscratch:50"]),
         ({"gpu": 1, "gres": "lscratch:50"}, ["--gres=gpu:1,lscratch:50"]),
         ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
+        ({"gpu": 1, "gpu_model": "a100"}, ["--gres=gpu:a100:1"]),
+        ({"gpu": 0, "gpu_model": "a100"}, []),
     ],
 )
 def test_devices_are_one_option(slurm: Slurm, resources: dict[str, Any], asked: list[str]) -> None:
@@ -386,6 +388,26 @@ def test_devices_are_one_option(slurm: Slurm, resources: dict[str, Any], asked: 
     submitted(slurm, script(slurm, resources=resources))
     (call,) = slurm.calls("sbatch")
     assert [word for word in call.split() if word.startswith("--gres")] == asked
+
+
+@pytest.mark.parametrize(
+    ("resources", "partition"),
+    [
+        ({"gpu": 1, "slurm_partition": "main"}, "main"),
+        ({"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"}, "cards"),
+        ({"gpu": 1, "gpu_partition": "cards"}, "cards"),
+        ({"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"}, "main"),
+        ({"gpu": 0, "gpu_partition": "cards"}, None),
+    ],
+)
+def test_jobs_with_a_gpu_have_a_partition_of_their_own(
+    slurm: Slurm, resources: dict[str, Any], partition: str | None
+) -> None:
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, resources=resources))
+    (call,) = slurm.calls("sbatch")
+    asked = [word for word in call.split() if word.startswith("--partition")]
+    assert asked == ([] if partition is None else [f"--partition={partition}"])
 
 
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])

@@ -29,6 +29,7 @@ import pytest
 import yaml
 
 from ..workflow.conftest import count_rules
+from ..workflow.test_fine_tuning import VIT
 from .cluster import Cluster
 from .conftest import SNAKEFILE, TIMEOUT, Run, Workspace, checkout, until
 
@@ -492,6 +493,65 @@ def test_one_of_two_datasets_again(clone: Workspace) -> None:
     assert not [path for path in shared if not path.startswith(store)]
     assert not [path for path in touched if path.startswith("data/")]
     whole(clone)
+
+
+def asked_of_slurm(clone: Workspace, known: set[str]) -> dict[str, str]:
+    """What Slurm says of the new jobs that extracted features, by backbone and split.
+
+    Args:
+      known: ids of jobs, to which these are added.
+    """
+    found = {}
+    for path in (clone.directory / "logs/slurm/extract_features").rglob("*.log"):
+        if path.stem not in known:
+            known.add(path.stem)
+            _, backbone, split, *_ = path.parent.name.split(".")
+            shown = clone.cluster.command("scontrol", "show", "job", path.stem)
+            found[f"{backbone} {split}"] = shown
+    return found
+
+
+def test_networks_have_a_gpu_where_their_partition_has_one(clone: Workspace) -> None:
+    """One study three times: by itself, with a partition for GPUs, and for CPUs alone."""
+    cluster = clone.cluster
+    digits = SMALL["datasets"]["left"] | {"subsample": {"per_class": 30}}
+    study = SMALL | {"datasets": {"left": digits}}
+    study["backbones"] = {"pixels": {"family": "pixels"}, "vit": VIT}
+    partition = ("PartitionName=cards", f"Nodes={cluster.host}", "State=UP", "MaxTime=INFINITE")
+    lack = "dpprobe: no GPU in partition main (gpu_partition in the profile names another)"
+    known: set[str] = set()
+
+    def run(results: str, *arguments: str, **changes: Any) -> tuple[str, dict[str, str]]:
+        changed = study | changes | {"results_dir": results}
+        (clone.directory / "config.yaml").write_text(yaml.safe_dump(changed))
+        output = clone.run("features", *arguments)
+        return output, asked_of_slurm(clone, known)
+
+    output, alone = run("alone")
+    assert set(alone) == {"pixels train", "pixels test", "vit train", "vit test"}
+    for job, shown in alone.items():
+        asks = bool(cluster.gpus) and job.startswith("vit")
+        assert ("TresPerNode=gres:gpu:1\n" in shown) == asks, shown
+        assert "Partition=main " in shown
+    assert (lack in output) == (not cluster.gpus)
+    cluster.command("scontrol", "create", *partition)
+    try:
+        resources = ("mem_mb=2000", "runtime=60", "gpu_partition=cards")
+        output, apart = run("apart", "--default-resources", *resources)
+    finally:
+        cluster.command("scontrol", "delete", "PartitionName=cards")
+    for job, shown in apart.items():
+        cards = bool(cluster.gpus) and job.startswith("vit")
+        assert ("Partition=cards " in shown) == cards, shown
+    _, without = run("without", device="cpu")
+    assert len(alone) == len(apart) == len(without) == 4
+    assert not any("gres" in shown for shown in without.values())
+    if not cluster.gpus:
+        (clone.directory / "config.yaml").write_text(yaml.safe_dump(study | {"device": "cuda"}))
+        before = len(clone.jobs())
+        output = clone.run("features", succeeds=False)
+        assert "dpprobe: device: cuda: no GPU in partition main" in output
+        assert len(clone.jobs()) == before, "before any work"
 
 
 def grouped(workspace: Workspace, rule: str) -> None:

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from dpprobe import devices
-from dpprobe.devices import slot_names, take_device, visible_devices
+from dpprobe.devices import (
+    count_devices,
+    lacks_gpu,
+    slot_names,
+    take_device,
+    visible_devices,
+)
 
 FOUR = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"]
 
@@ -39,6 +45,28 @@ def test_what_a_process_sees(
     environment: dict[str, str], nodes: list[str], wanted: tuple[str, ...]
 ) -> None:
     assert visible_devices(environment, nodes) == wanted
+
+
+def test_devices_are_counted_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_device_nodes", lambda: FOUR)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert count_devices() == 4
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert count_devices() == 1
+
+
+@pytest.mark.parametrize(
+    ("available", "lacks"), [("True", False), ("False", True), ("1 / 0", False)]
+)
+def test_a_gpu_is_lacking_only_where_torch_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: str, lacks: bool
+) -> None:
+    """A Python without torch, or with a broken one, says nothing of the jobs' environment."""
+    (tmp_path / "torch.py").write_text(
+        f"class cuda:\n    is_available = staticmethod(lambda: {available})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert lacks_gpu() is lacks
 
 
 def test_each_device_is_tried_once_before_one_is_shared() -> None:

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 STUDY, CALL = SimpleNamespace(results_dir="results"), []
-begin_run = lambda: None  # another rule file's part of a run, which scripts have no need of
+# other rule files' parts of a run, which scripts have no need of
+begin_run = check_devices = lambda: None
 
 
 include: "{rules}/snakemake_fixes.smk"

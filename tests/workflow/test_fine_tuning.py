@@ -61,7 +61,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_networks_make_cells_like_any_other(workspace: Workspace, study: dict[str, Any]) -> None:
+def test_networks_make_cells_like_any_other(
+    workspace: Workspace, study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     study["seeds"] = 1
     study["methods"] = {
         "sgd": SGD,
@@ -95,6 +97,8 @@ def test_networks_make_cells_like_any_other(workspace: Workspace, study: dict[st
     assert (load_file(workspace.cell("sgd", "2", "vit") / "heads.safetensors"))["weights"].shape
     report = (workspace.directory / "results/report.html").read_text()
     assert all(f">{method}<" in report for method in ("blocks", "lora"))
+    # also where a GPU is seen: a plan knows no device, and asks no cell for its own
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "Nothing to be done" in workspace.run(study, "heads", "tables", "html_report").stdout
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .conftest import PREPARED, Template, Workspace
+from .test_fine_tuning import NETWORK, VIT
 
 # Takes what Snakemake says of a job, and refuses the job.
 RECORDER = """#!/bin/sh
@@ -105,3 +110,167 @@ def test_short_shards_are_one_job_with_one_gpu(workspace: Workspace, small: dict
         assert job["gpu"] == 1
         assert job["mem_mb"] == alone[0]["mem_mb"]
         assert job["runtime"] == 4 * alone[0]["runtime"]
+
+
+# GPUs.
+
+PARTITIONS = "main*|(null)\nmixed|lscratch:1,gpu:a100:2\n"
+NO_ANSWER = "dpprobe: Slurm does not answer, so jobs ask for no GPU"
+RUN_NETWORKS = {"extract_features", "extract_cut", "search_options", "tune_network", "measure_law"}
+USE_DEVICE = {"train_heads", "probe_few_shot", "audit_cells"}
+Requests = dict[str, list[dict[str, int]]]
+
+
+@pytest.fixture
+def networks(small: dict[str, Any]) -> dict[str, Any]:
+    """A study whose jobs run networks, or compute on the study's device without one."""
+    digits = small["datasets"]["digits"] | {"subsample": {"per_class": 30}}
+    blocks = NETWORK | {"tune": {"blocks": 1}, "steps": 2000}
+    search = {"trials": 2, "space": {"learning_rate": [0.1, 0.5]}, "held_out": 0.3}
+    return small | {
+        "datasets": {"digits": digits},
+        "backbones": {"vit": VIT},
+        "methods": {**small["methods"], "blocks": blocks, "searched": blocks | {"search": search}},
+        "few_shot": {"backbones": ["vit"]},
+        "audit": {"methods": ["sgd"], "membership": {}},
+        "representation_law": {"methods": ["blocks"]},
+    }
+
+
+@pytest.fixture
+def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a fake `sinfo`, which lists `partitions` and counts `questions`."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    command = folder / "sinfo"
+    command.write_text(f"#!/bin/sh\necho asked >>{folder}/questions\ncat {folder}/partitions\n")
+    command.chmod(0o755)
+    (folder / "partitions").write_text(PARTITIONS)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def on_slurm(*resources: str) -> list[str]:
+    """The options of a run whose jobs are submitted; to no Slurm, since it is a dry run."""
+    words = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false"]
+    return [*words, "--jobs", "4", "--default-resources", "mem_mb=1000", *resources]
+
+
+def read_requests(output: str) -> Requests:
+    """What the jobs of each rule ask for, as a dry run says."""
+    found: Requests = {}
+    for rule, asked in re.findall(r"^(\w+): (threads=.*)$", output, re.MULTILINE):
+        parts = (part.split("=", 1) for part in asked.split(", "))
+        numbers = {name: int(value) for name, value in parts if value.isdigit()}
+        found.setdefault(rule, []).append(numbers)
+    return found
+
+
+def count_gpus(requests: Requests) -> dict[str, set[int | None]]:
+    return {rule: {job.get("gpu") for job in jobs} for rule, jobs in requests.items()}
+
+
+def test_jobs_that_run_a_network_ask_for_the_gpu_of_this_machine(
+    workspace: Workspace, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+    for visible in ("", "0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        seen[visible] = read_requests(workspace.run(networks, "--dry-run").stdout)
+    without, with_gpu = map(count_gpus, seen.values())
+    device = RUN_NETWORKS | USE_DEVICE
+    assert {rule for rule, gpus in without.items() if gpus != {None}} == device
+    assert all(without[rule] == {0} for rule in device)
+    assert all(with_gpu[rule] == {1} for rule in RUN_NETWORKS)
+    assert {rule: gpus for rule, gpus in with_gpu.items() if rule not in RUN_NETWORKS} == {
+        rule: gpus for rule, gpus in without.items() if rule not in RUN_NETWORKS
+    }
+    for rule in without:
+        slow, fast = ([job["runtime"] for job in each[rule]] for each in seen.values())
+        shorter = rule in {"search_options", "tune_network", "measure_law"}
+        assert sum(fast) < sum(slow) if shorter else sum(fast) <= sum(slow), rule
+    # other results, and so other jobs, are a matter of the study, never of the machine
+    assert {rule: len(jobs) for rule, jobs in seen[""].items()} == {
+        rule: len(jobs) for rule, jobs in seen["0"].items()
+    }
+
+
+def test_a_study_that_insists_on_a_gpu_has_one_for_each_job_on_its_device(
+    workspace: Workspace, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    gpus = count_gpus(read_requests(workspace.run(networks | {"device": "cuda"}, "-n").stdout))
+    assert {rule for rule, asked in gpus.items() if asked == {1}} == RUN_NETWORKS | USE_DEVICE
+
+
+@pytest.mark.parametrize(
+    ("device", "resources", "gpus", "questions"),
+    [
+        ("auto", ["slurm_partition=mixed"], 1, 1),
+        ("auto", [], 0, 1),
+        ("auto", ["slurm_partition=main", "gpu_partition=mixed"], 1, 1),
+        ("auto", ["slurm_partition=mixed", "--resources", "gpu=0"], 0, 1),
+        ("cpu", ["slurm_partition=mixed"], 0, 0),
+        ("cuda", [], 1, 0),
+    ],
+)
+def test_jobs_on_slurm_ask_for_a_gpu_of_their_partition(
+    workspace: Workspace, networks: dict[str, Any], sinfo: Path, device: str,
+    resources: list[str], gpus: int, questions: int,
+) -> None:  # fmt: skip
+    study = networks | {"device": device}
+    output = workspace.run(study, "--dry-run", "cuts", "features", *on_slurm(*resources)).stdout
+    asked = count_gpus(read_requests(output))
+    assert {rule: asked[rule] for rule in ("extract_features", "extract_cut")} == {
+        "extract_features": {gpus}, "extract_cut": {gpus},
+    }  # fmt: skip
+    written = sinfo / "questions"
+    assert (len(written.read_text().splitlines()) if written.exists() else 0) == questions
+
+
+def test_only_networks_ask_and_a_slurm_that_says_nothing_has_no_gpu(
+    workspace: Workspace, networks: dict[str, Any], sinfo: Path
+) -> None:
+    command = ("--dry-run", "features", *on_slurm("slurm_partition=mixed"))
+    pixels = networks | {"backbones": {"pixels": {"family": "pixels"}}}
+    pixels["methods"] = {"sgd": networks["methods"]["sgd"]}
+    for key in ("few_shot", "audit", "representation_law"):
+        del pixels[key]
+    output = workspace.run(pixels, *command).stdout
+    assert count_gpus(read_requests(output))["extract_features"] == {0}
+    assert not (sinfo / "questions").exists()
+    (sinfo / "sinfo").write_text("#!/bin/sh\necho sinfo: error: no controller >&2\nexit 1\n")
+    output = workspace.run(networks, *command).stdout
+    assert count_gpus(read_requests(output))["extract_features"] == {0}
+    (line,) = (line for line in output.splitlines() if line.startswith("dpprobe: Slurm"))
+    assert line.startswith(NO_ANSWER)
+    assert line.endswith(": sinfo: error: no controller")
+
+
+def test_a_run_says_at_its_start_that_networks_have_no_gpu(
+    workspace: Workspace, networks: dict[str, Any], sinfo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    refused = workspace.run(networks | {"device": "cuda"}, "features", check=False)
+    assert refused.returncode
+    said = "dpprobe: device: cuda: no GPU on this machine; write auto or cpu\n"
+    assert said in refused.stdout
+    words = on_slurm("slurm_partition=main", "--resources", "gpu=1")
+    refused = workspace.run(networks | {"device": "cuda"}, "features", *words, check=False)
+    assert "device: cuda: no GPU in partition main (gpu_partition in the prof" in refused.stdout
+    assert not (workspace.directory / "data").exists(), "before any work"
+    # jobs are submitted to nothing, after what a run says first
+    submitted = workspace.run(networks, "features", *words, check=False)
+    lines = [line for line in submitted.stdout.splitlines() if "no GPU" in line]
+    assert len(lines) == 1, submitted.stdout
+    assert lines[0].startswith("dpprobe: no GPU in partition main (")
+    assert lines[0].endswith("): networks run on the CPU")
+    assert not (sinfo / "questions").read_text().replace("asked\n", "", 2)
+    # a run without networks says nothing
+    here = workspace.run(networks, "data")
+    assert "no GPU" not in here.stdout
+    here = workspace.run(networks, "features")
+    assert here.stdout.count("no GPU on this machine: networks run on the CPU\n") == 1
+    # what was made without a GPU is current where there is one: nothing is planned by devices
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert "Nothing to be done" in workspace.run(networks, "features").stdout

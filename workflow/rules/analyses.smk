@@ -26,7 +26,7 @@ def measurement_params(analysis):
 
 
 def measurement_resources(analysis):
-    """Makes the functions of a job's memory (MB) and time (minutes), more on each attempt."""
+    """Makes the functions of a job's memory (MB) and time (minutes), more on each attempt, and of its GPUs."""
 
     def cost(wildcards, input):
         size = JobSize(
@@ -43,6 +43,7 @@ def measurement_resources(analysis):
         "runtime": lambda wildcards, input, attempt: int(
             cost(wildcards, input).minutes * attempt
         ),
+        **({"gpu": device_gpus} if analysis.measurement.on_device else {}),
     }
 
 

@@ -40,6 +40,8 @@ rule audit_cells:
     resources:
         mem_mb=training_memory,
         runtime=audit_minutes,
+        # heads are trained on the device for attacks on real rows alone
+        gpu=lambda wildcards: device_gpus(wildcards) if STUDY.audit.membership else 0,
     params:
         methods=lambda wildcards: {
             name: STUDY.methods[name].asked_options()

@@ -21,6 +21,7 @@ rule extract_cut:
     resources:
         mem_mb=extraction_memory,
         runtime=extraction_minutes,
+        gpu=network_gpus,
     params:
         backbone=lambda wildcards: STUDY.backbones[
             wildcards.backbone

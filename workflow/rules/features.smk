@@ -22,6 +22,7 @@ rule extract_features:
     resources:
         mem_mb=extraction_memory,
         runtime=extraction_minutes,
+        gpu=network_gpus,
     params:
         backbone=lambda wildcards: STUDY.backbones[
             wildcards.backbone
@@ -122,6 +123,7 @@ rule embed_text:
     resources:
         mem_mb=memory(4000),
         runtime=minutes(30),
+        gpu=network_gpus,
     params:
         backbone=lambda wildcards: STUDY.backbones[wildcards.backbone].text_params(),
         prompts=lambda wildcards: DATASETS[wildcards.dataset].text_params(),

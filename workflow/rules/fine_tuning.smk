@@ -40,6 +40,7 @@ rule tune_network:
     resources:
         mem_mb=tuning_memory,
         runtime=tuning_minutes,
+        gpu=network_gpus,
     params:
         methods=lambda wildcards: {
             wildcards.method: dumped(STUDY.methods[wildcards.method])

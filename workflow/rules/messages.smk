@@ -37,6 +37,7 @@ if workflow.is_main_process:
 # Snakemake keeps one such block, the last that it reads.
 onstart:
     if workflow.is_main_process:
+        check_devices()
         begin_run()
     quiet_about_rules = Quietness.RULES in (workflow.output_settings.quiet or ())
     if workflow.is_main_process and quiet_about_rules and workflow.local_exec:

@@ -33,6 +33,7 @@ rule check_overlap:
     resources:
         mem_mb=memory(4000),
         runtime=minutes(60, per_gb=60),
+        gpu=device_gpus,
     params:
         threshold=STUDY.overlap.threshold if STUDY.overlap else None,
         version=VERSIONS["overlap"],

@@ -25,6 +25,7 @@ rule measure_law:
     resources:
         mem_mb=law_memory,
         runtime=law_minutes,
+        gpu=network_gpus,
     params:
         options=dumped(STUDY.representation_law) if STUDY.representation_law else None,
         networks=LAW_NETWORKS,

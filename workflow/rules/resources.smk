@@ -1,10 +1,21 @@
-"""The memory (MB), time (minutes) and threads that jobs ask for; profiles/slurm/config.yaml overrides them."""
+"""The memory (MB), time (minutes), threads and GPUs that jobs ask for; profiles/slurm/config.yaml overrides them."""
 
 from functools import cache
 
 from dpprobe.artifacts import read_json
 from dpprobe.training.training_cost import estimate_memory_mb
 
+
+include: "../lookups/gpus.smk"
+
+
+# Images a second through a network forward, and forward and back from images or from activations, on four CPUs and on
+# a GPU. Published for large networks, ViT-L/16 at 384 px: forward 155, and 29 with a training step, both on an RTX 3090
+# (timm's results/benchmark-*-rtx3090.csv); 25 with a private step on a TPUv4 core (table 8 of Mehta et al. 2022). A job
+# is given time for a quarter of that, since images may take as long to decode as to pass.
+FORWARD_RATE = {False: 4, True: 40}
+IMAGE_STEP_RATE = {False: 2, True: 7}
+CUT_STEP_RATE = {False: 8, True: 28}
 # Where only a download tells how many rows a dataset has: ImageNet's.
 UNKNOWN_ROWS = (1_281_167, 50_000)
 # MB a row while tables are written: places in tars, names and hashes, by bench/scale.py.
@@ -88,10 +99,12 @@ def extraction_memory(wildcards, input, attempt):
     return int((4000 + 3 * size_mb(input.weights)) * attempt)
 
 
-def extraction_minutes(wildcards, attempt):
-    """Minutes for a shard: a large network passes four images a second on four CPUs."""
+def extraction_minutes(wildcards, input, attempt, rulename):
+    """Minutes for a shard, by the rate of a large network."""
     rows = dict(zip(("train", "test"), table_rows(wildcards)))[wildcards.split]
-    rate = 4 if STUDY.backbones[wildcards.backbone].network else 200
+    rate = 200
+    if STUDY.backbones[wildcards.backbone].network:
+        rate = FORWARD_RATE[has_gpu(wildcards, input, attempt, rulename)]
     return int((20 + rows / STUDY.features.shards / rate / 60) * attempt)
 
 
@@ -134,13 +147,16 @@ def tuning_memory(wildcards, input, attempt):
     return int((4000 + 3 * size_mb(input.weights) + rows + passes) * attempt)
 
 
-def tuning_minutes(wildcards, attempt):
-    """Minutes for a network: images pass forward and back at 2 a second on four CPUs, activations at 8, features at 1,000."""
+def tuning_minutes(wildcards, input, attempt, rulename):
+    """Minutes for a network: images or activations pass forward and back, features at 1,000 a second."""
     train, test = table_rows(wildcards)
     options = tuned_options(wildcards)
     views = getattr(options.augment, "views", 1)
     visited = options.step_count(train) * min(options.expected_batch_size(train), train)
-    rate = 2 if options.from_images else 8 if options.cut_blocks else 1000
+    gpu = has_gpu(wildcards, input, attempt, rulename)
+    rate = 1000
+    if options.from_images or options.cut_blocks:
+        rate = (IMAGE_STEP_RATE if options.from_images else CUT_STEP_RATE)[gpu]
     # a priced search draws the number of its trials: seldom above twice the mean
     method = STUDY.methods[wildcards.method]
     trials = 2 * method.trials if method.head == "tuned" else 1
@@ -158,15 +174,17 @@ def law_memory(wildcards, input, attempt):
     return int((4000 + 4 * size_mb(input.weights) + rows * (image + 0.1)) * attempt)
 
 
-def law_minutes(wildcards, attempt):
-    """Minutes for laws: images pass at 8 a second on four CPUs; a network's blocks take a minute or two."""
+def law_minutes(wildcards, input, attempt, rulename):
+    """Minutes for laws: images pass forward, 8 a second on four CPUs; a network's blocks take two minutes."""
     rows = sum(
         min(rows, STUDY.representation_law.rows) for rows in table_rows(wildcards)
     )
-    return int((20 + (1 + len(LAW_NETWORKS)) * (2 + rows / 8 / 60)) * attempt)
+    gpu = has_gpu(wildcards, input, attempt, rulename)
+    rate = FORWARD_RATE[True] if gpu else 8
+    return int((20 + (1 + len(LAW_NETWORKS)) * (2 + rows / rate / 60)) * attempt)
 
 
-def searching_minutes(wildcards, attempt):
+def searching_minutes(wildcards, input, attempt, rulename):
     """Minutes for a search: those of a network for each trial."""
     trials = tuned_options(wildcards).search.trials
-    return trials * tuning_minutes(wildcards, attempt)
+    return trials * tuning_minutes(wildcards, input, attempt, rulename)

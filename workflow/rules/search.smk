@@ -25,6 +25,7 @@ rule search_options:
     resources:
         mem_mb=tuning_memory,
         runtime=searching_minutes,
+        gpu=network_gpus,
     params:
         methods=lambda wildcards: {
             wildcards.method: dumped(STUDY.methods[wildcards.method])

@@ -42,6 +42,7 @@ rule train_heads:
     resources:
         mem_mb=training_memory,
         runtime=training_minutes,
+        gpu=device_gpus,
     params:
         methods=lambda wildcards: heads_params(wildcards.epsilon),
         seeds=STUDY.seeds,

@@ -66,6 +66,7 @@ class Measurement:
         `options` is the block of the study as its class.
       cost: of a job. A function gets the study, the wildcards and the size of the inputs.
       threads: of a job; a fixed number, since it may change the last bits of results.
+      on_device: the job computes on the study's `device`.
     """
 
     rule: str
@@ -76,6 +77,7 @@ class Measurement:
     job: str
     cost: Callable[[Study, Place, JobSize], Cost]
     threads: int = 1
+    on_device: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ ANALYSIS = Analysis(
         job="dpprobe.analyses.few_shot.measure:probe_few_shot",
         cost=estimate_cost,
         threads=2,
+        on_device=True,
     ),
     named_datasets=lambda _study: [],
 )

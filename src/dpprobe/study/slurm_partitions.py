@@ -1,0 +1,73 @@
+"""The partitions of a Slurm cluster, and which of them have GPUs.
+
+A plan asks for them once, before jobs ask for GPUs: a job whose partition has none would wait in
+the queue without end, or be refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+
+from dpprobe.errors import DpprobeError
+
+TIMEOUT = 60  # seconds
+# Partitions with the devices of their nodes, one line for each kind of node: "main*|gpu:a100:4".
+COMMAND = ("sinfo", "--all", "--noheader", "--format=%P|%G")
+_GPU = re.compile(r"(^|,)gpu\b")
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitions of a cluster.
+
+    Attributes:
+      with_gpus: the names of those that have a node with a GPU.
+      default: the name of the one that jobs go to unless they name another.
+    """
+
+    with_gpus: frozenset[str]
+    default: str | None
+
+    def name_partition(self, wanted: str | None) -> str | None:
+        """Returns the partition of a job that wants `wanted`; several have commas between them."""
+        return wanted or os.environ.get("SBATCH_PARTITION") or self.default
+
+    def has_gpus(self, wanted: str | None) -> bool:
+        """Returns True if a partition that a job may go to has GPUs."""
+        names = (self.name_partition(wanted) or "").split(",")
+        return not self.with_gpus.isdisjoint(names)
+
+
+def read_partitions(text: str) -> Partitions:
+    """Reads what `COMMAND` prints."""
+    lines = [line.strip().partition("|") for line in text.splitlines()]
+    names = [(name.removesuffix("*"), name.endswith("*"), gres) for name, _, gres in lines]
+    return Partitions(
+        with_gpus=frozenset(name for name, _, gres in names if _GPU.search(gres)),
+        default=next((name for name, marked, _ in names if marked), None),
+    )
+
+
+def ask_partitions() -> Partitions:
+    """Asks Slurm for its partitions.
+
+    Raises:
+      DpprobeError: saying why Slurm does not answer.
+    """
+    # a person's own wishes, such as SINFO_PARTITION, would hide partitions
+    environment = {name: value for name, value in os.environ.items() if name[:6] != "SINFO_"}
+    try:
+        result = subprocess.run(
+            COMMAND, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except FileNotFoundError:
+        raise DpprobeError("sinfo: command not found") from None
+    except subprocess.TimeoutExpired:
+        raise DpprobeError(f"sinfo: no answer in {TIMEOUT} s") from None
+    if result.returncode:
+        said = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
+        raise DpprobeError(f"sinfo: {said[-1].removeprefix('sinfo: ')}")
+    return read_partitions(result.stdout)

@@ -1,0 +1,90 @@
+"""Slurm's partitions, as a fake `sinfo` lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.errors import DpprobeError
+from dpprobe.study.slurm_partitions import Partitions, ask_partitions, read_partitions
+
+LISTED = """\
+main*|(null)
+mixed|lscratch:100
+mixed|lscratch:100,gpu:a100:4(S:0-1)
+cards|gpu:2
+network|gpu_mem:40
+"""
+
+
+def test_partitions_with_gpus_are_known_by_their_nodes_devices() -> None:
+    partitions = read_partitions(LISTED)
+    assert partitions == Partitions(with_gpus=frozenset({"mixed", "cards"}), default="main")
+    assert read_partitions("") == Partitions(with_gpus=frozenset(), default=None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named", "has"),
+    [
+        (None, "main", False),
+        ("cards", "cards", True),
+        ("main,cards", "main,cards", True),
+        ("network", "network", False),
+        ("nowhere", "nowhere", False),
+    ],
+)
+def test_a_job_goes_to_the_partition_that_it_names_or_to_the_default(
+    monkeypatch: pytest.MonkeyPatch, wanted: str | None, named: str, has: bool
+) -> None:
+    monkeypatch.delenv("SBATCH_PARTITION", raising=False)
+    partitions = read_partitions(LISTED)
+    assert partitions.name_partition(wanted) == named
+    assert partitions.has_gpus(wanted) is has
+    assert not read_partitions("").has_gpus(None)
+    monkeypatch.setenv("SBATCH_PARTITION", "mixed")
+    assert partitions.name_partition(wanted) == wanted or wanted is None
+    assert partitions.has_gpus(None), "sbatch reads this variable"
+
+
+@pytest.fixture
+def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "sinfo"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return path
+
+
+def test_slurm_is_asked_for_all_partitions(sinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SINFO_PARTITION", "main")
+    sinfo.write_text('#!/bin/sh\ntest -z "$SINFO_PARTITION" && echo "$*,gpu:1"\n')
+    (name,) = ask_partitions().with_gpus
+    assert name == "--all --noheader --format=%P"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1", "sinfo: fatal: no cluster"),
+        ("exit 3", "sinfo: exit code 3"),
+    ],
+)
+def test_why_slurm_does_not_answer(sinfo: Path, script: str, said: str) -> None:
+    sinfo.write_text(f"#!/bin/sh\n{script}\n")
+    with pytest.raises(DpprobeError) as caught:
+        ask_partitions()
+    assert str(caught.value) == said
+
+
+def test_a_machine_may_have_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DpprobeError, match="sinfo: command not found"):
+        ask_partitions()
+
+
+def test_a_slurm_that_hangs_is_not_waited_for(sinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sinfo.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr("dpprobe.study.slurm_partitions.TIMEOUT", 0.2)
+    with pytest.raises(DpprobeError, match=r"no answer in 0\.2 s"):
+        ask_partitions()
