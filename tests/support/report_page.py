@@ -8,12 +8,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from dpprobe.analyses import analysis
 from dpprobe.artifacts import write_text
 from dpprobe.reporting.accuracy_table import write_accuracy_table
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.reporting.report.write import write_report
-from dpprobe.results.summary import summarise_cells
+from dpprobe.results.cell_record import Measure
+from dpprobe.results.summary import Grid, summarise_cells
 from dpprobe.study.study import Study
 from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_dataset_info, write_study
@@ -53,6 +55,16 @@ class Page(HTMLParser):
     @property
     def words(self) -> str:
         return " ".join(re.sub(r"<[^>]+>", "", self.text).split())  # also no-break spaces
+
+
+def section_page(*datasets: str) -> analysis.Page:
+    """The page of a study of these datasets, without results, for a section of an analysis."""
+    grid = Grid(
+        rows=(), columns=(), entries={}, deltas={}, above=frozenset(),
+        measures={name: Measure(headline="accuracy") for name in datasets},
+        choices={}, reasons={},
+    )  # fmt: skip
+    return analysis.Page(grid=grid, names={}, folder=Path("results"))
 
 
 class Made:

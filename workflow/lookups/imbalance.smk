@@ -23,10 +23,10 @@ def rare_cells(dataset, backbone):
     ]
 
 
-def imbalance_files(dataset, suffixes=IMBALANCE_SUFFIXES):
+def imbalance_files(dataset):
     """The comparisons of a dataset's rare classes, a backbone each."""
     return [
         str(imbalance_path(f"<results>/{IMBALANCE}", dataset, backbone, suffix))
         for backbone in (STUDY.backbones if dataset in IMBALANCED else ())
-        for suffix in suffixes
+        for suffix in IMBALANCE_SUFFIXES
     ]

@@ -75,17 +75,13 @@ def analysis_outputs(analysis):
     ]
 
 
-def section_records(analysis):
-    """Makes the input function of the records that a section of the report is made from."""
-    return lambda wildcards: analysis.list_files(STUDY, "<results>", ending=".json")
-
-
 def section_inputs():
-    """Makes the input functions of the report's sections, by the name that each declares."""
+    """Makes the input functions of the report's sections, by the names that each declares."""
     return {
-        analysis.section.files: section_records(analysis)
+        name: paths
         for analysis in ANALYSES.values()
         if analysis.section is not None
+        for name, paths in declared_inputs(analysis.section.needs).items()
     }
 
 

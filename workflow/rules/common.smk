@@ -31,7 +31,7 @@ from dpprobe.analyses.imbalance.imbalance_record import (
 )
 from dpprobe.privacy.limits import INFINITE, epsilon_token
 from dpprobe.analyses.fairness import list_fairness_files
-from dpprobe.analyses.representation_law import list_law_marks, list_law_records
+from dpprobe.analyses.representation_law import list_law_marks
 from dpprobe.analyses.audit import list_audit_marks, list_audit_records
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (

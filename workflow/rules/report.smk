@@ -20,20 +20,8 @@ rule write_report:
             if not Path(path).name.startswith("overlap_")
         ],
         zero_shot=later(of_all_datasets, FILES.list_zero_shot),
-        audits=later(of_all_datasets, partial(list_audit_records, FILES)),
-        audit_marks=later(of_all_datasets, partial(list_audit_marks, FILES)),
-        laws=later(of_all_datasets, partial(list_law_records, FILES)),
-        law_marks=later(of_all_datasets, partial(list_law_marks, FILES)),
-        fairness=later(
-            of_all_datasets, partial(list_fairness_files, FILES), [RECORD_SUFFIX]
-        ),
-        fairness_tables=later(of_all_datasets, partial(list_fairness_files, FILES)),
         costly_images=later(
             of_all_datasets, partial(exhibit_paths, names=("write_costly_images",))
-        ),
-        imbalance=later(of_all_datasets, imbalance_files, (".json",)),
-        imbalance_tables=later(
-            of_all_datasets, partial(exhibit_paths, names=("write_imbalance_tables",))
         ),
     output:
         "<results>/report.html",

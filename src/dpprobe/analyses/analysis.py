@@ -14,10 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpprobe.analysis_registry import ANALYSES
-from dpprobe.exhibits.exhibit import Exhibit, Need, Place
+from dpprobe.exhibits.exhibit import Exhibit, Need, Paths, Place
 from dpprobe.options import Options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dpprobe.results.study_files import StudyFiles
+    from dpprobe.results.summary import Grid
     from dpprobe.study.study import Study
 
 
@@ -81,22 +85,77 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Page:
+    """The study around a section of the report: its results, and where its page lies.
+
+    Attributes:
+      grid: the results of the study.
+      names: of its datasets in the published numbers.
+      folder: of the page; links to files are relative to it.
+    """
+
+    grid: Grid
+    names: Mapping[str, str]
+    folder: Path
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets with results, in the order of the study."""
+        return list(self.grid.measures)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
     """A section of the report, made from all records of the analysis.
 
     Attributes:
       anchor, title: of the link to it.
-      template: the file in the package; it shows `section`, what `make` returns.
+      template: the file in the package; it shows `section.content`, what `make` returns.
       make: the function that reads the records, as "module:function". It gets their paths and the
-        study's results, and returns None where the section has nothing to show.
-      files: the name of the records among the inputs of the report.
+        `Page`; the section is left out if it returns nothing.
+      needs: inputs of the report by name: the records first, then files that it waits for.
+      place: on the page, rising; else in the order of the registry. Test images that privacy costs
+        most stand before place 1.
+      figures: the titles of figures that stand here, by the figure's name. A name that ends with
+        "_" stands for all that begin with it, and "{}" in its title for the rest. Then `make`
+        returns a part for each dataset, which gets its `figures`.
+      tables: the endings of the names of tables that stand here.
+      not_covered: what no privacy statement covers, for the page where the section stands.
     """
 
     anchor: str
     title: str
     template: str
     make: str
-    files: str
+    needs: Mapping[str, Need]
+    place: int = 0
+    figures: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    not_covered: str = ""
+
+    @property
+    def records(self) -> str:
+        """The name of the records among the inputs of the report."""
+        return next(iter(self.needs))
+
+    def title_figure(self, name: str) -> str | None:
+        """Writes the title of a figure; None for one that does not stand here."""
+        if name in self.figures:
+            return self.figures[name]
+        starts = [key for key in self.figures if key.endswith("_") and name.startswith(key)]
+        if not starts:
+            return None
+        longest = max(starts, key=len)
+        # names of backbones and methods have no hyphens: these stand between them
+        rest = name.removeprefix(longest).replace("-eps-", ", ε = ").replace("-", ", ")
+        return self.figures[longest].format(rest)
+
+
+def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths:
+    """Makes a function that names what another one lists for each dataset of the study."""
+    return lambda files, _place: [
+        path for name in files.study.datasets for path in list_files(files, name)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +207,11 @@ class Analysis:
         """The version of what it writes."""
         return ANALYSES[self.name].version
 
-    def list_files(self, study: Study, results: str, *datasets: str, ending: str = "") -> list[str]:
+    def list_files(self, study: Study, results: str, *datasets: str) -> list[str]:
         """Lists what its jobs write for some datasets, or for all that a study measures.
 
         Args:
           results: the folder of results.
-          ending: of the files, such as ".json"; all files where empty.
         """
         assert self.measurement is not None
         measured = self.datasets(study)
@@ -163,7 +221,6 @@ class Analysis:
             if dataset in measured
             for backbone in self.backbones(study)
             for path in self.measurement.outputs.values()
-            if path.endswith(ending)
         ]
 
     def list_named_datasets(self, study: Study) -> list[str]:

@@ -24,6 +24,8 @@ OUTPUT_NAMES = {"md": "markdown"}
 REPORTED = {"figure": "png", "table": "csv", "page": "html"}
 FIGURE_FORMATS = ("svg", "png")
 TABLE_FORMATS = ("csv", "md")
+# Names the files of a job.
+Paths = Callable[["StudyFiles", Place], Sequence[str]]
 # Paths below the results by the name of their group.
 Files = Mapping[str, str | tuple[str, ...]]
 
@@ -57,7 +59,7 @@ class Need:
       read: `make` gets the files; else the job only waits for them.
     """
 
-    paths: Callable[[StudyFiles, Place], Sequence[str]]
+    paths: Paths
     many: bool = True
     read: bool = True
 
@@ -72,12 +74,12 @@ def one(path: Callable[[StudyFiles, Place], str | None]) -> Need:
     return Need(paths=named, many=False)
 
 
-def many(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
+def many(paths: Paths) -> Need:
     """Declares a list of files."""
     return Need(paths=paths)
 
 
-def waits(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
+def waits(paths: Paths) -> Need:
     """Declares files that must exist before the job starts, and that `make` does not get."""
     return Need(paths=paths, read=False)
 

@@ -1,9 +1,11 @@
-"""The Content-Security-Policy of our HTML pages: they load nothing and run one script or none."""
+"""Our HTML pages: a Content-Security-Policy that loads nothing, and addresses of files."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
+from pathlib import Path
 
 
 def content_policy(style: str, script: str | None) -> str:
@@ -21,3 +23,8 @@ def content_policy(style: str, script: str | None) -> str:
 
 def _hash_text(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """Returns the address of a file for a page in the folder."""
+    return Path(os.path.relpath(path, folder)).as_posix()

@@ -17,6 +17,7 @@ from dpprobe.artifacts import write_text
 
 EXTENSIONS = ("md", "csv", "tex")
 PLUS_MINUS = "±"
+TABLE_BYTES = 300_000  # of a table as Markdown; a page links to a longer one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.analyses.audit.audited_cells import audit_cells, audit_faults
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
@@ -130,4 +130,19 @@ ANALYSIS = Analysis(
     faults=audit_faults,
     datasets=lambda study: list(study.datasets) if audit_cells(study) else [],
     exhibits=(AUDIT, MEMBERSHIP),
+    section=Section(
+        anchor="audits",
+        title="Audits",
+        template="audit.html.j2",
+        make=f"{PACKAGE}.show:make_section",
+        needs={
+            "audits": many(of_datasets(list_audit_records)),
+            "audit_marks": waits(of_datasets(list_audit_marks)),
+        },
+        place=-1,
+        figures={
+            "audit": "Bounds of audits against claims",
+            "membership_": "Membership attacks on {}",
+        },
+    ),
 )

@@ -1,4 +1,4 @@
-"""The figure of audits: the bound that an attack shows against the claim."""
+"""Figure and report section of audits: the bound that an attack shows against the claim."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dpprobe.analyses.audit.audit_record import AuditRecord, WhiteBox
+from dpprobe.analyses.analysis import Page
+from dpprobe.analyses.audit.audit_record import (
+    Attack,
+    AuditRecord,
+    Control,
+    Membership,
+    NoControl,
+    WhiteBox,
+    at_least,
+)
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results.summary import rounded_up
 from dpprobe.study.ablations import keep_unique
 
 # Bounds below this share of the smallest claim are drawn at it: the foot of the logarithmic axis.
@@ -21,6 +33,8 @@ _FOOT = 0.06
 # Methods of one claim stand side by side, each at most so much further right.
 _LARGEST_STEP = 1.09
 _BROKEN = "#D55E00"
+_ROWS = {"all": "all", "mislabelled": "mislabelled", "rarest_classes": "rarest classes"}
+_ATTACKS = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
 
 Tested = tuple[AuditRecord, WhiteBox]
 
@@ -28,6 +42,20 @@ Tested = tuple[AuditRecord, WhiteBox]
 def plot_audit(*, audits: Sequence[Path], dataset: str, svg: Path, png: Path) -> None:
     """Draws the bounds of a dataset's audits against the claims, from their records."""
     audit_figure([AuditRecord.read(path) for path in audits], dataset=dataset, svg=svg, png=png)
+
+
+def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
+    """Reads records, a part per dataset: white-box audits, then membership attacks."""
+    records = sorted(
+        map(AuditRecord.read, paths),
+        key=lambda item: (item.backbone, item.method, epsilon_value(item.epsilon)),
+    )
+    audited = {record.dataset for record in records}
+    return [
+        _make_part(dataset, [record for record in records if record.dataset == dataset])
+        for dataset in page.datasets
+        if dataset in audited
+    ]
 
 
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
@@ -149,3 +177,90 @@ def _describe_power(boxes: Sequence[WhiteBox]) -> str:
     low, high = (f"{factor:.3g}" for factor in (min(factors), max(factors)))
     between = low if low == high else f"{low} to {high}"
     return f"{text};\nwould catch noise too small by {between}"
+
+
+def _make_part(dataset: str, records: Sequence[AuditRecord]) -> dict[str, Any]:
+    """Writes the tables of one dataset."""
+    attacked = [(record, record.membership) for record in records if record.membership]
+    return {
+        "dataset": dataset,
+        "cells": [
+            _white_box_row(record, record.white_box) for record in records if record.white_box
+        ],
+        "attacks": [
+            _attack_row(record, membership, attack)
+            for record, membership in attacked
+            for attack in membership.rows
+        ],
+        "intervals": attacked[0][1].interval if attacked else "",
+    }
+
+
+def _white_box_row(record: AuditRecord, tested: WhiteBox) -> dict[str, Any]:
+    """Writes the row of a cell's white-box audit."""
+    return {
+        "backbone": record.backbone,
+        "method": record.method,
+        "epsilon": record.epsilon,
+        "claim": f"{rounded_up(record.claim.epsilon):g}",
+        "bound": _format_bound(tested.epsilon_lower),
+        "parametric": _format_bound(tested.parametric_epsilon_lower),
+        "direct": _format_bound(tested.direct_epsilon_lower),
+        "bundle": _format_bound(tested.bundle.epsilon_lower if tested.bundle else None),
+        "noise": _format_factor(tested.noise_factor),
+        "caught": _format_factor(tested.caught_factor),
+        "holds": tested.holds,
+        "right": f"{100 * tested.accuracy:.1f}",
+        "runs": tested.runs,
+        "confidence": f"{100 * tested.confidence:g}",
+        "test": tested.test,
+        "canary": tested.canary,
+        "rows": tested.rows,
+        "power": record.evidence.power,
+        "date": record.evidence.date,
+        "controls": [_control_row(control) for control in record.controls],
+    }
+
+
+def _control_row(control: Control | NoControl) -> dict[str, Any]:
+    name = control.name.replace("_", " ")
+    if isinstance(control, NoControl):
+        return {"name": name, "text": f"not applicable: {control.not_applicable}", "caught": None}
+    text = f"ε ≥ {_format_bound(control.epsilon_lower)}, {'caught' if control.caught else 'MISSED'}"
+    return {"name": name, "text": text, "caught": control.caught}
+
+
+def _attack_row(record: AuditRecord, membership: Membership, attack: Attack) -> dict[str, Any]:
+    """Writes the row of one membership attack."""
+    low_high = attack.auc_interval
+    return {
+        "backbone": record.backbone,
+        "method": record.method,
+        "epsilon": record.epsilon,
+        "rows": _ROWS[attack.rows],
+        "attack": _ATTACKS[attack.attack],
+        "units": attack.units,
+        "auc": f"{attack.auc:.3f}",
+        "interval": f"[{low_high[0]:.3f}, {low_high[1]:.3f}]" if low_high else "",
+        "rates": [
+            {
+                "reached": _format_rate(attack.tpr_at_fpr.get(rate)),
+                "allowed": _format_rate(membership.allowed.tpr_at_fpr.get(rate)),
+            }
+            for rate in ("0.001", "0.01")
+        ],
+    }
+
+
+def _format_bound(value: float | None) -> str:
+    return "" if value is None else at_least(value).replace("inf", "∞")
+
+
+def _format_factor(value: float | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.3g}".replace("inf", "∞")
+
+
+def _format_rate(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.3g}"

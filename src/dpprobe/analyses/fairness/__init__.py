@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement
+from dpprobe.analyses.analysis import (
+    Analysis,
+    Cost,
+    JobSize,
+    Measurement,
+    Section,
+    of_datasets,
+)
 from dpprobe.analyses.fairness.compared_cells import fairness_cells, fairness_faults, reference_of
 from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS,
@@ -161,4 +168,27 @@ ANALYSIS = Analysis(
     named_datasets=lambda study: list(study.datasets),
     target_shows=False,
     exhibits=(FAIRNESS_FIGURES, FAIRNESS_TABLE),
+    section=Section(
+        anchor="subgroups",
+        title="Subgroups",
+        template="fairness.html.j2",
+        make=f"{PACKAGE}.fairness_section:make_section",
+        needs={
+            "fairness": many(
+                of_datasets(
+                    lambda files, dataset: list_fairness_files(files, dataset, [RECORD_SUFFIX])
+                )
+            ),
+            "fairness_tables": waits(of_datasets(list_fairness_files)),
+        },
+        figures={
+            "fairness_gap": "Gaps between groups against epsilon",
+            "fairness_auc": "Gaps between groups against quality",
+        },
+        tables=("_fairness",),
+        not_covered=(
+            "labels and subgroups of test rows: results of groups are computed from them without "
+            "noise, and of a small group they tell of few people"
+        ),
+    ),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE, imbalance_path
-from dpprobe.exhibits.exhibit import FIGURE_FORMATS, TABLE_FORMATS, Exhibit, many, one
+from dpprobe.exhibits.exhibit import FIGURE_FORMATS, TABLE_FORMATS, Exhibit, many, one, waits
 from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
+    from dpprobe.results.study_files import StudyFiles
     from dpprobe.study.study import Study
 
 PACKAGE = "dpprobe.analyses.imbalance"
@@ -18,6 +19,20 @@ PACKAGE = "dpprobe.analyses.imbalance"
 def list_imbalanced(study: Study) -> list[str]:
     """Lists the datasets of which a class is made rare."""
     return list(study.imbalance.datasets) if study.imbalance else []
+
+
+def list_imbalance_records(files: StudyFiles, dataset: str) -> list[str]:
+    """Lists the records of the rare classes of a dataset, if the study makes any rare."""
+    backbones = files.study.backbones if dataset in list_imbalanced(files.study) else []
+    return [
+        str(imbalance_path(f"{files.results}/{IMBALANCE}", dataset, backbone, ".json"))
+        for backbone in backbones
+    ]
+
+
+def _list_tables(files: StudyFiles, dataset: str) -> list[str]:
+    places = [{"dataset": dataset}] if dataset in list_imbalanced(files.study) else []
+    return IMBALANCE_TABLES.list_files(files.study, files.results, places)
 
 
 IMBALANCE_FIGURES = Exhibit(
@@ -60,18 +75,7 @@ IMBALANCE_TABLES = Exhibit(
     files={"": "tables/{dataset}_imbalance"},
     formats=TABLE_FORMATS,
     per=("dataset",),
-    needs={
-        "records": many(
-            lambda files, place: [
-                str(
-                    imbalance_path(
-                        f"{files.results}/{IMBALANCE}", place["dataset"], backbone, ".json"
-                    )
-                )
-                for backbone in files.study.backbones
-            ]
-        )
-    },
+    needs={"records": many(lambda files, place: list_imbalance_records(files, place["dataset"]))},
     make=f"{PACKAGE}.imbalance_table:write_imbalance_tables",
     words="tables of rare classes of {dataset}",
     category="Rare classes",
@@ -94,4 +98,19 @@ ANALYSIS = Analysis(
         "test labels and gradients of training rows, without noise.",
     ),
     exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),
+    section=Section(
+        anchor="imbalance",
+        title="Rare classes",
+        template="imbalance.html.j2",
+        make=f"{PACKAGE}.show:make_section",
+        needs={
+            "imbalance": many(of_datasets(list_imbalance_records)),
+            "imbalance_tables": waits(of_datasets(_list_tables)),
+        },
+        place=1,
+        figures={
+            "imbalance_": "Recall of rare classes, {} features",
+            "imbalance_law_": "What is left of a rare class, {} features",
+        },
+    ),
 )

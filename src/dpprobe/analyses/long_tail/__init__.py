@@ -203,6 +203,6 @@ ANALYSIS = Analysis(
         title="Long tails",
         template="long_tail.html.j2",
         make=f"{PACKAGE}.show:make_section",
-        files="long_tails",
+        needs={"long_tails": ALL_RECORDS},
     ),
 )

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
+from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord, read_long_tails
 from dpprobe.analyses.long_tail.long_tail_tables import (
     RankCorrelation,
@@ -43,12 +44,12 @@ def plot_long_tail_gap(
     gap_figure(read_long_tails(records), read_grid(summaries), svg=svg, png=png)
 
 
-def make_section(paths: Sequence[Path], grid: Grid) -> dict[str, list[Markup] | list[str]] | None:
+def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | list[str]] | None:
     """Reads records, and makes the tables and the notes of the section; None without records."""
     records = read_long_tails(paths)
     if not records:
         return None
-    made = list_tables(records, grid).values()
+    made = list_tables(records, page.grid).values()
     return {
         "tables": [write_html(table, caption=table.title) for table in made],
         "notes": [f"{r.dataset}, {r.backbone}: {note}" for r in records for note in r.notes],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.representation_law.law_record import (
     ACCURACY_FIGURE,
     LAW_TABLES,
@@ -138,4 +138,23 @@ ANALYSIS = Analysis(
     datasets=law_datasets,
     backbones=law_backbones,
     exhibits=(LAW_FIGURES, LAW_TABLE_FILES),
+    section=Section(
+        anchor="laws",
+        title="Representation laws",
+        template="representation_law.html.j2",
+        make=f"{PACKAGE}.show:make_section",
+        needs={
+            "laws": many(of_datasets(list_law_records)),
+            "law_marks": waits(of_datasets(list_law_marks)),
+        },
+        place=2,
+        figures={
+            "law_accuracy_": "Test results by tuned blocks, {}",
+            "law_fuzziness_": "Fuzziness by block, {}",
+            "law_separability_": "Separability by block, as printed, {}",
+            "law_residual_": "Prediction residual by block, {}",
+            "law_residual_one_hot_": "One-hot prediction residual by block, {}",
+        },
+        tables=tuple(f"_{name}" for name in LAW_TABLES),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Figures of representation laws: a measure by block, and test results by tuned blocks."""
+"""Figures and report section of representation laws: measures by block, test results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.representation_law.law_record import (
     ACCURACY_FIGURE,
     MEASURE_FIGURES,
@@ -23,17 +25,20 @@ from dpprobe.analyses.representation_law.law_record import (
     NetworkLaws,
     Setting,
     Split,
+    read_laws,
 )
 from dpprobe.analyses.representation_law.law_tables import (
     SETTINGS,
     SPLITS,
+    law_tables,
     published_laws,
     shown_epsilon,
     sort_networks,
 )
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
-from dpprobe.exhibits.published import Number, Published
+from dpprobe.exhibits.published import Number, Published, read_published
+from dpprobe.exhibits.tables import write_html
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.summary import Grid, read_grid
 from dpprobe.study.ablations import keep_unique
@@ -71,6 +76,26 @@ def plot_law(*, record: Path, summary: Path, published: Published, name: str, fo
     read = LawRecord.read(record)
     numbers = published_laws(published, name, [read])
     law_figures(read, read_grid([summary]), folder, published=numbers)
+
+
+def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
+    """Reads records, and makes the tables of each dataset; no part for a dataset without."""
+    records = read_laws(paths)
+    return [
+        {"dataset": dataset, "tables": _make_tables(records, dataset, page)}
+        for dataset in page.datasets
+        if any(record.dataset == dataset for record in records)
+    ]
+
+
+def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list[Markup]:
+    numbers = published_laws(
+        read_published(),
+        page.names.get(dataset, dataset),
+        [record for record in records if record.dataset == dataset],
+    )
+    made = law_tables(records, page.grid, dataset=dataset, published=numbers)
+    return [write_html(table, caption=table.title) for table in made.values()]
 
 
 def law_figures(

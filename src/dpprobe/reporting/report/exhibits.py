@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.exhibits.tables import write_html, write_markdown
+from dpprobe.analyses.analysis import Section
+from dpprobe.analysis_registry import load_analyses
+from dpprobe.exhibits.html_page import relative_path
+from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
 from dpprobe.reporting.report.sources import Sources
 from dpprobe.results.best_private import Best
 
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
 SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
-# How the names of the figures begin that stand in a section of their own.
-SECTION_FIGURES = {
-    "audits": ("audit.", "membership_"),
-    "fairness": ("fairness_",),
-    "imbalance": ("imbalance_",),
-    "laws": ("law_",),
-}
-SECTION_TITLES = {
-    "audit": "Bounds of audits against claims",
-    "fairness_gap": "Gaps between groups against epsilon",
-    "fairness_auc": "Gaps between groups against quality",
-}
 COMPARISON_TITLES = {
     "by_backbone": "Results by backbone",
     "by_resolution": "Results by size of images",
@@ -34,15 +24,6 @@ COMPARISON_TITLES = {
     "deltas": "Deltas",
     "dataset_size": "What privacy costs by training rows",
 }
-# The longer of two beginnings first.
-LAW_TITLES = {
-    "law_accuracy": "Test results by tuned blocks",
-    "law_fuzziness": "Fuzziness by block",
-    "law_separability": "Separability by block, as printed",
-    "law_residual_one_hot": "One-hot prediction residual by block",
-    "law_residual": "Prediction residual by block",
-}
-TABLE_BYTES = 300_000  # of a table as Markdown; a longer one becomes a link
 
 
 class Exhibits:
@@ -61,7 +42,7 @@ class Exhibits:
         self.names = set(sources.datasets)
 
     def list_figures(
-        self, dataset: str | None, facts: Mapping[str, str], *, section: str | None = None
+        self, dataset: str | None, facts: Mapping[str, str], *, section: Section | None = None
     ) -> list[dict[str, Any]]:
         """Returns the figures of a dataset, or those of none: of one section, or of no section.
 
@@ -72,11 +53,11 @@ class Exhibits:
         for path in self.sources.figures:
             if path.name.startswith("overlap_"):
                 continue
-            if _find_section(path.name) != section:
+            if find_section(path.stem) is not section:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
-        first = {name: place for place, name in enumerate(SECTION_TITLES)}
+        first = {name: place for place, name in enumerate(section.figures if section else ())}
         ordered = sorted(
             groups,
             key=lambda name: (name.startswith("tsne"), first.get(name, len(first)), name),
@@ -144,10 +125,10 @@ class Exhibits:
         return folders[0] if folders and folders[0] in self.names else None
 
 
-def _find_section(name: str) -> str | None:
-    """Returns the section that a figure's file stands in; None for the dataset's."""
-    sections = (key for key, starts in SECTION_FIGURES.items() if name.startswith(starts))
-    return next(sections, None)
+def find_section(name: str) -> Section | None:
+    """Returns the section that a figure stands in; None for the dataset's."""
+    sections = (analysis.section for analysis in load_analyses() if analysis.section)
+    return next((each for each in sections if each.title_figure(name) is not None), None)
 
 
 def title_of(name: str, dataset: str | None) -> str:
@@ -157,16 +138,8 @@ def title_of(name: str, dataset: str | None) -> str:
     if name in COMPARISON_TITLES:
         text = COMPARISON_TITLES[name]
         return text if dataset is None else f"{text}, {dataset}"
-    if kind == "membership":
-        text = "Membership attacks on " + rest.replace("-eps-", ", ε = ").replace("-", ", ")
-    elif name in SECTION_TITLES:
-        text = SECTION_TITLES[name]
-    elif name.startswith("imbalance_law_"):
-        text = f"What is left of a rare class, {rest.removeprefix('law_')} features"
-    elif kind == "imbalance":
-        text = f"Recall of rare classes, {rest} features"
-    elif law := next((key for key in LAW_TITLES if name.startswith(f"{key}_")), None):
-        text = f"{LAW_TITLES[law]}, {name.removeprefix(f'{law}_')}"
+    if section := find_section(name):
+        text = section.title_figure(name) or ""
     elif kind in words:
         text = words[kind] + (f" of {rest} features" if rest else "")
     else:
@@ -193,8 +166,3 @@ def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
         for best in results
     )
     return {"accuracy": f"Best private results: {points}.", "tsne": "A scatter plot by class."}
-
-
-def relative_path(path: Path, folder: Path) -> str:
-    """Returns the address of a file for a page in the folder."""
-    return Path(os.path.relpath(path, folder)).as_posix()

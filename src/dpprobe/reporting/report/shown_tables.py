@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.analyses.representation_law.law_record import LAW_TABLES
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.errors import DataError
 from dpprobe.exhibits import published
 from dpprobe.exhibits.tables import Table
@@ -15,9 +15,6 @@ from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
 from dpprobe.reporting.paper_tables.write import make_paper_table
 from dpprobe.results.summary import read_grid
-
-# How the names of the tables end that stand in a section of their own.
-SECTION_TABLES = ("_fairness", *(f"_{name}" for name in LAW_TABLES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +63,11 @@ def study_tables(
             name: (make_paper_table(name, run, published.read_published()), None)
             for name in wanted & PAPER_TABLES.keys()
         }
+    sections = [analysis.section for analysis in load_analyses() if analysis.section]
+    apart = tuple(ending for section in sections for ending in section.tables)
     made = []
     for path in files:
-        if path.suffix != ".md" or path.stem.endswith(SECTION_TABLES):
+        if path.suffix != ".md" or path.stem.endswith(apart):
             continue
         known = papers if path.parent.name == "papers" else results
         if path.stem not in known:

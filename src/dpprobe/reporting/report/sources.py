@@ -21,12 +21,8 @@ class Sources:
     tables: Sequence[ReportTable] = ()
     figures: Sequence[Path] = ()  # figures/<dataset>/<name>.svg and .png, or figures/<name>
     zero_shot: Sequence[Path] = ()
-    audits: Sequence[Path] = ()  # records of audited cells
     records: Mapping[str, Sequence[Path]] = field(default_factory=dict)  # of analyses, by name
-    laws: Sequence[Path] = ()  # records of representation laws
-    fairness: Sequence[Path] = ()  # records of subgroups, their tables beside them
     costly_images: Sequence[Path] = ()  # <dataset>.json, where test images may be shown
-    imbalance: Sequence[Path] = ()  # records of rare classes
     names: Mapping[str, str] = field(default_factory=dict)  # of datasets in published numbers
     captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import canonical_json
+from dpprobe.exhibits.html_page import relative_path
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting.report.exhibits import relative_path
 from dpprobe.results.cell_record import read_statement
 
 STATEMENTS_SHOWN = 400

@@ -42,16 +42,12 @@ def write_study_report(
         manifests=inputs["manifests"],
         tables=study_tables(inputs["tables"], inputs["summaries"], run),
         figures=inputs["figures"],
-        audits=inputs["audits"],
         records={
-            analysis.name: inputs[analysis.section.files]
+            analysis.name: inputs[analysis.section.records]
             for analysis in load_analyses()
             if analysis.section is not None
         },
-        laws=inputs["laws"],
-        fairness=inputs["fairness"],
         costly_images=inputs["costly_images"],
-        imbalance=inputs["imbalance"],
         names=study.part_names(),
         zero_shot=[path for path in inputs["zero_shot"] if path.suffix == ".json"],
         captions=sorted(resource_path("captions").glob("*.rst")),

@@ -14,29 +14,25 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.analysis import Analysis, Page
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
-from dpprobe.exhibits.html_page import content_policy
+from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.costly_images import read_costly_images
 from dpprobe.reporting.headline import HELD_OUT, TOLD_APART, best_interval
 from dpprobe.reporting.report import sections, statements
-from dpprobe.reporting.report.audits import read_audits
-from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
-from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
-from dpprobe.reporting.report.imbalance import read_imbalances
-from dpprobe.reporting.report.laws import law_parts
+from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
 from dpprobe.reporting.report.origin import collect_provenance, write_commands
 from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, choose_highlights
 from dpprobe.results.cautions import NEVER_REMEDY, list_cautions
 from dpprobe.results.cell_record import HEADLINES
-from dpprobe.results.summary import Grid, read_grid, read_summaries, rounded_up
+from dpprobe.results.summary import read_grid, read_summaries, rounded_up
 
 logger = logging.getLogger("dpprobe")
 
@@ -94,9 +90,12 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         }
         for name, measure in grid.measures.items()
     ]
+    overview = {"figures": exhibits.list_figures(None, {}), "tables": exhibits.list_tables(None)}
+    page = Page(grid=grid, names=sources.names, folder=output.parent)
+    shown = make_sections(sources.records, page, exhibits)
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
-    page = _make_environment(template).get_template("report.html.j2").render(
+    text = _make_environment(template).get_template("report.html.j2").render(
         study=origin.study,
         style=Markup(style),
         script=Markup(script),
@@ -116,27 +115,9 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             sections.headline_parts(best, infos[best.dataset]) for best in choose_highlights(bests)
         ],
         datasets=datasets,
-        overview={"figures": exhibits.list_figures(None, {}), "tables": exhibits.list_tables(None)},
-        audits=[
-            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="audits")}
-            for part in read_audits(sources.audits, order=list(grid.measures))
-        ],
-        analyses=make_sections(sources.records, grid),
-        fairness=[
-            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="fairness")}
-            for part in read_fairness_parts(
-                sources.fairness, order=list(grid.measures), folder=output.parent
-            )
-        ],
+        overview=overview,
+        sections=shown,
         costly=[{"dataset": name, **costly[name]} for name in grid.measures if name in costly],
-        imbalance=[
-            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="imbalance")}
-            for part in read_imbalances(sources.imbalance, order=list(grid.measures))
-        ],
-        laws=[
-            {**part, "figures": exhibits.list_figures(part["dataset"], {}, section="laws")}
-            for part in law_parts(sources.laws, grid, sources.names)
-        ],
         plans=plan_parts(grid, summary, infos, has_room=exhibits.has_room),
         plan_origin=plan_origin(),
         unplanned=unplanned_words(grid),
@@ -147,7 +128,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         cells_count=len(cells),
         not_covered=[
             *statements.common_limits(privacy),
-            *([NOT_COVERED] if sources.fairness else []),
+            *[words for each in shown if (words := each["declared"].not_covered)],
         ],
         not_private=NOT_PRIVATE,
         provenance=collect_provenance(origin, infos, sources),
@@ -155,23 +136,31 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         reproduce=write_commands(origin),
         relative=lambda path: relative_path(path, output.parent),
     )  # fmt: skip
-    write_text(output, page)
+    write_text(output, text)
     logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
 
 
-def make_sections(records: Mapping[str, Sequence[Path]], grid: Grid) -> list[dict[str, Any]]:
-    """Makes the sections of analyses that have something to show, in the order of the registry.
+def make_sections(
+    records: Mapping[str, Sequence[Path]], page: Page, exhibits: Exhibits
+) -> list[dict[str, Any]]:
+    """Makes the sections of analyses that have something to show, in the order of the page.
 
     Args:
       records: of each analysis, by its name.
+      exhibits: gives the figures of each dataset to its part of a section.
     """
-    sections = []
-    for analysis in load_analyses():
-        if analysis.section is not None and analysis.name in records:
-            make = find_function(analysis.section.make)
-            if content := make(records[analysis.name], grid):
-                sections.append({"declared": analysis.section, "content": content})
-    return sections
+    made = []
+    declared = [each for each in load_analyses() if each.section and each.name in records]
+    for analysis in sorted(declared, key=lambda each: each.section.place):
+        section = analysis.section
+        content = find_function(section.make)(records[analysis.name], page)
+        if not content:
+            continue
+        if section.figures:
+            for part in content:
+                part["figures"] = exhibits.list_figures(part["dataset"], {}, section=section)
+        made.append({"declared": section, "content": content})
+    return made
 
 
 def _make_environment(template: Path) -> Environment:

@@ -13,8 +13,9 @@ from dpprobe.analyses.imbalance.imbalance_table import (
     write_imbalance_tables,
 )
 from dpprobe.analyses.imbalance.rare_classes import fit_law
-from dpprobe.reporting.report.imbalance import read_imbalances
+from dpprobe.analyses.imbalance.show import make_section
 from tests.support.imbalance_records import CLIPPING, imbalance_record, lawful_cells, rare_cell
+from tests.support.report_page import section_page
 
 
 def record(**changes: object) -> ImbalanceRecord:
@@ -92,7 +93,7 @@ def test_several_backbones_have_a_law_of_their_dimension() -> None:
 def test_the_section_has_a_part_a_dataset(tmp_path: Path) -> None:
     for name in ("pixels", "vit"):
         record(backbone=name).write(tmp_path / f"{name}.json")
-    (part,) = read_imbalances(sorted(tmp_path.glob("*.json")), order=["other", "digits"])
+    (part,) = make_section(sorted(tmp_path.glob("*.json")), section_page("other", "digits"))
     assert part["dataset"] == "digits"
     assert {row["backbone"] for row in part["break_downs"]} == {"pixels", "vit"}
     assert {(row["backbone"], row["method"]) for row in part["laws"]} == {
@@ -100,4 +101,4 @@ def test_the_section_has_a_part_a_dataset(tmp_path: Path) -> None:
     }
     assert {row["method"] for row in part["clipping"]} == {"sgd"}
     assert part["clipping"][0]["numbers"][:2] == ["90.0", "20.0"]
-    assert read_imbalances([], order=["digits"]) == []
+    assert make_section([], section_page("digits")) == []

@@ -1,4 +1,4 @@
-"""The figures of representation laws."""
+"""The figures and the report's section of representation laws."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analyses.representation_law.law_record import MEASURES
+from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
 from dpprobe.analyses.representation_law.show import accuracy_figure, law_figure
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
+from dpprobe.reporting.report.exhibits import title_of
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.figures import drawn_figure
 from tests.support.law_records import LAYERS, law_record, network
+from tests.support.report_page import PNG, Made
 
 
 def _titles(figure: Any) -> list[str]:
@@ -135,3 +137,40 @@ def test_without_tuned_networks_there_is_no_figure_of_results(tmp_path: Path) ->
         accuracy_figure(
             law_record(networks=[network()]), grid, svg=tmp_path / "a.svg", png=tmp_path / "a.png"
         )
+
+
+def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> None:
+    record = law_record()
+    path = law_path(made.results / "layers", "digits", "pixels", ".json")
+    record.write(path)
+    figure = made.results / "figures" / "digits" / "law_fuzziness_pixels.png"
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    figure.write_bytes(PNG)
+    page = made.page(records={"representation_law": [path]}, figures=[figure])
+    assert "laws" in {part.get("id") for part in page.all("section")}
+    for words in (
+        "not private",
+        "A law near that of shuffled labels says nothing of the classes",
+        "Representation laws of digits, not private",
+        "Test results of digits by tuned blocks",
+        "Fuzziness by block, pixels, digits",
+        "0.690 ± 0.014",
+    ):
+        assert words in page.words, words
+
+
+def test_a_study_without_laws_has_no_such_section(made: Made) -> None:
+    assert "laws" not in {part.get("id") for part in made.page().all("section")}
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("law_accuracy_pixels", "Test results by tuned blocks, pixels, digits"),
+        ("law_residual_pixels", "Prediction residual by block, pixels, digits"),
+        ("law_residual_one_hot_pixels", "One-hot prediction residual by block, pixels, digits"),
+        ("law_separability_pixels", "Separability by block, as printed, pixels, digits"),
+    ],
+)
+def test_figures_have_titles(name: str, title: str) -> None:
+    assert title_of(name, "digits") == title

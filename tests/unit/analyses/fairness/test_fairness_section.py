@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
+from dpprobe.analyses.fairness.fairness_section import make_section
 from dpprobe.analyses.fairness.fairness_table import write_fairness_table
 from dpprobe.analyses.fairness.show import gap_figure, quality_figure
-from dpprobe.reporting.report.fairness import read_fairness_parts
 from tests.support.fairness_records import write_fairness
-from tests.support.report_page import Made, Page
+from tests.support.report_page import Made, Page, section_page
 
 EMPTY = dict.fromkeys(("gap", "low", "high", "chance_gap", "difference"))
 
@@ -20,7 +20,7 @@ def section(made: Made, paths: list[Path], **changes: object) -> tuple[Page, str
     write_fairness_table(
         paths, csv=folder / "digits_fairness.csv", markdown=folder / "digits_fairness.md"
     )
-    page = made.page(fairness=paths, **changes)
+    page = made.page(records={"fairness": paths}, **changes)
     start = page.text.index('<section id="subgroups"')
     return page, page.text[start : page.text.index("</section>", start)]
 
@@ -45,7 +45,7 @@ def test_gaps_stand_beside_chance_and_the_gap_without_privacy(made: Made) -> Non
 
 
 def test_what_stands_out_is_counted_beside_what_chance_would_show(tmp_path: Path) -> None:
-    (part,) = read_fairness_parts([write_fairness(tmp_path)], order=["digits"], folder=tmp_path)
+    (part,) = make_section([write_fairness(tmp_path)], section_page("digits"))
     sex = part["summary"][0]
     # two private methods at three epsilons; at 0.5 alone the difference exceeds its interval
     assert (sex["wide"], sex["private"], sex["larger"], sex["smaller"]) == (6, 6, 2, 0)
@@ -68,7 +68,7 @@ def test_two_classes_have_the_parity_of_the_second(tmp_path: Path) -> None:
     for item in values["attributes"]:
         item["compared"] |= compared
     FairnessRecord.model_validate(values).write(path)
-    (part,) = read_fairness_parts([path], order=["digits"], folder=tmp_path)
+    (part,) = make_section([path], section_page("digits"))
     assert part["parity_label"] == "effusion"
     assert part["parity"]
     rows = [row["values"] for row in part["parity"]]
@@ -79,7 +79,7 @@ def test_two_classes_have_the_parity_of_the_second(tmp_path: Path) -> None:
 def test_narrower_gaps_are_counted_too(tmp_path: Path) -> None:
     narrower = {"difference": -0.03, "difference_low": -0.05, "difference_high": -0.01}
     path = write_fairness(tmp_path, gap=narrower)
-    (part,) = read_fairness_parts([path], order=["digits"], folder=tmp_path)
+    (part,) = make_section([path], section_page("digits"))
     assert [(row["larger"], row["smaller"]) for row in part["summary"]] == [(0, 6)] * 2
     assert all(row["apart"] for row in part["gaps"])
 
@@ -87,9 +87,7 @@ def test_narrower_gaps_are_counted_too(tmp_path: Path) -> None:
 def test_without_a_reference_nothing_is_said_of_differences(made: Made) -> None:
     _, text = section(made, [write_fairness(made.results, reference=None)])
     assert "nonprivate at" not in text
-    (part,) = read_fairness_parts(
-        [write_fairness(made.results, reference=None)], order=["digits"], folder=made.results
-    )
+    (part,) = make_section([write_fairness(made.results, reference=None)], section_page("digits"))
     assert all(row["compared"] == 0 for row in part["summary"])
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
     Attribute,
@@ -24,34 +25,23 @@ from dpprobe.analyses.fairness.fairness_table import (
     shown_metric,
     stands_apart,
 )
-from dpprobe.exhibits.tables import write_html, write_markdown
+from dpprobe.exhibits.html_page import relative_path
+from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting.report.exhibits import TABLE_BYTES, relative_path
 
-NOT_COVERED = (
-    "labels and subgroups of test rows: results of groups are computed from them without noise, "
-    "and of a small group they tell of few people"
-)
 GAPS_SHOWN = 2000
 _PARITY = ("mean", "worst")
 
 
-def read_fairness_parts(
-    paths: Iterable[Path], *, order: Sequence[str], folder: Path
-) -> list[dict[str, Any]]:
-    """Reads records and their tables, a part a dataset; none for a dataset without.
-
-    Args:
-      order: of the datasets.
-      folder: of the page, which links to the files.
-    """
+def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
+    """Reads records and their tables, a part per dataset; none for a dataset without."""
     read = [(path, read_subgroups(path)) for path in sorted(paths)]
     parts = []
-    for dataset in order:
+    for dataset in page.datasets:
         mine = [(path, part) for path, part in read if part.record.dataset == dataset]
         if mine:
             files = [
-                (part.record.backbone, kind, relative_path(path.with_suffix(suffix), folder))
+                (part.record.backbone, kind, relative_path(path.with_suffix(suffix), page.folder))
                 for path, part in mine
                 for kind, suffix in (("JSON", path.suffix), ("PARQUET", TABLE_SUFFIX))
             ]
