@@ -19,7 +19,8 @@ the number of classes, and the noise, which the plan knows.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -84,6 +85,10 @@ Intercept = Annotated[
         "layer's.",
     ),
 ]
+
+
+# Other programs' words for batches that are no Poisson samples.
+OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "drop_last")
 
 
 class GradientOptions(BalanceOptions):
@@ -193,6 +198,17 @@ class GradientOptions(BalanceOptions):
         "benchmarks; exact on a public grid, so that no rounding tells of a row, on the CPU, "
         "slower; opacus is the reference, slow.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_other_batches(cls, values: Any) -> Any:
+        named = [key for key in OTHER_BATCHES if isinstance(values, Mapping) and key in values]
+        if named:
+            raise ValueError(
+                f"{named[0]}: batches are Poisson samples, for no tight price is known of shuffled "
+                "batches or of batches of a fixed size (docs/privacy.md); remove it"
+            )
+        return values
 
     @field_validator("batch_size")
     @classmethod
