@@ -59,6 +59,7 @@ FORMAT_VERSION = 1
 # A row group is closed at either: readers that start in its middle must skip what precedes.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
+BATCH_ROWS = 128
 READ_ROWS = 64
 READ_THREADS = 8
 
@@ -188,6 +189,24 @@ def make_batch(
     if units is not None:
         columns["unit"] = pa.array(units, pa.string())
     return pa.table(columns)
+
+
+def batch_files(
+    parts: Mapping[str, tuple[Path, Sequence[tuple[str, int]]]],
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yields batches of image files for `write_dataset`; a row's id is its path.
+
+    Args:
+      parts: split name -> folder, and a path under it and a label for each row.
+    """
+    for name, (folder, rows) in parts.items():
+        for start in range(0, len(rows), BATCH_ROWS):
+            files, labels = zip(*rows[start : start + BATCH_ROWS], strict=True)
+            paths = [str(folder / file) for file in files]
+            yield (
+                name,
+                make_batch(ids=files, labels=labels, images=[None] * len(files), paths=paths),
+            )
 
 
 def _text_column(values: Any) -> pa.Array:
