@@ -32,7 +32,7 @@ def second_order_heads(run: Run, published: Published) -> Table:
     rows = [
         make_row(
             TITLES[number.dataset or ""], epsilon_cell(number.epsilon),
-            source_cell(published, number.citation), "strongest private", BLANK, BLANK,
+            source_cell(published, number.citation), "not named", BLANK, BLANK,
             printed_cell(number), BLANK,
         )
         for number in published.select_numbers(paper=FEATURES)
