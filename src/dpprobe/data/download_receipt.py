@@ -21,7 +21,6 @@ class Fetched:
 
     Attributes:
       name: its path relative to the download folder.
-      bytes: its size.
       sha256: of its content, hex.
       url: where it came from, without user, password and query.
       revision: the version that was asked for, where the source has versions.

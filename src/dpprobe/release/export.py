@@ -40,11 +40,9 @@ class Exported:
     """A file that agrees with the release.
 
     Attributes:
-      path: the file.
       largest_difference: between its output and `Predictor`'s in float32, on test images.
       precision_difference: between its output and `Predictor`'s in the precision of the release;
         the same as the first where that is float32.
-      opset: of ONNX.
       input: what it takes, in words.
     """
 

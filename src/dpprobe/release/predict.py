@@ -82,14 +82,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
-    """A bundle with its backbone, loaded once; `load_bundle` makes it.
-
-    Attributes:
-      bundle: the release.
-      backbone: on its device.
-      heads: the one head.
-      device: "cpu" or "cuda".
-    """
+    """A bundle with its backbone, loaded once; `load_bundle` makes it."""
 
     bundle: Bundle
     backbone: Backbone
