@@ -150,23 +150,23 @@ def ensure_version(
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = search_all(partial(client.search_model_versions, f"name = '{name}'"))
-    found = next((each for each in versions if each.run_id == run_id), None)
-    if found is None or not is_whole():
+    registered = next((each for each in versions if each.run_id == run_id), None)
+    if registered is None or not is_whole():
         with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
             # It asks for an example of the input, which would be private.
             warnings.simplefilter("ignore", UserWarning)
             folder = Path(temporary, FOLDER)
             pyfunc.save_model(folder, **write_data(Path(temporary)))
             client.log_artifacts(run_id, str(folder), FOLDER)
-    if found is None:
+    if registered is None:
         source = f"runs:/{run_id}/{FOLDER}"
-        found = client.create_model_version(name, source=source, run_id=run_id, **version)
-        logger.info("MLflow: registered %s, version %s", name, found.version)
+        registered = client.create_model_version(name, source=source, run_id=run_id, **version)
+        logger.info("MLflow: registered %s, version %s", name, registered.version)
     # Of an old version too: a crash may have come between it and its alias.
     current = client.get_registered_model(name).aliases.get(alias)
-    if str(current) != str(found.version):  # a store may give either as a number
-        client.set_registered_model_alias(name, alias, found.version)
-    return str(found.version)
+    if str(current) != str(registered.version):  # a store may give either as a number
+        client.set_registered_model_alias(name, alias, registered.version)
+    return str(registered.version)
 
 
 def _is_loadable(client: MlflowClient, run_id: str) -> bool:
