@@ -94,7 +94,6 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
     """Reads `receipt.json` and checks that each file is there with its size.
 
     Args:
-      directory: the download folder.
       params: `DatasetOptions.download_params()` of the study.
 
     Raises:

@@ -112,8 +112,6 @@ def fetch_file(
       path: the file; its folder is made.
       headers: Authorization among them goes to the first host only.
       name: `Fetched.name`; the last part of `path` if absent.
-      revision: recorded.
-      policy: tries and waits; `POLICY` if absent.
 
     Raises:
       DownloadError: naming the file, the address and the remedy. Bytes that arrived are kept for

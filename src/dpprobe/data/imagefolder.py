@@ -261,8 +261,6 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     Every file is read once, for the fingerprint; a row's id is its path under the folder.
 
     Args:
-      options: the folder's.
-      directory: where the tables go.
       recorded: the options that the study wrote, where another source made these.
 
     Raises:

@@ -246,13 +246,11 @@ def write_dataset(
     under a final name but the report, `problems.csv`.
 
     Args:
-      directory: where the three files go.
       batches: (split name, rows of `make_batch`) in any order.
       options: recorded as the source, without those that are no property of the data, such as
         delta; its `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
       class_names: one a class, in the order of the labels.
       multi_label: True if labels are lists of 0 and 1.
-      groups: names of the subgroup columns.
       accepted: True if the batches say which labels count as right; not for multi-label.
       units: True if the batches say whose each row is.
       rows: how many rows the batches hold together, for the progress.

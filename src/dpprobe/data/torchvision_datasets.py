@@ -245,8 +245,6 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
     """Writes the split tables of a dataset of torchvision.
 
     Args:
-      options: the dataset's.
-      directory: where the tables go.
       downloaded: the folder that `download` filled; None with `path`.
 
     Raises:

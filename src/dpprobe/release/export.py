@@ -62,7 +62,6 @@ def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -
     also names classes, link and release.
 
     Args:
-      bundle: the release's folder.
       output: a path that ends in .onnx.
       checkpoint: the file of the backbone's weights, where the bundle names one.
 

@@ -22,12 +22,7 @@ HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc"}
 
 
 def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the model card into a bundle's folder.
-
-    Args:
-      facts: bundle.json.
-      statement: privacy.json.
-    """
+    """Writes the model card into a bundle's folder."""
     table = documents.bound_best_attacks(statement, documents.RATES)
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(

@@ -17,7 +17,6 @@ def release_notes(bundle: Path, *, previous: Path | None = None) -> str:
     """Writes what a release is, what it guarantees, its accuracy, limits and how to verify it.
 
     Args:
-      bundle: the folder of the release.
       previous: the folder of an earlier one, to say what changed since.
 
     Raises:

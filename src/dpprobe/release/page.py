@@ -24,12 +24,7 @@ SIDE, LEFT, TOP = 200, 44, 8
 
 
 def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the page into a bundle's folder.
-
-    Args:
-      facts: bundle.json.
-      statement: privacy.json.
-    """
+    """Writes the page into a bundle's folder."""
     points = documents.bound_best_attacks(statement, (*documents.RATES, *documents.CURVE))
     table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")

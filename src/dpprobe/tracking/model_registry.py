@@ -183,11 +183,7 @@ def _is_loadable(client: MlflowClient, run_id: str) -> bool:
 
 
 def describe_head(cell: Path, record: CellRecord) -> str:
-    """Returns what a reader of the registry must know of a head.
-
-    Args:
-      cell: the cell's folder.
-    """
+    """Returns what a reader of the registry must know of a head."""
     statement = read_statement(cell / STATEMENT_FILE)
     backbone, dimension = record.cell.backbone, record.dimension
     return (

@@ -69,7 +69,6 @@ def register_release(
     what a crash left undone. An older bundle of the name keeps its version, without the alias.
 
     Args:
-      bundle: its folder.
       uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.update_dataset`.
 
     Returns:
