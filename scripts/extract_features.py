@@ -29,7 +29,6 @@ if __name__ == "__main__":
             "threads": snakemake.threads,
             "device": study.device,
             "precision": study.features.precision,
-            "compiled": study.features.compile,
         }
         blocks = snakemake.wildcards.get("blocks")
         if blocks is not None:

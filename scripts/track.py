@@ -36,4 +36,7 @@ if __name__ == "__main__":
             register=params.register,
             audits=[Path(path) for path in paths.audits],
             fairness=[Path(path) for path in paths.fairness],
+            zero_shot=[Path(path) for path in paths.zero_shot],
+            few_shot=[Path(path) for path in paths.few_shot],
+            comparisons=[Path(path) for path in paths.comparisons],
         )

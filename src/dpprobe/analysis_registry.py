@@ -32,7 +32,7 @@ ANALYSES: dict[str, Registered] = {
     "fairness": Registered("dpprobe.analyses.fairness", 2, "fairness"),
     "imbalance": Registered("dpprobe.analyses.imbalance", 1, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
-    "zero_shot": Registered("dpprobe.analyses.zero_shot", 3, "zero_shot"),
+    "zero_shot": Registered("dpprobe.analyses.zero_shot", 4, "zero_shot"),
     "few_shot": Registered("dpprobe.analyses.few_shot", 4, "few_shot"),
 }
 VERSIONS = {name: registered.version for name, registered in ANALYSES.items()}

@@ -36,7 +36,7 @@ VERSIONS = {
     "figures": 8,
     "tables": 5,
     "papers": 7,
-    "tracking": 9,
+    "tracking": 10,
     "report": 11,
     "costly_images": 1,
     "tsne_page": 2,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.browser.chromium import assert_quiet, needed, open_page, screen
+from tests.support.baseline_records import write_few_shot, write_zero_shot
 from tests.support.cell_files import write_cell, write_dataset_info, write_study
 from tests.support.mlflow_server import serve
 
@@ -47,6 +48,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             artifact_root=root / "mlartifacts",
             receipt=root / "receipt.json",
             lock=root / "lock",
+            zero_shot=[write_zero_shot(root, accuracy=0.71)],
+            few_shot=[write_few_shot(root, {1: 0.42, 16: 0.88, None: 0.96})],
         )
     scans = [
         write_cell(
@@ -92,7 +95,25 @@ def test_all_cells_are_grouped_by_epsilon(store: Path, server: str, browser: Any
     for group in ("Group: 0.5", "Group: 1", "Group: 2"):
         assert group in text
     assert "nonprivate ε∞ pixels" in text
-    assert "18 matching runs" in " ".join(text.split())
+    assert "22 matching runs" in " ".join(text.split())
+    assert_quiet(browser, server)
+
+
+def test_baselines_stand_beside_private_heads_in_one_table_and_one_chart(
+    store: Path, server: str, browser: Any
+) -> None:
+    screen(browser, width=1600)
+    pages = read_json(store / "receipt.json")["pages"]
+    text = open_page(browser, f"{server}/{pages['baselines']}", "few-shot-16 pixels")
+    shown = [text.index(name) for name in ("few-shot-full pixels", "zero-shot pixels")]
+    assert shown == sorted(shown), "the best is not first"
+    assert "sgd ε1 pixels" in text
+    assert "ε0.5" not in text
+    text = open_page(browser, f"{server}/{pages['baseline_charts']}", "zero-shot pixels")
+    titles = [title for title, _ in browser.execute_script(TITLES)]
+    assert titles[0] == "test/accuracy"
+    for name in ("few-shot-1 pixels", "few-shot-full pixels", "sgd ε1 pixels"):
+        assert name in text
     assert_quiet(browser, server)
 
 

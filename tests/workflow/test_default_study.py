@@ -215,7 +215,7 @@ STAGES = (
             "plot_methods",
             "plot_comparison",
             "plot_tsne",
-            "plot_tsne_grid",
+            "plot_dataset_tsne",
             "write_tsne_page",
         },
     ),
@@ -241,7 +241,6 @@ def test_a_stage_makes_all_that_it_names(
 STUDY_WIDE = {
     "all",
     "plot_datasets",
-    "plot_tsne_grid",
     "write_tables",
     "write_paper_tables",
     "write_report",

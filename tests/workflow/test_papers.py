@@ -53,7 +53,7 @@ def _pets(folder: Path) -> None:
 def finished(module_workspace: Any) -> Workspace:
     workspace: Workspace = module_workspace("papers")
     _pets(workspace.directory / "pets")
-    workspace.run(STUDY, "zero_shot", "few_shot", "paper_tables", "figures")
+    workspace.run(STUDY, "zero_shot", "few_shot", "paper_tables", "figures", "tracking")
     return workspace
 
 
@@ -72,6 +72,20 @@ def test_few_shot_is_made_for_each_n(finished: Workspace) -> None:
     found = [(result["shots"], result["seeds"]) for result in results]
     assert found == [(1, 2), (4, 2), (None, 1)]
     assert results[-1]["train_rows"] == [40]
+
+
+def test_baselines_are_runs_of_mlflow_beside_the_cells(finished: Workspace) -> None:
+    receipt = json.loads((finished.directory / "results/tracking/pets.json").read_text())
+    baselines = {key for key in receipt["runs"] if "_shot" in key}
+    assert baselines == {
+        "pets/pets/clip/zero_shot",
+        *(f"pets/pets/clip/few_shot/{shots}" for shots in ("1", "4", "full")),
+    }
+    record = json.loads(
+        (finished.directory / "results/zero_shot/pets/clip/metrics.json").read_text()
+    )
+    assert record["text_encoder"]["model"] == "ViT-S-32-alt"
+    assert len(record["text_encoder"]["weights_sha256"]) == 64
 
 
 def test_the_papers_tables_hold_what_was_run(finished: Workspace) -> None:

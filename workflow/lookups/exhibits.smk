@@ -9,6 +9,8 @@ TRACKED_FIGURES = (
     "plot_option",
     "plot_fairness",
 )
+# What the run of the whole dataset has beside these.
+DATASET_FIGURES = ("plot_comparison", "plot_dataset_tsne")
 # The tables that a target of their own makes: of the papers, or of an analysis.
 APART = (
     "write_paper_tables",

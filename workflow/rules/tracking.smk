@@ -26,6 +26,13 @@ rule track:
             format=["png", "html"],
             allow_missing=True,
         ),
+        zero_shot=lambda wildcards: FILES.list_zero_shot_records(wildcards.dataset),
+        few_shot=lambda wildcards: FILES.list_few_shot_records(wildcards.dataset),
+        comparisons=lambda wildcards: [
+            path
+            for path in exhibit_paths(wildcards.dataset, names=DATASET_FIGURES)
+            if path.endswith(".png")
+        ],
         store=runs_again("{dataset}"),
     output:
         "<results>/tracking/{dataset}.json",

@@ -65,12 +65,10 @@ class Runtime:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
       precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU. Families
         are given neither of the two words auto.
-      compiled: True to pass a network through torch.compile.
     """
 
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    compiled: bool = False
 
 
 def backbone_fingerprint(

@@ -60,7 +60,7 @@ def prepare_network(
     Args:
       model: images -> features.
       options: of them, the layers and the token.
-      runtime: device, precision, compilation.
+      runtime: device, precision.
       name: for messages.
       channels: of an image.
       size: its height and width.
@@ -69,8 +69,7 @@ def prepare_network(
       flip: True to take the mean of the features of the image and of its mirror image.
 
     Raises:
-      ConfigError: when it does not take such images, gives no feature rows, has no such layers,
-        or cannot be compiled.
+      ConfigError: when it does not take such images, gives no feature rows, or has no such layers.
     """
     learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
     tapped: torch.nn.Module = Tapped(model, _find_taps(model, options, name), name)
@@ -91,8 +90,6 @@ def prepare_network(
             f"model: {name} gives features of shape {list(features.shape[1:])}, not one row an "
             "image; choose its pooling in model_args (global_pool)"
         )
-    if runtime.compiled:
-        run.model = _Compiled(tapped, name)
     return Network(
         dimension=features.shape[1],
         layers={block: value.shape[1] for block, value in layers.items()},
@@ -120,8 +117,6 @@ def forward_pass(
     """
     tapped = Tapped(model, [], name).eval()
     run = _Pass(tapped, runtime, mean=mean, std=std, flip=False)
-    if runtime.compiled:
-        run.model = _Compiled(tapped, name)
     return lambda batch: run(batch)[0]
 
 
@@ -212,29 +207,6 @@ class _Pass:
     def _run_once(self, images: torch.Tensor) -> Outputs:
         features, layers = self.model(images)
         return features.float(), layers
-
-
-class _Compiled:
-    """A model through torch.compile, which has no fallback here.
-
-    It is compiled by the first batch of a shape, in a thread like all others: for another number
-    of rows or of threads it would be compiled again. Extraction has two: of one row, and of all
-    others.
-    """
-
-    def __init__(self, model: torch.nn.Module, name: str) -> None:
-        self._run = torch.compile(model, dynamic=False)
-        self._name = name
-
-    def __call__(self, images: torch.Tensor) -> Outputs:
-        try:
-            outputs: Outputs = self._run(images)
-        except Exception as error:  # the compiler and its tools raise whatever they run into
-            raise ConfigError(
-                f"features.compile: {self._name} fails when it is compiled for {images.device} "
-                f"({one_line(error)}); write compile: false"
-            ) from error
-        return outputs
 
 
 # blocks inside

@@ -60,7 +60,6 @@ def extract_shard(
     threads: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-    compiled: bool = False,
     changed: Callable[[Backbone, Runtime], Backbone] | None = None,
     twin: Path | None = None,
 ) -> None:
@@ -83,7 +82,6 @@ def extract_shard(
         changes no feature.
       device: "auto", "cpu" or "cuda".
       precision: of a network's forward pass.
-      compiled: True to pass a network through torch.compile.
       changed: what is done to the backbone once it is loaded, such as a cut inside its network;
         it is called before any thread runs it.
       twin: where a shard of the same rows may lie under another name of the dataset; it is copied
@@ -98,9 +96,7 @@ def extract_shard(
     described = read_info(info)
     source = _open_table(table, described, split)
     start, stop = row_range(source.rows, shard, shards)
-    runtime = loading.resolve_runtime(
-        Runtime(device=device, precision=precision, compiled=compiled)
-    )
+    runtime = loading.resolve_runtime(Runtime(device=device, precision=precision))
     loaded = loading.load_backbone(backbone, runtime=runtime)
     if changed is not None:
         loaded = changed(loaded, runtime)

@@ -162,20 +162,20 @@ class StudyFiles:
             for name in ("metrics.json", "predictions.parquet")
         ]
 
-    def list_zero_shot_records(self) -> list[str]:
-        """Lists the records of zero-shot results of all datasets."""
+    def list_zero_shot_records(self, *datasets: str) -> list[str]:
+        """Lists the records of zero-shot results of some datasets, or of all."""
         return [
             path
-            for dataset in self.study.datasets
+            for dataset in datasets or self.study.datasets
             for path in self.list_zero_shot(dataset)
             if path.endswith(".json")
         ]
 
-    def list_few_shot_records(self) -> list[str]:
-        """Lists the records of few-shot results of all datasets."""
+    def list_few_shot_records(self, *datasets: str) -> list[str]:
+        """Lists the records of few-shot results of some datasets, or of all."""
         return [
             f"{self.results}/few_shot/{dataset}/{backbone}.json"
-            for dataset in self.study.datasets
+            for dataset in datasets or self.study.datasets
             for backbone in self.study.few_shot_backbones()
         ]
 

@@ -43,9 +43,6 @@ class FeatureOptions(Options):
         description="Number format of a network's forward pass; auto is float32 on a CPU, float16 "
         "on a GPU.",
     )
-    compile: bool = Field(
-        False, description="Compile networks with torch.compile: pays on large sets only."
-    )
     memory_mb: int = Field(
         16000,
         ge=1,

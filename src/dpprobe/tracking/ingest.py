@@ -7,7 +7,7 @@ person sees.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -16,17 +16,19 @@ from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
-from dpprobe.exhibits.colours import CLASS_COLOURS
-from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
+from dpprobe.results.cell_record import ACCURACY, CellRecord, read_cell, read_measures
 from dpprobe.results.summary import read_grid
+from dpprobe.tracking.baseline_runs import COMPARED, dataset_run, list_baseline_runs
 from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import (
+    RUN_COLOUR,
     CellFile,
     RunContents,
     by_curve,
     cell_run,
     dataset_input,
+    pick_colour,
     study_run,
     summary_run,
 )
@@ -41,9 +43,11 @@ from dpprobe.tracking.store import (
 )
 from dpprobe.tracking.views import (
     ALL_VIEW,
+    BASELINES_VIEW,
     PRIVATE_VIEW,
     VIEW_KEY,
     cells_experiment,
+    nearest_to_one,
     studies_experiment,
     summary_experiment,
 )
@@ -51,7 +55,6 @@ from dpprobe.tracking.writer import Writer
 
 logger = logging.getLogger("dpprobe")
 
-RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
 STUDY_FOLDER = "_study"  # of a study's artifacts and its receipt; no dataset may be called so
 
 
@@ -73,8 +76,11 @@ def update_dataset(
     register: bool | Sequence[str] = False,
     audits: Sequence[Path] = (),
     fairness: Sequence[Path] = (),
+    zero_shot: Sequence[Path] = (),
+    few_shot: Sequence[Path] = (),
+    comparisons: Sequence[Path] = (),
 ) -> None:
-    """Brings MLflow up to date with the cells of one dataset.
+    """Brings MLflow up to date with the cells and the baselines of one dataset.
 
     A run whose result_key and content_hash are current is kept, one whose cell has changed is
     replaced, one that a crash left unfinished is deleted. Runs of cells that the study no longer
@@ -99,6 +105,8 @@ def update_dataset(
         patterns such as "digits/*/sgd/eps-1".
       audits: records of audited cells.
       fairness: records of subgroups, one a backbone.
+      zero_shot, few_shot: records of baselines, one a backbone.
+      comparisons: figures that the run of the whole dataset has, beside `figures`.
 
     Raises:
       TrackingError: when the store cannot be reached, opened or written.
@@ -113,9 +121,16 @@ def update_dataset(
     source = dataset_input(dataset, info)
     audited = {(audit := AuditRecord.read(path)).key: (path, audit) for path in audits}
     groups = {(read := FairnessRecord.read(path)).backbone: (path, read) for path in fairness}
+    baselines = list_baseline_runs(
+        zero_shot, few_shot, study=study, shared_tags=shared_tags, source=source
+    )
+    beside = {run.params["backbone"] for run in baselines}
+    shown = nearest_to_one(record.cell.epsilon for _, record in cell_files)
     cells = [
         cell_run(
-            path, record, study, shared_tags, source, audited.get(record.cell.key),
+            path, record, study,
+            shared_tags | ({COMPARED: "true"} if _is_compared(record, beside, shown) else {}),
+            source, audited.get(record.cell.key),
             groups[record.cell.backbone][1] if record.cell.backbone in groups else None,
         )
         for path, record in cell_files
@@ -126,21 +141,32 @@ def update_dataset(
         planes = [(path, "figures") for path in embeddings.get(backbone, ())]
         gaps = [(groups[backbone][0], "fairness")] if backbone in groups else []
         files = [*attached, *planes, *gaps]
-        # Those that MLflow draws by lot give several lines of a chart the same colour.
-        colour = {RUN_COLOUR: CLASS_COLOURS[len(summaries) % len(CLASS_COLOURS)]}
+        colour = {RUN_COLOUR: pick_colour(len(summaries))}
         summaries.append(summary_run(group, study, shared_tags | colour, files, source))
+    whole = dataset_run(
+        baselines, dataset=dataset, study=study, shared_tags=shared_tags,
+        artifacts=[*attached, *((path, "figures") for path in comparisons)], source=source,
+        finished=max(run.finished for run in [*cells, *baselines]),
+    )  # fmt: skip
     with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / dataset
         client = MlflowClient(tracking_uri=uri)
         writer = Writer(client, study=study, commit=commit)
-        page = writer.write(cells_experiment(dataset, location, cells, measure), cells)
+        page = writer.write(
+            cells_experiment(dataset, location, cells, baselines, measure), [*cells, *baselines]
+        )
         pages = {
             "cells": page,
             "private": page.replace(VIEW_KEY, PRIVATE_VIEW),
             "all": page.replace(VIEW_KEY, ALL_VIEW),
         }
-        page = writer.write(summary_experiment(dataset, location, summaries, measure), summaries)
+        if baselines:
+            pages["baselines"] = page.replace(VIEW_KEY, BASELINES_VIEW)
+            pages["baseline_charts"] = f"{pages['baselines']}&compareRunsMode=CHART"
+        page = writer.write(
+            summary_experiment(dataset, location, summaries, measure), [*summaries, whole]
+        )
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
         models = register_heads(client, cell_files, writer.runs, study=study, which=register)
         retire_heads(client, study=study, dataset=dataset, runs=set(writer.runs.values()))
@@ -197,6 +223,11 @@ def ingest_study(
         receipt, writer, pages, uri=uri, study=study, dataset=STUDY_FOLDER,
         artifact_root=None if location is None else artifact_root,
     )  # fmt: skip
+
+
+def _is_compared(record: CellRecord, backbones: Collection[str], epsilon: str) -> bool:
+    """Returns whether a cell stands in the view of baselines: of their backbones, at an epsilon."""
+    return record.cell.backbone in backbones and record.cell.epsilon == epsilon
 
 
 def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:

@@ -21,6 +21,7 @@ from dpprobe.analyses.fairness.fairness_table import shown_metric
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
+from dpprobe.exhibits.colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.reporting.confusion_matrix import confusion_svg
@@ -54,6 +55,8 @@ TAG_LENGTH = 2000  # of a list of classes
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
 CHOICE = "/choice_epsilon_eps_"  # likewise: what publishing the best one costs
 BEST = "/best_private_eps_"  # of a study's metric, between dataset and epsilon
+
+RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
 
 SCALARS = {
     "accuracy": "test/accuracy",
@@ -231,7 +234,7 @@ def summary_run(
     return RunContents(
         key="/".join((study, *cell.key[:3])),
         content_hash=hash_value(
-            [VERSIONS["tracking"], hashes, _hash_files(artifacts), dict(shared_tags)]
+            [VERSIONS["tracking"], hashes, hash_files(artifacts), dict(shared_tags)]
         ),
         name=run_name(cell.method, cell.backbone),
         note=(
@@ -296,7 +299,7 @@ def study_run(
     datasets = ", ".join(infos)
     return RunContents(
         key=study,
-        content_hash=hash_value([VERSIONS["tracking"], _hash_files(artifacts), metrics]),
+        content_hash=hash_value([VERSIONS["tracking"], hash_files(artifacts), metrics]),
         name=run_name(study),
         note="\n".join(
             [f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all of it.",
@@ -337,6 +340,11 @@ def by_curve(cells: Sequence[CellFile]) -> dict[tuple[str, str], list[CellFile]]
     for path, record in cells:
         groups.setdefault((record.cell.backbone, record.cell.method), []).append((path, record))
     return groups
+
+
+def pick_colour(index: int) -> str:
+    """Returns a colour for a run in charts; MLflow draws by lot and may give two runs the same."""
+    return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 
 def run_name(*words: str) -> str:
@@ -414,14 +422,32 @@ def class_metrics(
     return result
 
 
-def _cell_metrics(record: CellRecord) -> list[MetricValue]:
+def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Returns the test metrics of a summary with their deviations and intervals, by MLflow's name.
+
+    Args:
+      summary: metric -> mean, std and the ends of intervals, as `MetricSummary` has them.
+    """
     values: dict[str, float | None] = {}
     for name, title in SCALARS.items():
-        entry = record.summary.get(name)
-        if entry is not None:
-            values[title] = entry.mean
+        if (entry := summary.get(name)) is not None:
+            values[title] = entry["mean"]
             parts = ("std", "low", "high", "rows_low", "rows_high", "both_low", "both_high")
-            values |= {f"{title}_{part}": getattr(entry, part) for part in parts}
+            values |= {f"{title}_{part}": entry.get(part) for part in parts}
+    return values
+
+
+def list_metrics(values: Mapping[str, float | None]) -> list[MetricValue]:
+    """Lists the numbers that there are, rounded."""
+    return [
+        (name, _round_value(value), 0)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]
+
+
+def _cell_metrics(record: CellRecord) -> list[MetricValue]:
+    values = scalar_metrics({name: vars(entry) for name, entry in record.summary.items()})
     values["test/constant_accuracy"] = record.constant_accuracy
     if (least := least_class(record)) is not None:
         values["test/least_label_auc" if record.multi_label else "test/least_recall"] = least.value
@@ -434,11 +460,7 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
         for name in PER_CLASS:
             if name in record.seeds[0]:
                 values |= class_metrics(record.class_names, record.seeds, name)
-    return [
-        (name, _round_value(value), 0)
-        for name, value in values.items()
-        if value is not None and math.isfinite(value)
-    ]
+    return list_metrics(values)
 
 
 def allows_metrics(allows: Mapping[str, Any]) -> list[MetricValue]:
@@ -462,11 +484,7 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
     if audit.membership and (attack := audit.membership.find_attack()):
         values["attack/auc"] = attack.auc
         values["attack/tpr_at_fpr_0.001"] = attack.tpr_at_fpr.get("0.001")
-    return [
-        (name, _round_value(value), 0)
-        for name, value in values.items()
-        if value is not None and math.isfinite(value)
-    ]
+    return list_metrics(values)
 
 
 def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValue]:
@@ -478,7 +496,7 @@ def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValu
         if metric is not None and (gap := attribute.gaps.get(metric)):
             title = f"fairness/{metric_name(attribute.attribute)}_{metric}"
             values |= {f"{title}_{part}": getattr(gap, part) for part in GAP_PARTS}
-    return [(name, _round_value(value), 0) for name, value in values.items() if value is not None]
+    return list_metrics(values)
 
 
 def _audit_note(audit: AuditFile | None) -> str:
@@ -526,7 +544,8 @@ def _unreadable_error(path: Path, error: Exception) -> TrackingError:
     )
 
 
-def _hash_files(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
+def hash_files(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
+    """Returns folder, name and hash of each artifact."""
     return [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
 
 

@@ -23,6 +23,7 @@ from dpprobe.tracking.runs import AGAINST_EPSILON, BEST, CURVES, RunContents
 VIEW_KEY = "dpprobe"  # of the ready-made view that an experiment's page opens
 PRIVATE_VIEW = "dpprobe-private"  # of private cells at every epsilon
 ALL_VIEW = "dpprobe-all"  # of every cell
+BASELINES_VIEW = "dpprobe-baselines"  # of zero-shot and few-shot runs, and the cells beside them
 STUDIES = "all studies"  # the experiment of studies; a space keeps it apart from datasets
 RELEASES = "all releases"  # likewise, the experiment of releases
 STUDY_COLUMNS = 12  # of the view of all studies
@@ -50,9 +51,13 @@ class ExperimentContents:
 
 
 def cells_experiment(
-    dataset: str, location: Path | None, cells: Sequence[RunContents], measure: Measure
+    dataset: str,
+    location: Path | None,
+    cells: Sequence[RunContents],
+    baselines: Sequence[RunContents],
+    measure: Measure,
 ) -> ExperimentContents:
-    """Describes the experiment of a dataset's cells.
+    """Describes the experiment of a dataset's cells, and of what they are compared with.
 
     Its page opens on the private epsilon nearest to 1: accuracies at one epsilon can be compared.
     """
@@ -68,17 +73,24 @@ def cells_experiment(
     epsilon = nearest_to_one(run.params["epsilon"] for run in cells)
 
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
-        logged = _logged_metrics(cells) | other_metrics
+        logged = _logged_metrics([*cells, *baselines]) | other_metrics
         shown = [name for name in columns if name in logged]
-        view = _make_view(params, shown, headline, runs=cells)
+        view = _make_view(params, shown, headline, runs=[*cells, *baselines])
         at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
         private = f'{view["searchFilter"]} and tags.private = "true"'
         grouped = view | {"groupBy": _by_param("epsilon")}
-        return {
+        views = {
             VIEW_KEY: view | {NAME: f"cells at epsilon {epsilon}", "searchFilter": at_epsilon},
             PRIVATE_VIEW: grouped | {NAME: "private cells by epsilon", "searchFilter": private},
             ALL_VIEW: grouped | {NAME: "all cells by epsilon"},
         }
+        if baselines:
+            charts = _make_charts("baselines", [("BAR", headline)])
+            views[BASELINES_VIEW] = (view | charts) | {
+                NAME: f"zero-shot, few-shot, and private cells at epsilon {epsilon}",
+                "searchFilter": f'{view["searchFilter"]} and tags.compared = "true"',
+            }
+        return views
 
     return ExperimentContents(
         name=dataset,
@@ -102,7 +114,9 @@ def summary_experiment(
         )
         order = prefix + nearest_to_one(name.removeprefix(prefix) for name in columns)
         view = _make_view(["method", "backbone"], columns, order, runs=summaries)
-        charts = _make_charts(measure.headline, columns, logged)
+        curve = f"{measure.headline}/{AGAINST_EPSILON}"
+        kinds = [("LINE", curve)] if curve in logged else []
+        charts = _make_charts(measure.headline, [*kinds, *(("BAR", name) for name in columns)])
         return {VIEW_KEY: view | charts | {NAME: "every method, by epsilon"}}
 
     return ExperimentContents(
@@ -234,16 +248,18 @@ def _by_param(name: str) -> dict[str, Any]:
     return {"aggregateFunction": "max", "groupByKeys": [key]}
 
 
-def _make_charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str, Any]:
-    """Lays out the charts of a metric: against epsilon, then at each epsilon, in their order.
+def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Lays out the first section of charts, in their order.
 
-    MLflow adds those of other metrics, and titles each chart by its metric. Reordered sections it
-    leaves where they are; others it sorts by name, which puts accuracy before an AUC.
+    MLflow adds charts of other metrics, and titles each chart by its metric. Reordered sections it
+    leaves where they are; others it sorts by name, which puts accuracy before an AUC. It sorts the
+    charts of a section whose metrics it finds by the section's name, such as test/accuracy in test.
+
+    Args:
+      name: of the section.
+      kinds: LINE or BAR, and the metric, of each chart.
     """
-    section = f"dpprobe-{headline}"
-    curve = f"{headline}/{AGAINST_EPSILON}"
-    kinds = [("LINE", curve)] if curve in logged else []
-    kinds += [("BAR", name) for name in columns]
+    section = f"dpprobe-{name}"
     shared = {"metricSectionId": section, "deleted": False, "isGenerated": True}
     # Without a smoothness of 0 MLflow draws averages over epsilons.
     line = {
@@ -261,17 +277,17 @@ def _make_charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dic
                 **shared,
                 **(line if kind == "LINE" else {}),
                 "type": kind,
-                "uuid": f"dpprobe-{name}",
-                "metricKey": name,
+                "uuid": f"dpprobe-{metric}",
+                "metricKey": metric,
                 "runsCountToCompare": RUNS_SHOWN,
             }
-            for kind, name in kinds
+            for kind, metric in kinds
         ],
         "isAccordionReordered": True,
         "compareRunSections": [
             {
                 "uuid": section,
-                "name": headline,
+                "name": name,
                 "display": True,
                 "deleted": False,
                 "isGenerated": True,

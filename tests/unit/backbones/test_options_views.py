@@ -357,34 +357,6 @@ def test_precision_is_no_part_of_families_without_a_network() -> None:
     assert len(prints) == 1
 
 
-def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: Any, **options: Any) -> Any:
-        del model, options
-
-        def call(*_: Any) -> None:
-            raise FileNotFoundError("no g++")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
-    broken_one = load(runtime=Runtime(device="cpu", compiled=True))
-    with pytest.raises(ConfigError, match=r"test_vit fails when .* for cpu \(no g\+\+\); write"):
-        take_probe(broken_one)
-
-
-@pytest.mark.slow
-def test_compiled_gives_the_same() -> None:
-    compiled = load(runtime=Runtime(device="cpu", compiled=True), layers=[0, 3])
-    plain = load(layers=[0, 3])
-    assert compiled.fingerprint == plain.fingerprint
-    batch = torch.stack([plain.transform(noise(seed=seed)) for seed in range(2)])
-    assert compiled.forward_layers is not None
-    assert plain.forward_layers is not None
-    for _ in range(2):
-        outputs, expected = compiled.forward_layers(batch), plain.forward_layers(batch)
-        torch.testing.assert_close(outputs, expected, rtol=1e-3, atol=1e-4)
-
-
 # the digest of a forward pass
 
 

@@ -32,7 +32,7 @@ def test_a_receipt_says_when_its_store_is_gone(
     assert not store_missing(receipt)
     (study.root / "mlflow.db").unlink()
     # By its other URI, as a new process would: mlflow keeps the deleted file open under the first.
-    assert study.ingest()["created"] == 12
+    assert study.ingest()["created"] == 13
     assert not store_missing(receipt)
 
 

@@ -21,14 +21,14 @@ from tests.support.tracked_study import Study
 def test_a_second_ingest_adds_nothing(study: Study) -> None:
     first = study.ingest()
     second = study.ingest()
-    assert (second["created"], second["replaced"], second["kept"]) == (0, 0, 12)
+    assert (second["created"], second["replaced"], second["kept"]) == (0, 0, 13)
     assert second["runs"] == first["runs"]
     study.runs(view=ViewType.ALL)
 
 
 def test_another_commit_makes_no_run_anew(study: Study) -> None:
     study.ingest(commit="one")
-    assert study.ingest(commit="two")["kept"] == 12
+    assert study.ingest(commit="two")["kept"] == 13
 
 
 def test_a_changed_cell_gets_a_new_run_and_the_others_stay(study: Study) -> None:
@@ -36,7 +36,7 @@ def test_a_changed_cell_gets_a_new_run_and_the_others_stay(study: Study) -> None
     write_cell(study.root, epsilon="2", quality=9.0, note="retrained")
     second = study.ingest()
     changed = "study/digits/pixels/sgd/eps-2", "study/digits/pixels/sgd"
-    assert (second["created"], second["replaced"], second["kept"]) == (0, 2, 10)
+    assert (second["created"], second["replaced"], second["kept"]) == (0, 2, 11)
     for key, run_id in first["runs"].items():
         assert (second["runs"][key] == run_id) == (key not in changed)
     run = study.runs()[changed[0]]
@@ -51,13 +51,13 @@ def test_a_changed_figure_replaces_only_summaries(study: Study) -> None:
     study.ingest()
     write_text(study.figures[0], "drawn again")
     receipt = study.ingest()
-    assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (0, 4, 8)
+    assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (0, 5, 8)
 
 
 def test_a_changed_dataset_replaces_all(study: Study) -> None:
     study.ingest()
     write_dataset_info(study.info, note="other rows")
-    assert study.ingest()["replaced"] == 12
+    assert study.ingest()["replaced"] == 13
 
 
 @pytest.mark.parametrize("where", ["log_batch", "set_terminated", "delete_run"])
@@ -99,7 +99,7 @@ def test_a_crash_in_the_first_ingest_loses_no_finished_run(
             study.ingest()
     assert not (study.root / "receipt.json").exists()
     receipt = study.ingest()
-    assert (receipt["created"], receipt["kept"]) == (10, 2)
+    assert (receipt["created"], receipt["kept"]) == (11, 2)
     assert len(study.runs()) == 8
 
 
@@ -114,7 +114,7 @@ def test_a_lost_confusion_matrix_is_written_again(study: Study) -> None:
     study.ingest()
     run = study.runs()["study/digits/pixels/sgd/eps-2"]
     Path(run.info.artifact_uri.removeprefix("file://"), "confusion/matrix.svg").unlink()
-    assert study.ingest()["kept"] == 11
+    assert study.ingest()["kept"] == 12
 
 
 def test_cells_that_left_the_study_and_other_studies_stay(study: Study) -> None:
@@ -187,7 +187,7 @@ def test_an_experiment_made_by_another_writer_meanwhile_is_used(
         return None if asked.count(name) == 1 else get_experiment(self, name)
 
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
-    assert study.ingest()["created"] == 12
+    assert study.ingest()["created"] == 13
     assert asked.count("digits") == 2
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 DATASETS = ("digits", "letters", "signs", "cells")
 STUDIES = ("one", "two", "three")  # that share each dataset's experiment
-CELLS, SUMMARIES = 4, 2
+CELLS, SUMMARIES = 4, 3
 # A process for each, as a job on another machine is, with a lock file of its own; they are forked
 # from one that has imported MLflow and asked it for nothing.
 WRITERS = """

@@ -28,7 +28,31 @@ TSNE_GRID = Exhibit(
     caption="tsne.rst",
     labels={"backbone": "all"},
     params={"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]},
-    places=lambda study: [{}] if len(study.datasets) * len(study.backbones) > 1 else [],
+    places=lambda study: [{}] if len(study.datasets) > 1 else [],
+    memory_mb=1500,
+    minutes=20,
+)
+
+# For MLflow's run of a dataset, which must not change with other datasets.
+DATASET_TSNE = Exhibit(
+    name="plot_dataset_tsne",
+    kind="figure",
+    files={"": "figures/{dataset}/tsne"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={
+        "embeddings": many(lambda files, place: files.list_embeddings(place["dataset"])),
+    },
+    make=f"{PACKAGE}.show:plot_tsne_grid",
+    words="t-SNE of {dataset}, every backbone",
+    category="t-SNE",
+    subcategory="{dataset}",
+    caption="tsne.rst",
+    labels={"backbone": "all"},
+    params={"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]},
+    places=lambda study: (
+        [{"dataset": name} for name in study.datasets] if len(study.backbones) > 1 else []
+    ),
     memory_mb=1500,
     minutes=20,
 )
@@ -107,5 +131,5 @@ ANALYSIS = Analysis(
     target="embeddings",
     named_datasets=lambda _study: [],
     target_shows=False,
-    exhibits=(TSNE_GRID, TSNE, TSNE_PAGE),
+    exhibits=(TSNE_GRID, DATASET_TSNE, TSNE, TSNE_PAGE),
 )

@@ -25,6 +25,9 @@ ANALYSIS = Analysis(
             "predictions": "zero_shot/{dataset}/{backbone}/predictions.parquet",
         },
         params={
+            "model": lambda study, place: study.backbones[place["backbone"]].extraction_params()[
+                "model"
+            ],
             "metric": lambda study, place: study.datasets[place["dataset"]].metric,
             "seed": lambda study, _place: study.seed,
         },

@@ -40,13 +40,14 @@ def classify_zero_shot(
     predictions: Path,
     dataset: str,
     backbone: str,
+    model: str,
     metric: Headline | None,
     seed: int,
 ) -> None:
     """Runs `zero_shot` with the outputs of its rule."""
     zero_shot(
         test, text, output=metrics, predictions=predictions, dataset=dataset, backbone=backbone,
-        metric=metric, seed=seed,
+        model=model, metric=metric, seed=seed,
     )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def zero_shot(
     predictions: Path,
     dataset: str,
     backbone: str,
+    model: str,
     metric: Headline | None = None,
     seed: int = 0,
 ) -> None:
@@ -69,6 +71,7 @@ def zero_shot(
       output: metrics, with an interval over test rows, or over patients, as JSON.
       predictions: parquet with id, label, scores, the subgroups and, where known, numbers of the
         patients.
+      model: the name of the model whose text tower made `text`.
       metric: the dataset's choice of headline metric, None for the usual. With several labels a
         row and a model without a logit bias it is AUC in any case.
       seed: of the bootstrap.
@@ -133,6 +136,7 @@ def zero_shot(
             "logit_bias": facts["logit_bias"],
             "prompts": {"set": facts["set"], "templates": facts["templates"]},
             "text": facts["fingerprint"],
+            "text_encoder": {"model": model, "weights_sha256": facts["weights_sha256"]},
             "features": store.fingerprint,
             "metrics": tested,
             "summary": summary,

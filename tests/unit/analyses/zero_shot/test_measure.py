@@ -35,7 +35,7 @@ def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
     facts = {
         "format": "dpprobe-text", "format_version": 1, "class_names": CLASSES[: len(weights)],
         "set": "simple", "templates": ["{c}"], "words": CLASSES[: len(weights)],
-        "logit_scale": 100.0, "logit_bias": None, "fingerprint": "t",
+        "logit_scale": 100.0, "logit_bias": None, "fingerprint": "t", "weights_sha256": "w",
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(
@@ -47,7 +47,7 @@ def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
 
 
 def _run(folder: Path, manifest: Path, text_file: Path, **changes: Any) -> dict[str, Any]:
-    options = {"dataset": "pets", "backbone": "clip"} | changes
+    options = {"dataset": "pets", "backbone": "clip", "model": "tiny"} | changes
     zero_shot(
         manifest, text_file, output=folder / "metrics.json", predictions=folder / "p.parquet",
         **options,

@@ -1,0 +1,179 @@
+"""MLflow's runs of what private heads are compared with: zero-shot CLIP and few-shot probes.
+
+They stand among the cells of their dataset and have the same `test/` metrics, so that one column
+or one chart compares them with private heads. Nothing of them is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import DatasetInput
+
+from dpprobe.analyses.few_shot.few_shot_record import read_few_shot
+from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
+from dpprobe.artifacts import hash_value, sha256_file
+from dpprobe.tracking.runs import (
+    OUTSIDE,
+    RUN_COLOUR,
+    RunContents,
+    hash_files,
+    list_metrics,
+    pick_colour,
+    run_name,
+    scalar_metrics,
+)
+from dpprobe.versions import VERSIONS
+
+# Of runs that the view of baselines shows: theirs, and those of the cells beside them.
+COMPARED = "compared"
+# In the place of an epsilon: no noise, and of zero-shot no training row either.
+NO_EPSILON = "none"
+ZERO_SHOT = "zero_shot"
+FEW_SHOT = "few_shot"
+
+
+def list_baseline_runs(
+    zero_shot: Sequence[Path],
+    few_shot: Sequence[Path],
+    *,
+    study: str,
+    shared_tags: Mapping[str, str],
+    source: DatasetInput,
+) -> list[RunContents]:
+    """Describes the runs of a dataset: one a zero-shot classifier, and one a probe of N images.
+
+    Args:
+      zero_shot, few_shot: the records, one a backbone.
+      source: the dataset.
+
+    Raises:
+      DataError: when a record cannot be read.
+    """
+    runs = []
+    for path in zero_shot:
+        record = read_zero_shot(path)
+        encoder = record["text_encoder"]
+        prompts = record["prompts"]
+        params = {
+            "prompts": str(prompts["set"]),
+            "templates": str(len(prompts["templates"])),
+            "first_template": prompts["templates"][0],
+            "text_encoder": encoder["model"],
+            "weights_sha256": encoder["weights_sha256"],
+        }
+        runs.append((path, record, ZERO_SHOT, record["summary"], params))
+    for path in few_shot:
+        record = read_few_shot(path)
+        for probe in record["results"]:
+            shots = name_shots(probe["shots"])
+            rows = max(probe["train_rows"])
+            params = {"shots": shots, "seeds": str(probe["seeds"]), "train_rows": str(rows)}
+            runs.append((path, record, f"{FEW_SHOT}/{shots}", probe["summary"], params))
+    return [
+        _baseline_run(
+            *run,
+            study=study,
+            source=source,
+            shared_tags={**shared_tags, RUN_COLOUR: pick_colour(index)},
+        )
+        for index, run in enumerate(runs)
+    ]
+
+
+def name_shots(shots: int | None) -> str:
+    """Returns the images of each class as text; "full" for all."""
+    return "full" if shots is None else str(shots)
+
+
+def _baseline_run(
+    path: Path,
+    record: Mapping[str, Any],
+    baseline: str,
+    summary: Mapping[str, Mapping[str, Any]],
+    params: Mapping[str, str],
+    *,
+    study: str,
+    shared_tags: Mapping[str, str],
+    source: DatasetInput,
+) -> RunContents:
+    """Describes one run; `baseline` is the prefix of its metrics, such as few_shot/16."""
+    dataset, backbone = record["dataset"], record["backbone"]
+    method = baseline.replace("/", "_")
+    names = {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": NO_EPSILON}
+    metrics = scalar_metrics(summary)
+    metrics |= {title.replace("test", baseline, 1): value for title, value in metrics.items()}
+    shown = record["headline"]
+    what = (
+        "zero-shot classification by the class names"
+        if baseline == ZERO_SHOT
+        else f"a linear probe on {params['shots']} training images a class"
+    )
+    return RunContents(
+        key="/".join((study, dataset, backbone, baseline)),
+        content_hash=hash_value(
+            [VERSIONS["tracking"], sha256_file(path), baseline, dict(shared_tags)]
+        ),
+        name=run_name(method.replace("_", "-"), backbone),
+        note=(
+            f"{dataset}, {backbone}: {what}, not private: {shown} "
+            f"{100 * summary[shown]['mean']:.1f} %.\n\n{record['note']}\n\n{OUTSIDE}"
+        ),
+        params={**names, **params},
+        tags={
+            **shared_tags,
+            **names,
+            COMPARED: "true",
+            "private": "false",
+            "guarantee": "not private",
+            "release": "not for release",
+        },
+        metrics=list_metrics(metrics),
+        artifacts=[(path, "")],
+        inputs=[source],
+        finished=path.stat().st_mtime,
+    )
+
+
+def dataset_run(
+    baselines: Sequence[RunContents],
+    *,
+    dataset: str,
+    study: str,
+    shared_tags: Mapping[str, str],
+    artifacts: Sequence[tuple[Path, str]],
+    source: DatasetInput,
+    finished: float,
+) -> RunContents:
+    """Describes the run of a dataset as a whole: its figures, and its baselines by backbone.
+
+    Args:
+      baselines: the dataset's.
+      artifacts: figures that compare, the t-SNE planes of all backbones, and tables.
+      finished: seconds since the epoch, when the last result was written.
+    """
+    metrics = [
+        (f"{run.params['backbone']}/{name}", value, step)
+        for run in baselines
+        for name, value, step in run.metrics
+        if not name.startswith("test/")
+    ]
+    return RunContents(
+        key=f"{study}/{dataset}",
+        content_hash=hash_value(
+            [VERSIONS["tracking"], metrics, hash_files(artifacts), dict(shared_tags)]
+        ),
+        name=run_name(dataset),
+        note=(
+            f"{dataset} as a whole: figures that compare backbones and methods, t-SNE planes, "
+            f"tables, and the baselines of each backbone.\n\n{OUTSIDE}"
+        ),
+        params={"dataset": dataset},
+        tags={**shared_tags, "dataset": dataset, "private": "mixed"},
+        metrics=metrics,
+        artifacts=artifacts,
+        inputs=[source],
+        finished=finished,
+    )

@@ -1,0 +1,52 @@
+"""Records of zero-shot classifiers and few-shot probes, with the numbers that a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpprobe.analyses.few_shot.few_shot_record import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
+from dpprobe.analyses.zero_shot.zero_shot_record import ZERO_SHOT_FORMAT, ZERO_SHOT_FORMAT_VERSION
+from dpprobe.artifacts import write_json
+
+
+def _summarise(value: float) -> dict[str, Any]:
+    names = ("std", "low", "high", "rows_low", "rows_high")
+    parts = dict(
+        zip(names, (0.01, value - 0.02, value + 0.02, value - 0.03, value + 0.03), strict=True)
+    )
+    return {"accuracy": {"mean": value, "count": 3, "interval": "t", **parts}}
+
+
+def write_zero_shot(root: Path, *, accuracy: float, dataset: str = "digits") -> Path:
+    """Writes the record of a zero-shot classifier on the features of `pixels`."""
+    path = root / f"zero_shot/{dataset}/pixels/metrics.json"
+    record = {
+        "format": ZERO_SHOT_FORMAT, "format_version": ZERO_SHOT_FORMAT_VERSION,
+        "dataset": dataset, "backbone": "pixels", "note": "No training row is used.",
+        "headline": "accuracy", "summary": _summarise(accuracy),
+        "prompts": {"set": "photo", "templates": ["a photo of a {c}."]},
+        "text_encoder": {"model": "ViT-B-32", "weights_sha256": "abc"},
+    }  # fmt: skip
+    write_json(path, record)
+    return path
+
+
+def write_few_shot(
+    root: Path, accuracies: Mapping[int | None, float], *, dataset: str = "digits"
+) -> Path:
+    """Writes the record of few-shot probes, accuracy by N, on the features of `pixels`."""
+    path = root / f"few_shot/{dataset}/pixels.json"
+    results = [
+        {"shots": shots, "seeds": 3, "train_rows": [10 * (shots or 100)] * 3,
+         "summary": _summarise(accuracy)}
+        for shots, accuracy in accuracies.items()
+    ]  # fmt: skip
+    record = {
+        "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
+        "dataset": dataset, "backbone": "pixels", "note": "Not private.",
+        "headline": "accuracy", "results": results,
+    }  # fmt: skip
+    write_json(path, record)
+    return path

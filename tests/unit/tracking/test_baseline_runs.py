@@ -1,0 +1,124 @@
+"""Zero-shot and few-shot baselines as runs beside the cells of their dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from dpprobe.artifacts import write_text
+from tests.support.baseline_records import write_few_shot, write_zero_shot
+from tests.support.tracked_study import Study
+
+ZERO = "study/digits/pixels/zero_shot"
+
+
+def baselines(root: Path, **accuracies: float) -> dict[str, Any]:
+    few = {1: accuracies.get("one", 0.5), 16: 0.8, None: 0.9}
+    return {
+        "zero_shot": [write_zero_shot(root, accuracy=accuracies.get("zero", 0.7))],
+        "few_shot": [write_few_shot(root, few)],
+    }
+
+
+@pytest.fixture
+def ingested(study: Study) -> Study:
+    study.ingest(**baselines(study.root))
+    return study
+
+
+def test_each_baseline_is_a_run_with_its_metric_and_that_of_cells(ingested: Study) -> None:
+    runs = ingested.runs()
+    metrics = runs[ZERO].data.metrics
+    assert metrics["zero_shot/accuracy"] == metrics["test/accuracy"] == 0.7
+    assert metrics["zero_shot/accuracy_rows_low"] == pytest.approx(0.67)
+    assert metrics["zero_shot/accuracy_high"] == pytest.approx(0.72)
+    for shots, accuracy in (("1", 0.5), ("16", 0.8), ("full", 0.9)):
+        found = runs[f"study/digits/pixels/few_shot/{shots}"].data.metrics
+        assert found[f"few_shot/{shots}/accuracy"] == found["test/accuracy"] == accuracy
+        assert found[f"few_shot/{shots}/accuracy_low"] == pytest.approx(accuracy - 0.02)
+
+
+def test_a_run_says_its_prompts_its_text_encoder_and_its_weights(ingested: Study) -> None:
+    run = ingested.runs()[ZERO].data
+    assert run.params == {
+        "dataset": "digits", "backbone": "pixels", "method": "zero_shot", "epsilon": "none",
+        "prompts": "photo", "templates": "1", "first_template": "a photo of a {c}.",
+        "text_encoder": "ViT-B-32", "weights_sha256": "abc",
+    }  # fmt: skip
+    assert run.tags["private"] == "false"
+    assert run.tags["release"] == "not for release"
+    probe = ingested.runs()["study/digits/pixels/few_shot/16"].data
+    assert (probe.params["shots"], probe.params["train_rows"]) == ("16", "160")
+
+
+def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -> None:
+    view = ingested.view("digits", "dpprobe-baselines")
+    client = MlflowClient(tracking_uri=ingested.uri)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    found = client.search_runs(
+        [experiment.experiment_id], view["searchFilter"], order_by=[f"{view['orderByKey']} DESC"]
+    )
+    assert {run.data.params["epsilon"] for run in found} == {"none", "0.5"}
+    keys = {run.data.tags["result_key"] for run in found}
+    assert len(found) == 5
+    assert {key for key in keys if "/eps-" in key} == {"study/digits/pixels/sgd/eps-0.5"}
+    values = [run.data.metrics["test/accuracy"] for run in found]
+    assert values == sorted(values, reverse=True)
+    first = ingested.view("digits")["searchFilter"]
+    assert {
+        run.data.params["epsilon"] for run in client.search_runs([experiment.experiment_id], first)
+    } == {"0.5"}, "the first page compares cells at one epsilon"
+
+
+def test_without_baselines_there_is_no_view_of_them(study: Study) -> None:
+    receipt = study.ingest()
+    assert "baselines" not in receipt["pages"]
+    assert not any(run.data.tags.get("compared") for run in study.runs().values())
+
+
+def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
+    before = study.ingest(**baselines(study.root))["runs"]
+    again = study.ingest(**baselines(study.root))
+    assert (again["created"], again["replaced"]) == (0, 0)
+    after = study.ingest(**baselines(study.root, zero=0.6))["runs"]
+    assert {key for key, run in after.items() if before[key] != run} == {ZERO, "study/digits"}
+    # the probe of one image and the other two are of one file
+    last = study.ingest(**baselines(study.root, zero=0.6, one=0.4))["runs"]
+    assert ZERO not in {key for key, run in last.items() if after[key] != run}
+
+
+def test_a_baseline_that_the_study_no_longer_has_is_not_current(study: Study) -> None:
+    study.ingest(**baselines(study.root))
+    study.ingest()
+    tags = {key: run.data.tags["current"] for key, run in study.runs().items()}
+    assert {key for key, current in tags.items() if current == "false"} == {
+        ZERO, *(f"study/digits/pixels/few_shot/{shots}" for shots in ("1", "16", "full")),
+    }  # fmt: skip
+
+
+def test_the_run_of_the_dataset_has_the_figures_that_compare(study: Study) -> None:
+    figures = [study.root / "tsne.png", study.root / "by_backbone.png"]
+    for path in figures:
+        write_text(path, path.name)
+    study.ingest(comparisons=figures, **baselines(study.root))
+    run = study.runs("digits/summary")["study/digits"]
+    assert run.data.metrics["pixels/zero_shot/accuracy"] == 0.7
+    assert run.data.metrics["pixels/few_shot/16/accuracy"] == 0.8
+    assert {"figures/tsne.png", "figures/by_backbone.png", "figures/accuracy.png"} <= set(
+        study.artifacts(run)
+    )
+
+
+def test_another_dataset_changes_no_run(study: Study) -> None:
+    before = study.ingest(**baselines(study.root))["runs"]
+    other = study.root / "other"
+    study.ingest(
+        dataset="letters", metrics_files=[], receipt=other / "receipt.json", figures=[],
+        embeddings={}, tables=[],
+        zero_shot=[write_zero_shot(other, accuracy=0.4, dataset="letters")],
+    )  # fmt: skip
+    assert study.ingest(**baselines(study.root))["runs"] == before
