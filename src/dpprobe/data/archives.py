@@ -147,8 +147,6 @@ def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
     """Unpacks a gzip of one file.
 
     Args:
-      archive: a `.gz`.
-      path: the file's place.
       largest: bytes; more than that is an error.
 
     Raises:

@@ -46,8 +46,6 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a manifest.
 
     Args:
-      options: the manifest's.
-      directory: where the tables go.
       recorded: the options that the study wrote, where another source made these.
 
     Raises:

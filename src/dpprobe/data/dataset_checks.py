@@ -105,7 +105,6 @@ class Checks:
         """Looks at the rows of a batch.
 
         Args:
-          labels: of the rows.
           columns: of the batch: `unit` where it says whose each row is, and `group_*`.
         """
         units: Sequence[str | None] | None = columns.get("unit")

@@ -44,8 +44,6 @@ def prepare_dataset(
     """Writes `train.parquet`, `test.parquet` and, last, `dataset.json` into `directory`.
 
     Args:
-      options: the dataset's.
-      directory: where the tables go.
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
       whole: with `subsample`, the folder of the tables of all rows; they are made, and removed,
         where it is not given.

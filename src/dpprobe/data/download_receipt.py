@@ -21,7 +21,6 @@ class Fetched:
 
     Attributes:
       name: its path relative to the download folder.
-      bytes: its size.
       sha256: of its content, hex.
       url: where it came from, without user, password and query.
       revision: the version that was asked for, where the source has versions.
@@ -95,7 +94,6 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
     """Reads `receipt.json` and checks that each file is there with its size.
 
     Args:
-      directory: the download folder.
       params: `DatasetOptions.download_params()` of the study.
 
     Raises:

@@ -4,21 +4,18 @@ Bytes that have arrived stand beside the file as `.<name>.partial`. The next try
 asks the server for the rest only. Every file has a declared checksum. If a resumed file does not
 match it, the server's file may have changed in between, so it is fetched once more from the start.
 
-`urllib3.Retry` and tenacity repeat one request. Here each try asks for another range, and progress
-resets the count, so the loop of tries is our own. The lock is on the partial file, so that no lock
-file stays beside the data.
+`urllib3.Retry` and tenacity repeat one request. Here each try asks for another range, so the loop
+of tries is our own. The lock is on the partial file, so that no lock file stays beside the data.
 """
 
 from __future__ import annotations
 
-import email.utils
 import fcntl
 import hashlib
 import logging
 import math
 import os
 import random
-import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -26,7 +23,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
-from urllib.parse import urlsplit
 
 import requests
 import urllib3
@@ -43,8 +39,6 @@ logger = logging.getLogger("dpprobe")
 WRONG_SUFFIX = ".wrong-checksum"
 CHUNK_BYTES = 1 << 20
 MEGABYTE = 1_000_000
-# A try that brings so many bytes does not count against the number of tries.
-GAIN_BYTES = 1 << 20
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
 RETRIED = frozenset({408, 425, 429})
 REMEDIES = {
@@ -63,9 +57,10 @@ PERMANENT = {
     requests.exceptions.InvalidURL: "not an address; correct it",
 }
 TRANSIENT = {
-    urllib3.exceptions.ConnectTimeoutError: "no connection in time",
+    requests.exceptions.ConnectTimeout: "no connection in time",
     urllib3.exceptions.ReadTimeoutError: "the server fell silent",
     TimeoutError: "the server fell silent",
+    socket.gaierror: "the host's name is not found",
     urllib3.exceptions.IncompleteRead: "the connection broke in the middle",
 }
 
@@ -75,7 +70,6 @@ class Policy:
     """The number of tries of a transfer, and the waits between them.
 
     Attributes:
-      attempts: tries in a row that bring less than a megabyte.
       first_wait: seconds before the second try; doubled each time, times a random 0.5 to 1.5.
       longest_wait: seconds, the end of that doubling.
       longest_request: seconds that a server may ask for with Retry-After.
@@ -118,15 +112,11 @@ def fetch_file(
       path: the file; its folder is made.
       headers: Authorization among them goes to the first host only.
       name: `Fetched.name`; the last part of `path` if absent.
-      revision: recorded.
-      policy: tries and waits; `POLICY` if absent.
 
     Raises:
       DownloadError: naming the file, the address and the remedy. Bytes that arrived are kept for
         the next attempt. Content with a wrong checksum becomes `<name>.wrong-checksum`.
     """
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise WrongDownloadError(f"{path.name}: {public_url(url)} is no http or https address")
     wanted = _Wanted(url, path, checksum, dict(headers or {}), policy or POLICY)
     sha256 = None
     if path.is_file():
@@ -281,19 +271,15 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
 
 
 def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
-    """Requests the missing part until all is there, or too many tries brought nothing."""
+    """Requests the missing part until all is there, or too many tries failed."""
     policy = wanted.policy
-    furthest, failures = partial.size, 0
     with requests.Session() as session:
-        while True:
+        for failures in range(1, policy.attempts + 1):
             try:
                 return _request_missing(session, wanted, partial)
             except _Transient as caught:
                 fault = caught
-            if partial.size >= furthest + GAIN_BYTES:
-                furthest, failures = partial.size, 0
-            failures += 1
-            if failures >= policy.attempts:
+            if failures == policy.attempts:
                 break
             wait = fault.wait
             if wait is None:
@@ -344,7 +330,8 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
     text = f"{code} {HTTPStatus(code).phrase}" if code in set(HTTPStatus) else str(code)
     place = f"{wanted.path.name}: {public_url(response.url)}"
     if code in RETRIED or code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        wait = _retry_after(response)
+        asked = response.headers.get("Retry-After", "")
+        wait = float(asked) if asked.isdecimal() else None
         if wait is not None and wait > wanted.policy.longest_request:
             raise DownloadError(
                 f"{place}: {text}: the server asks to wait for {wait:.0f} s; "
@@ -354,33 +341,17 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
     raise WrongDownloadError(f"{place}: {text}: {REMEDIES.get(code, 'correct the address')}")
 
 
-def _retry_after(response: requests.Response) -> float | None:
-    """Returns the seconds to wait, from either form of the header."""
-    written = response.headers.get("Retry-After", "").strip()
-    if written.isdecimal():
-        return float(written)
-    try:
-        return max(email.utils.parsedate_to_datetime(written).timestamp() - time.time(), 0.0)
-    except ValueError:
-        return None
-
-
 def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
     """Appends an answer's body to the partial file, or begins it anew."""
     chunks = _read_chunks(response)
     first = next(chunks, b"")
-    resumed = response.status_code == HTTPStatus.PARTIAL_CONTENT
-    if not resumed:
-        _refuse_page(first, wanted)
-    length = response.headers.get("Content-Length", "")
-    needed = int(length) if length.isdecimal() else None
-    free = shutil.disk_usage(wanted.path.parent).free
-    if needed is not None and needed > free + (0 if resumed else partial.size):
-        raise DownloadError(_explain_full_disk(wanted, partial, needed, free))
-    if resumed:
+    if response.status_code == HTTPStatus.PARTIAL_CONTENT:
         partial.resumed = True
     else:
+        _refuse_page(first, wanted)
         partial.clear()
+    length = response.headers.get("Content-Length", "")
+    needed = int(length) if length.isdecimal() else None
     start = partial.size
     # Without a size there is nothing to count towards: only the last line is logged.
     total, interval = (math.ceil(needed / MEGABYTE), 5.0) if needed else (1, math.inf)
@@ -393,9 +364,7 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
                 progress.advance_by((partial.size - start) // MEGABYTE - progress.done)
     except OSError as error:
         if artifacts.is_full(error):
-            free = shutil.disk_usage(wanted.path.parent).free
-            left = None if needed is None else needed - (partial.size - start)
-            raise DownloadError(_explain_full_disk(wanted, partial, left, free)) from error
+            raise
         raise DownloadError(
             f"{partial.path}: cannot be written ({error.strerror or error}); correct the disk or "
             "the permissions and run again"
@@ -427,31 +396,14 @@ def _refuse_page(first: bytes, wanted: _Wanted) -> None:
         )
 
 
-def _explain_full_disk(wanted: _Wanted, partial: _Partial, needed: int | None, free: int) -> str:
-    amount = f"{format_size(needed)} more are needed" if needed is not None else "more is needed"
-    return (
-        f"{wanted.file_and_url}: the disk is full: {amount} in {wanted.path.parent} and "
-        f"{format_size(free)} are free; {partial.kept}{artifacts.DISK_REMEDY}"
-    )
-
-
 def _explain_failure(error: BaseException) -> str:
     """Returns why a connection failed, without the address, which a library's text would show."""
-    causes = list(_list_causes(error))
-    for cause in causes:
-        if isinstance(cause, socket.gaierror):
-            return "the host's name is not found"
-        if isinstance(cause, ConnectionError) and cause.strerror:
-            return f"{cause.strerror[0].lower()}{cause.strerror[1:]}"
-    for kind, text in TRANSIENT.items():
-        if any(isinstance(cause, kind) for cause in causes):
-            return text
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, ConnectionError) and behind.strerror:
+            return f"{behind.strerror[0].lower()}{behind.strerror[1:]}"
+        for kind, text in TRANSIENT.items():
+            if isinstance(behind, kind):
+                return text
+        behind = behind.__cause__ or behind.__context__
     return "the connection broke"
-
-
-def _list_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yields an error and those behind it: causes, reasons and wrapped errors."""
-    yield error
-    for behind in (getattr(error, "reason", None), error.__cause__, *error.args):
-        if isinstance(behind, BaseException):
-            yield from _list_causes(behind)

@@ -47,6 +47,13 @@ def is_image_file(path: Path | str) -> bool:
         return False
 
 
+def encode_png(image: Image.Image) -> bytes:
+    """Encodes an image without loss."""
+    stream = io.BytesIO()
+    image.save(stream, format="PNG")
+    return stream.getvalue()
+
+
 def open_image(data: bytes) -> Image.Image:
     """Decodes an image, and turns it upright where its EXIF data says how it was held.
 

@@ -16,7 +16,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -28,12 +28,8 @@ from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 logger = logging.getLogger("dpprobe")
 
-BATCH_ROWS = 128
 SHOWN = 20
 BYSTANDERS = frozenset({"thumbs.db", "desktop.ini"})
 
@@ -265,8 +261,6 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     Every file is read once, for the fingerprint; a row's id is its path under the folder.
 
     Args:
-      options: the folder's.
-      directory: where the tables go.
       recorded: the options that the study wrote, where another source made these.
 
     Raises:
@@ -298,30 +292,10 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
             logger.warning("%s: not used: %s", options.path, ", ".join(unused))
     table.write_dataset(
         directory,
-        _make_batches(rows, root),
+        table.batch_files({name: (root, part) for name, part in rows.items()}),
         options=recorded or options,
         class_names=listing.class_names,
         rows=sum(len(part) for part in rows.values()),
         embed=options.embed,
         chosen_test="test" in listing.files,
     )
-
-
-def _make_batches(
-    rows: dict[str, list[tuple[str, int]]], root: Path
-) -> Iterator[tuple[str, pa.Table]]:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
-
-    for name in table.SPLITS:
-        for start in range(0, len(rows[name]), BATCH_ROWS):
-            part = rows[name][start : start + BATCH_ROWS]
-            files = [str(root / file) for file, _ in part]
-            yield (
-                name,
-                table.make_batch(
-                    ids=[file for file, _ in part],
-                    labels=[label for _, label in part],
-                    images=[None] * len(files),
-                    paths=files,
-                ),
-            )

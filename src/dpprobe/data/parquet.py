@@ -218,7 +218,6 @@ def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
     """Checks the options that only make sense with a test split.
 
     Args:
-      limit: of the rows.
       test: True if there is such a split.
       accepted: True if accepted labels are named.
 
@@ -315,8 +314,6 @@ def prepare(
     """Writes the split tables of parquet files.
 
     Args:
-      options: the files'.
-      directory: where the tables go.
       recorded: the options that dataset.json names as the source, where they are others: those of
         a source that has put the files where `options` finds them.
       revision: the version of the files, for dataset.json.

@@ -84,7 +84,6 @@ def assign_sides(
     """Assigns each row of a source's splits to a table; None where it is left out.
 
     Args:
-      options: the source's.
       rows: how many each split has; "train" alone where the rows are split here.
       ids: reads the ids of the rows that are split here; called only if they decide.
       strata: reads each row's class, or one constant, in the same way.
@@ -127,7 +126,6 @@ def choose_test(
     the hash is of the unit's name.
 
     Args:
-      units: the name of each row's unit.
       strata: each row's class, or one constant.
       fraction, seed, by: as in `train_test_split.choose_test`.
     """
@@ -159,9 +157,6 @@ def find_mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
 
     One has rows in both splits, or is a number that also stands without its fraction: 12.0 where
     other rows of the patient have 12.
-
-    Args:
-      sides: the units of the rows of each split.
     """
     names = [set(units) for units in sides.values()]
     both = set.intersection(*names) if len(names) > 1 else set()

@@ -5,7 +5,6 @@ A row's id is its place in scikit-learn's fixed order.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dpprobe.data import train_test_split
+from dpprobe.data.image_files import encode_png
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import DataError
 
@@ -95,7 +95,7 @@ def prepare(options: Options, directory: Path) -> None:
                 table.make_batch(
                     ids=[ids[row] for row in chosen],
                     labels=[labels[row] for row in chosen],
-                    images=[_encode_png(images[row].reshape(8, 8)) for row in chosen],
+                    images=[_encode_digit(images[row].reshape(8, 8)) for row in chosen],
                     paths=[None] * len(chosen),
                 ),
             )
@@ -109,12 +109,10 @@ def prepare(options: Options, directory: Path) -> None:
     )
 
 
-def _encode_png(pixels: object) -> bytes:
+def _encode_digit(pixels: object) -> bytes:
     """Encodes grey values 0..16 as an 8-bit PNG."""
     import numpy as np
     from PIL import Image
 
     grey = np.rint(np.asarray(pixels, dtype=np.float64) * 255 / DIGITS_MAX).astype(np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(grey).save(stream, format="PNG")
-    return stream.getvalue()
+    return encode_png(Image.fromarray(grey))

@@ -23,7 +23,6 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
 
     Args:
       whole: the folder of the whole dataset's tables, whose images are known to decode.
-      directory: where the tables go.
 
     Raises:
       DataError: for tables that do not belong together, rows of several labels, and a class that is
@@ -70,9 +69,7 @@ class WholeTables:
         """Writes some rows of each split, in their order, as tables of their own.
 
         Args:
-          directory: where the tables go.
           kept: of each split, True for a row that is written.
-          options: the dataset's.
           removed: what was left out as near-duplicates, for `dataset.json`.
         """
         info = self.info

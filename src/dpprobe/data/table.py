@@ -59,6 +59,7 @@ FORMAT_VERSION = 1
 # A row group is closed at either: readers that start in its middle must skip what precedes.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
+BATCH_ROWS = 128
 READ_ROWS = 64
 READ_THREADS = 8
 
@@ -190,6 +191,24 @@ def make_batch(
     return pa.table(columns)
 
 
+def batch_files(
+    parts: Mapping[str, tuple[Path, Sequence[tuple[str, int]]]],
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yields batches of image files for `write_dataset`; a row's id is its path.
+
+    Args:
+      parts: split name -> folder, and a path under it and a label for each row.
+    """
+    for name, (folder, rows) in parts.items():
+        for start in range(0, len(rows), BATCH_ROWS):
+            files, labels = zip(*rows[start : start + BATCH_ROWS], strict=True)
+            paths = [str(folder / file) for file in files]
+            yield (
+                name,
+                make_batch(ids=files, labels=labels, images=[None] * len(files), paths=paths),
+            )
+
+
 def _text_column(values: Any) -> pa.Array:
     array = values if isinstance(values, pa.Array) else pa.array(values)
     if pa.types.is_floating(array.type):
@@ -227,13 +246,11 @@ def write_dataset(
     under a final name but the report, `problems.csv`.
 
     Args:
-      directory: where the three files go.
       batches: (split name, rows of `make_batch`) in any order.
       options: recorded as the source, without those that are no property of the data, such as
         delta; its `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
       class_names: one a class, in the order of the labels.
       multi_label: True if labels are lists of 0 and 1.
-      groups: names of the subgroup columns.
       accepted: True if the batches say which labels count as right; not for multi-label.
       units: True if the batches say whose each row is.
       rows: how many rows the batches hold together, for the progress.

@@ -7,7 +7,6 @@ has its path for an id, and so a function of that image alone.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import archives, train_test_split
 from dpprobe.data.download_receipt import Fetched, check_receipt
+from dpprobe.data.image_files import encode_png
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
@@ -54,7 +54,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
 PLACES_SPLITS = {"train": "train-standard", "test": "val"}
 # The largest file of MNIST and Fashion-MNIST, unpacked, has 47,040,016 bytes.
 LARGEST_IDX = 64 << 20
-BATCH_ROWS = 128
+# Of each split the folder, and a path under it and a label for each row.
+Files = dict[str, tuple[Path, list[tuple[str, int]]]]
 Name = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365"]
 
 
@@ -244,8 +245,6 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
     """Writes the split tables of a dataset of torchvision.
 
     Args:
-      options: the dataset's.
-      directory: where the tables go.
       downloaded: the folder that `download` filled; None with `path`.
 
     Raises:
@@ -289,15 +288,15 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
 
     def make_batches() -> Iterator[tuple[str, pa.Table]]:
         for name, part in parts.items():
-            for start in range(0, len(part), BATCH_ROWS):
-                rows = range(start, min(start + BATCH_ROWS, len(part)))
+            for start in range(0, len(part), table.BATCH_ROWS):
+                rows = range(start, min(start + table.BATCH_ROWS, len(part)))
                 pairs = [part[row] for row in rows]
                 yield (
                     name,
                     table.make_batch(
                         ids=[f"{name}-{row:08d}" for row in rows],
                         labels=[int(label) for _, label in pairs],
-                        images=[_encode_png(image) for image, _ in pairs],
+                        images=[encode_png(image) for image, _ in pairs],
                         paths=[None] * len(pairs),
                     ),
                 )
@@ -312,19 +311,6 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
     )
 
 
-def _encode_png(image: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, format="PNG")
-    return stream.getvalue()
-
-
-class _Files(NamedTuple):
-    """A split of image files: (path under the folder, label) a row."""
-
-    folder: Path
-    rows: list[tuple[str, int]]
-
-
 def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
     dataset = _open_dataset("EuroSAT", root)
     folder = root / "eurosat" / "2750"
@@ -332,19 +318,19 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
     ids, labels = zip(*rows, strict=True)
     tested = options.choose_test(ids, labels)
     parts = {
-        name: _Files(folder, [row for row, one in zip(rows, tested, strict=True) if one == chosen])
+        name: (folder, [row for row, one in zip(rows, tested, strict=True) if one == chosen])
         for name, chosen in (("train", False), ("test", True))
     }
     _write_files(options, directory, parts, dataset.classes, chosen_test=False)
 
 
 def _prepare_places(options: Options, directory: Path, roots: _Roots) -> None:
-    parts: dict[str, _Files] = {}
+    parts: Files = {}
     for name, part in PLACES_SPLITS.items():
         dataset = _open_dataset("Places365", roots.root, split=part, small=True)
         # torchvision's paths begin with the folder that its download would have made.
         rows = _relative_samples(dataset.imgs, dataset.images_dir)
-        parts[name] = _Files(roots.images[name], rows)
+        parts[name] = roots.images[name], rows
         numbers = dataset.class_to_idx
     classes = sorted(numbers, key=lambda each: int(numbers[each]))
     _write_files(options, directory, parts, classes, chosen_test=True)
@@ -357,33 +343,19 @@ def _relative_samples(samples: Iterable[tuple[str, int]], folder: str) -> list[t
 def _write_files(
     options: Options,
     directory: Path,
-    parts: dict[str, _Files],
+    parts: Files,
     classes: list[str],
     *,
     chosen_test: bool,
 ) -> None:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    def make_batches() -> Iterator[tuple[str, pa.Table]]:
-        for name, part in parts.items():
-            for start in range(0, len(part.rows), BATCH_ROWS):
-                rows = part.rows[start : start + BATCH_ROWS]
-                yield (
-                    name,
-                    table.make_batch(
-                        ids=[file for file, _ in rows],
-                        labels=[label for _, label in rows],
-                        images=[None] * len(rows),
-                        paths=[str(part.folder / file) for file, _ in rows],
-                    ),
-                )
-
     table.write_dataset(
         directory,
-        make_batches(),
+        table.batch_files(parts),
         options=options,
         class_names=classes,
-        rows=sum(len(part.rows) for part in parts.values()),
+        rows=sum(len(rows) for _, rows in parts.values()),
         embed=options.embeds,
         chosen_test=chosen_test,
     )

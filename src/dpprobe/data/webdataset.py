@@ -24,8 +24,6 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of tar shards.
 
     Args:
-      options: the shards'.
-      directory: where the tables go.
       recorded: the options that the study wrote, where another source made these.
 
     Raises:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dpprobe.data.train_test_split import SplitName
     from dpprobe.data.webdataset_options import ShardOptions
 
-BATCH_ROWS = 128
-
 Fault = tuple[str, str]
 
 
@@ -194,9 +192,9 @@ def make_batches(
     chosen = assign_sides(options, parts)
     for name, rows in parts.items():
         shards = options.list_shards(name)
-        for start in range(0, len(rows), BATCH_ROWS):
-            part = rows[start : start + BATCH_ROWS]
-            of_rows = chosen[name][start : start + BATCH_ROWS]
+        for start in range(0, len(rows), table.BATCH_ROWS):
+            part = rows[start : start + table.BATCH_ROWS]
+            of_rows = chosen[name][start : start + table.BATCH_ROWS]
             batch = _make_batch(options, part, shards, mistaken)
             for side in dict.fromkeys(filter(None, of_rows)):
                 yield side, batch.filter([each == side for each in of_rows])

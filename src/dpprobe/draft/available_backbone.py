@@ -30,8 +30,6 @@ class Chosen:
     """A backbone for a study.
 
     Attributes:
-      name: in the study.
-      keys: its options.
       comment: why it was taken.
       dimension: features of an image; None where nothing tells it.
       pretrained: True for a network with weights.

@@ -25,9 +25,6 @@ class Wishes:
     """Columns and a folder that a user named, in place of guesses.
 
     Attributes:
-      label: the column of labels.
-      image: the column of images.
-      patient: the column that says whose an image is.
       root: the folder that paths start at.
     """
 

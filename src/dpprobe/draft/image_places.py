@@ -32,8 +32,6 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     """Looks for the files that a column names, below some folders.
 
     Args:
-      columns: of the table.
-      table: its file.
       root: the folder to look in, and in its folders; absent, that of the table in the same way,
         then the working directory and the one above the table's.
       column: to take; absent, one with a usual name, or one that holds names of image files.

@@ -62,7 +62,6 @@ class Seen:
         Private: not for a file.
       images: of both splits.
       patients: who they are of; None where nothing says it.
-      multi_label: True where an image may have several labels.
       notes: what a person should know or do, one line each.
       training_units: what is trained on, where the options count no rows.
     """

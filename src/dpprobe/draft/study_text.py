@@ -69,11 +69,8 @@ class Draft:
     """All that a study's file says.
 
     Attributes:
-      seen: the dataset.
       keys: its options with those that `init` adds.
-      backbone: of the features.
       n: training units, images or patients.
-      output: the file.
     """
 
     seen: Seen

@@ -47,7 +47,6 @@ class Contents:
     """The members and fields that samples of shards have.
 
     Attributes:
-      samples: how many there are.
       labels: of key.cls.
       fields: those of key.json that hold text or numbers.
       lists: the lengths of lists of 0 and 1, by their fields.

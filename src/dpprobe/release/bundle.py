@@ -133,7 +133,6 @@ class Bundle:
     """A bundle as read from its folder.
 
     Attributes:
-      folder: where it lies.
       facts: bundle.json.
       weights: float32 [classes, d + 1] on normalised rows; the last column is the bias.
       arrays: what was released beside the weights, by name.

@@ -61,6 +61,25 @@ class Attack:
     tested: float | None
 
 
+def shared_values(
+    facts: BundleFacts, statement: Mapping[str, Any], table: Sequence[Attack]
+) -> dict[str, Any]:
+    """Returns the values that the templates of card, page and notes have in common."""
+    evaluation = statement["evaluation"]
+    return {
+        "facts": facts,
+        "statement": statement,
+        "words": in_plain_words(statement, table),
+        "formal": state_formally(statement),
+        "weak": is_weak(table),
+        "to_patients": to_patients(statement),
+        "units": UNITS[unit_of(statement)],
+        "evaluation": evaluation,
+        "measured": state_measured(evaluation) if evaluation else None,
+        "spent": state_spent(statement["ledger"]),
+    }
+
+
 def unit_of(statement: Mapping[str, Any]) -> str:
     """Returns the unit of privacy, a key of `UNITS`."""
     words = statement["unit_of_privacy"]

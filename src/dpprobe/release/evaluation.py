@@ -162,7 +162,6 @@ def evaluate_heads(
       heads: one head.
       features: of them the test rows alone are read.
       plan: calibrated for `evaluation_mechanisms` on n = test units.
-      entropy: of the noise.
       composition: in words, how this price adds to the head's.
 
     Raises:

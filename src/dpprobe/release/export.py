@@ -40,11 +40,9 @@ class Exported:
     """A file that agrees with the release.
 
     Attributes:
-      path: the file.
       largest_difference: between its output and `Predictor`'s in float32, on test images.
       precision_difference: between its output and `Predictor`'s in the precision of the release;
         the same as the first where that is float32.
-      opset: of ONNX.
       input: what it takes, in words.
     """
 
@@ -64,7 +62,6 @@ def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -
     also names classes, link and release.
 
     Args:
-      bundle: the release's folder.
       output: a path that ends in .onnx.
       checkpoint: the file of the backbone's weights, where the bundle names one.
 

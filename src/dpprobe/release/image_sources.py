@@ -33,12 +33,7 @@ Row = tuple[str, bytes | None, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Rows of one place.
-
-    Attributes:
-      count: of rows.
-      rows: yields them, in order.
-    """
+    """Rows of one place."""
 
     count: int
     rows: Callable[[], Iterator[Row]]
@@ -46,12 +41,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSources:
-    """The rows of all places that a user names, in the order in which they were named.
-
-    Attributes:
-      inputs: the places.
-      sources: their rows.
-    """
+    """The rows of all places that a user names, in the order in which they were named."""
 
     inputs: tuple[Path, ...]
     sources: tuple[Source, ...]

@@ -95,7 +95,6 @@ class Part:
       mechanisms: with absolute noise multipliers.
       selection: names those that are repeated, with only the best run released.
       epsilon: the price of this part alone, at `delta`.
-      delta: of that price.
     """
 
     side: Side
@@ -145,8 +144,6 @@ class Booking:
     """All that is known of a release before its noise is drawn.
 
     Attributes:
-      release: its name.
-      study: that asks for it.
       unit: of privacy, a key of `Plan.UNITS`.
       split: the public key of how units are split. Releases of one key split all units alike.
       parts: at most one for each side.
@@ -201,7 +198,6 @@ class Entry:
 
     Attributes:
       number: from 1, in the order of booking.
-      booking: what was booked.
       state: "open" from booking on, then "closed" or "abandoned" for good.
       digest: of the bundle, where closed.
       reason: that a person gave, where abandoned.

@@ -22,32 +22,16 @@ HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc"}
 
 
 def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the model card into a bundle's folder.
-
-    Args:
-      facts: bundle.json.
-      statement: privacy.json.
-    """
+    """Writes the model card into a bundle's folder."""
     table = documents.bound_best_attacks(statement, documents.RATES)
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(
-        facts=facts,
-        statement=statement,
+        **documents.shared_values(facts, statement, table),
         table=table,
-        weak=documents.is_weak(table),
-        to_patients=documents.to_patients(statement),
-        words=documents.in_plain_words(statement, table),
-        formal=documents.state_formally(statement),
-        units=documents.UNITS[documents.unit_of(statement)],
         intended_use=facts.card.intended_use or documents.INTENDED_USE,
         limits=facts.card.limits or documents.LIMITS,
-        evaluation=statement["evaluation"],
-        measured=documents.state_measured(statement["evaluation"])
-        if statement["evaluation"]
-        else None,
         choice=statement["choice"],
         audited=audit_evidence.in_words(statement["evidence"]),
-        spent=documents.state_spent(statement["ledger"]),
         base_model=documents.base_model(facts),
         shown=CLASSES_SHOWN,
     )

@@ -17,7 +17,6 @@ def release_notes(bundle: Path, *, previous: Path | None = None) -> str:
     """Writes what a release is, what it guarantees, its accuracy, limits and how to verify it.
 
     Args:
-      bundle: the folder of the release.
       previous: the folder of an earlier one, to say what changed since.
 
     Raises:
@@ -26,19 +25,9 @@ def release_notes(bundle: Path, *, previous: Path | None = None) -> str:
     this = read_bundle(bundle)
     other = None if previous is None else read_bundle(previous)
     table = documents.bound_best_attacks(this.statement, documents.RATES)
-    evaluation = this.statement["evaluation"]
     template = documents.markdown_environment().get_template("notes.md.j2")
     return template.render(
-        facts=this.facts,
-        statement=this.statement,
-        words=documents.in_plain_words(this.statement, table),
-        formal=documents.state_formally(this.statement),
-        weak=documents.is_weak(table),
-        to_patients=documents.to_patients(this.statement),
-        units=documents.UNITS[documents.unit_of(this.statement)],
-        evaluation=evaluation,
-        measured=documents.state_measured(evaluation) if evaluation else None,
-        spent=documents.state_spent(this.statement["ledger"]),
+        **documents.shared_values(this.facts, this.statement, table),
         before=other and other.facts.name,
         changes=list(_list_changes(other, this)) if other else [],
         not_covered=" ".join(documents.as_sentence(text) for text in this.statement["not_covered"]),

@@ -24,32 +24,18 @@ SIDE, LEFT, TOP = 200, 44, 8
 
 
 def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the page into a bundle's folder.
-
-    Args:
-      facts: bundle.json.
-      statement: privacy.json.
-    """
+    """Writes the page into a bundle's folder."""
     points = documents.bound_best_attacks(statement, (*documents.RATES, *documents.CURVE))
     table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
-    evaluation = statement["evaluation"]
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
     page = documents.html_environment().get_template("page.html.j2").render(
-        facts=facts,
-        statement=statement,
+        **documents.shared_values(facts, statement, table),
         style=Markup(style),
         policy=content_policy(style, None),
         table=table,
-        weak=documents.is_weak(table),
-        to_patients=documents.to_patients(statement),
-        words=documents.in_plain_words(statement, table),
-        units=documents.UNITS[documents.unit_of(statement)],
         drawing=_draw_curve(curve),
         rows=_list_mechanisms(statement),
-        evaluation=evaluation,
-        measured=documents.state_measured(evaluation) if evaluation else None,
         audited=audit_evidence.in_words(statement["evidence"]),
-        spent=documents.state_spent(statement["ledger"]),
         use=documents.one_line(facts.card.intended_use or documents.INTENDED_USE),
         limits=documents.one_line(facts.card.limits or documents.LIMITS),
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],

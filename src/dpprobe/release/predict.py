@@ -82,14 +82,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
-    """A bundle with its backbone, loaded once; `load_bundle` makes it.
-
-    Attributes:
-      bundle: the release.
-      backbone: on its device.
-      heads: the one head.
-      device: "cpu" or "cuda".
-    """
+    """A bundle with its backbone, loaded once; `load_bundle` makes it."""
 
     bundle: Bundle
     backbone: Backbone
@@ -108,7 +101,6 @@ class Predictor:
         """Reads a bundle and loads its backbone.
 
         Args:
-          bundle: its folder.
           checkpoint: the file of the backbone's weights, where the bundle names one.
           device: "auto", "cpu" or "cuda".
           precision: of the forward pass, in place of the release's.
@@ -177,7 +169,6 @@ class Predictor:
 
         Args:
           images: encoded, numbered from 0.
-          count: of them.
           opened: decodes an image, or raises a DataError.
           threads: that decode and, on a CPU, compute; as many as torch has by default.
         """
@@ -239,7 +230,6 @@ def predict(
     several labels a row, class joins those above 0.5.
 
     Args:
-      bundle: the release's folder.
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`.
       output: a CSV or parquet file; None for CSV on standard output.
       checkpoint, device: as in `Predictor.load_bundle`.

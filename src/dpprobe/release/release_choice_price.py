@@ -79,8 +79,6 @@ def choice_block(
     """Prices the choice of a release among the study's cells: the block `choice` of a statement.
 
     Args:
-      dataset: that the release is of.
-      plan: of the release.
       n: training units of the cells.
       cache: the folder of calibrations, which are looked up or added.
       facts: by backbone, where its features are there, what `auto` chooses a head from.

@@ -33,8 +33,6 @@ def release_statement(
     """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
 
     Args:
-      plan: of the head.
-      method: its name in the study.
       options: its options; public files by any path.
       study: that declares files public.
       public_data: the backbone's name, options, weights' SHA-256, and whether it was trained.

@@ -30,7 +30,6 @@ def find_families(
     """Groups names whose options are equal save for the varying ones, the largest group first.
 
     Args:
-      options: by name.
       varying: options that may differ.
 
     Returns:

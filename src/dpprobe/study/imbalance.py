@@ -18,7 +18,6 @@ class RareClass:
     """A dataset in which one class is rare.
 
     Attributes:
-      name: of the dataset in the study.
       dataset: whose training rows it has a part of.
       class_name: of the class of which `fraction` is kept.
     """

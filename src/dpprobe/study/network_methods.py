@@ -11,7 +11,7 @@ from dpprobe.heads import tuned
 from dpprobe.heads.options import MethodOptions
 
 if TYPE_CHECKING:
-    from dpprobe.study.study import Cell, Study
+    from dpprobe.study.study import Study
 
 
 def head_methods(study: Study, epsilon: str) -> tuple[str, ...]:
@@ -24,13 +24,6 @@ def head_methods(study: Study, epsilon: str) -> tuple[str, ...]:
 def network_methods(study: Study) -> tuple[str, ...]:
     """Returns the methods that train a part of the backbone: each seed is a job of its own."""
     return tuple(name for name, method in study.methods.items() if method.tunes_network)
-
-
-def network_cells(study: Study, *datasets: str) -> list[Cell]:
-    """Returns the cells of networks, of some datasets or of all."""
-    return [
-        cell for cell in study.list_cells(*datasets) if study.methods[cell.method].tunes_network
-    ]
 
 
 def searched_methods(study: Study) -> tuple[str, ...]:

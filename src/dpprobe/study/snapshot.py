@@ -63,7 +63,6 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
 
     Args:
       values: of the study, as its files and the command line give them.
-      study: that was read from these values.
       call: the words after `snakemake` that run this study.
     """
     run = {"versions": VERSIONS, "study": study.model_dump(mode="json"), "call": call}

@@ -47,7 +47,6 @@ def list_baseline_runs(
 
     Args:
       zero_shot, few_shot: the records, one a backbone.
-      source: the dataset.
 
     Raises:
       DataError: when a record cannot be read.
@@ -150,7 +149,6 @@ def dataset_run(
     """Describes the run of a dataset as a whole: its figures, and its baselines by backbone.
 
     Args:
-      baselines: the dataset's.
       artifacts: figures that compare, the t-SNE planes of all backbones, and tables.
       finished: seconds since the epoch, when the last result was written.
     """

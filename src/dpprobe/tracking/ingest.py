@@ -91,7 +91,6 @@ def update_dataset(
       uri: `sqlite:///relative/path` or `http(s)://server`.
       metrics_files: metrics.json of each cell; privacy.json, history.parquet, predictions.parquet
         and heads.safetensors lie beside it.
-      dataset_info: dataset.json.
       figures: of the dataset, shown with each (backbone, method).
       embeddings: backbone -> its t-SNE figures.
       tables: shown with each (backbone, method).

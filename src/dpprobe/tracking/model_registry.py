@@ -6,14 +6,14 @@ A version belongs to the run of its cell: as long as that run is there, its vers
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient, pyfunc
@@ -59,7 +59,7 @@ def register_heads(
     for path, record in choose_cells(cells, which):
         cell = cell_name(record)
         name = f"{study}.{cell.replace('/', '.')}"
-        versions[name] = _register_version(client, name, path, record, runs[f"{study}/{cell}"])
+        versions[name] = _register_head(client, name, path, record, runs[f"{study}/{cell}"])
     return versions
 
 
@@ -96,33 +96,77 @@ def cell_name(record: CellRecord) -> str:
     return f"{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}"
 
 
-def _register_version(
+def _register_head(
     client: MlflowClient, name: str, path: Path, record: CellRecord, run_id: str
 ) -> str:
     """Returns the version of a head's current run, made if there is none."""
-    _ensure_model(client, name, record)
-    versions = client.search_model_versions(f"name = '{name}'")
-    version = next((each for each in versions if each.run_id == run_id), None)
-    if version is None or not _is_loadable(client, run_id):
-        _log_model(client, path, record, run_id)
-    if version is None:
-        version = client.create_model_version(
-            name,
-            source=f"runs:/{run_id}/{FOLDER}",
-            run_id=run_id,
-            description=describe_head(path.parent, record),
-            tags={
+    cell = record.cell
+    return ensure_version(
+        client,
+        name,
+        run_id,
+        alias=CURRENT_ALIAS,
+        model={
+            "tags": cell.model_dump(),
+            "description": f"{cell.method} on {cell.backbone} features of {cell.dataset}, "
+            f"epsilon {cell.epsilon}. Each version has its own privacy promise.",
+        },
+        version={
+            "tags": {
                 "private": str(record.guaranteed).lower(),
-                "epsilon": record.cell.epsilon,
+                "epsilon": cell.epsilon,
                 "release": "not for release",
             },
-        )
-        logger.info("MLflow: registered %s, version %s", name, version.version)
+            "description": describe_head(path.parent, record),
+        },
+        is_whole=partial(_is_loadable, client, run_id),
+        write_data=partial(_write_head, path.parent, record),
+    )
+
+
+def ensure_version(
+    client: MlflowClient,
+    name: str,
+    run_id: str,
+    *,
+    alias: str,
+    model: Mapping[str, Any],
+    version: Mapping[str, Any],
+    is_whole: Callable[[], bool],
+    write_data: Callable[[Path], dict[str, Any]],
+) -> str:
+    """Returns the version of a model that belongs to a run, made if there is none.
+
+    Args:
+      alias: given to that version.
+      model, version: tags and description, where either must be made.
+      is_whole: tells if the run has the model's files.
+      write_data: writes the model's data into a folder, and returns the arguments of
+        `pyfunc.save_model`.
+    """
+    try:
+        client.create_registered_model(name, **model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    versions = search_all(partial(client.search_model_versions, f"name = '{name}'"))
+    registered = next((each for each in versions if each.run_id == run_id), None)
+    if registered is None or not is_whole():
+        with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+            # It asks for an example of the input, which would be private.
+            warnings.simplefilter("ignore", UserWarning)
+            folder = Path(temporary, FOLDER)
+            pyfunc.save_model(folder, **write_data(Path(temporary)))
+            client.log_artifacts(run_id, str(folder), FOLDER)
+    if registered is None:
+        source = f"runs:/{run_id}/{FOLDER}"
+        registered = client.create_model_version(name, source=source, run_id=run_id, **version)
+        logger.info("MLflow: registered %s, version %s", name, registered.version)
     # Of an old version too: a crash may have come between it and its alias.
-    current = client.get_registered_model(name).aliases.get(CURRENT_ALIAS)
-    if str(current) != str(version.version):  # a store may give either as a number
-        client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
-    return str(version.version)
+    current = client.get_registered_model(name).aliases.get(alias)
+    if str(current) != str(registered.version):  # a store may give either as a number
+        client.set_registered_model_alias(name, alias, registered.version)
+    return str(registered.version)
 
 
 def _is_loadable(client: MlflowClient, run_id: str) -> bool:
@@ -138,32 +182,8 @@ def _is_loadable(client: MlflowClient, run_id: str) -> bool:
     return model.flavors[pyfunc.FLAVOR_NAME][pyfunc.MAIN] == LOADER
 
 
-def _log_model(client: MlflowClient, path: Path, record: CellRecord, run_id: str) -> None:
-    with tempfile.TemporaryDirectory() as temporary:
-        _save_model(Path(temporary), path.parent, record)
-        client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
-
-
-def _ensure_model(client: MlflowClient, name: str, record: CellRecord) -> None:
-    cell = record.cell
-    try:
-        client.create_registered_model(
-            name,
-            tags=cell.model_dump(),
-            description=f"{cell.method} on {cell.backbone} features of {cell.dataset}, "
-            f"epsilon {cell.epsilon}. Each version has its own privacy promise.",
-        )
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
 def describe_head(cell: Path, record: CellRecord) -> str:
-    """Returns what a reader of the registry must know of a head.
-
-    Args:
-      cell: the cell's folder.
-    """
+    """Returns what a reader of the registry must know of a head."""
     statement = read_statement(cell / STATEMENT_FILE)
     backbone, dimension = record.cell.backbone, record.dimension
     return (
@@ -175,24 +195,19 @@ def describe_head(cell: Path, record: CellRecord) -> str:
     )
 
 
-def _save_model(folder: Path, cell: Path, record: CellRecord) -> None:
-    """Writes the model as MLflow stores one: our loader, the head's own file, a signature."""
+def _write_head(cell: Path, record: CellRecord, folder: Path) -> dict[str, Any]:
+    """Writes the head's own file; returns our loader, its path and a signature."""
     data = folder / "data"
     served_model.write_head(data, cell, record)
     rows = TensorSpec(np.dtype(np.float32), (-1, record.dimension))
     scores = TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))
-    with warnings.catch_warnings():
-        # It asks for an example of the input, which would be a private row.
-        warnings.simplefilter("ignore", UserWarning)
-        pyfunc.save_model(
-            folder / FOLDER,
-            loader_module=LOADER,
-            data_path=str(data),
-            signature=ModelSignature(inputs=Schema([rows]), outputs=Schema([scores])),
-            pip_requirements=[f"{package}=={metadata.version(package)}" for package in REQUIRED],
-            metadata={
-                "cell": cell_name(record),
-                "classes": [str(name) for name in record.class_names],
-            },
-        )
-    shutil.rmtree(data)
+    return {
+        "loader_module": LOADER,
+        "data_path": str(data),
+        "signature": ModelSignature(inputs=Schema([rows]), outputs=Schema([scores])),
+        "pip_requirements": [f"{package}=={metadata.version(package)}" for package in REQUIRED],
+        "metadata": {
+            "cell": cell_name(record),
+            "classes": [str(name) for name in record.class_names],
+        },
+    }

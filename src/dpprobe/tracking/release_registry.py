@@ -11,18 +11,13 @@ holds a dot: neither can be registered as the other, not even for a dataset call
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import tempfile
-import warnings
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mlflow import MlflowClient, pyfunc
-from mlflow.entities.model_registry import ModelVersion
-from mlflow.exceptions import MlflowException
+from mlflow import MlflowClient
 from mlflow.models import ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
@@ -40,6 +35,7 @@ from dpprobe.release.documents import is_telling
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
+from dpprobe.tracking.model_registry import FOLDER, ensure_version
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, run_name
 from dpprobe.tracking.store import (
@@ -55,12 +51,9 @@ from dpprobe.tracking.store import (
 from dpprobe.tracking.views import releases_experiment
 from dpprobe.tracking.writer import Writer, fit_to_tag
 
-logger = logging.getLogger("dpprobe")
-
 ALIAS = "released"
 DIGEST = "bundle_digest"  # tag of runs and versions
 RELEASES_FOLDER = "_releases"  # of artifacts; no dataset may be called so
-FOLDER = "model"  # within the run's artifacts
 DATA = "bundle"  # the bundle's folder within the model's data
 DESCRIPTION_LENGTH = 4900  # PostgreSQL refuses descriptions above 5000 characters
 LOADER = served_release.__name__  # the module that MLflow imports to load a release
@@ -76,7 +69,6 @@ def register_release(
     what a crash left undone. An older bundle of the name keeps its version, without the alias.
 
     Args:
-      bundle: its folder.
       uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.update_dataset`.
 
     Returns:
@@ -100,7 +92,7 @@ def register_release(
             releases_experiment(location, run), [run], outdates=lambda key: key.startswith(older)
         )
         model = model_name(study, name)
-        version = _register_version(client, model, content, writer.runs[run.key], digest)
+        version = _register_bundle(client, model, content, writer.runs[run.key], digest)
         checkpoint_log(uri)
     write_receipt(
         receipt,
@@ -192,48 +184,33 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
     return [*((name, value, 0) for name, value in values.items()), *allows]
 
 
-def _register_version(
+def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
     """Returns the version of a bundle, made if there is none, and gives it the alias."""
-    _ensure_model(client, name, bundle)
-    search = partial(client.search_model_versions, f"name = '{name}'")
-    versions: list[ModelVersion] = [
-        version for version in search_all(search) if version.tags.get(DIGEST) == digest
-    ]
-    version = next((each for each in versions if each.run_id == run_id), None)
-    if version is None or not _is_whole(client, run_id, bundle):
-        _log_model(client, run_id, bundle)
-    if version is None:
-        version = client.create_model_version(
-            name,
-            source=f"runs:/{run_id}/{FOLDER}",
-            run_id=run_id,
-            description=describe_release(bundle),
-            tags={DIGEST: digest, "epsilon": f"{bundle.statement['epsilon_target']:g}"},
-        )
-        logger.info("MLflow: registered %s, version %s", name, version.version)
-    current = client.get_registered_model(name).aliases.get(ALIAS)
-    if str(current) != str(version.version):  # a store may give either as a number
-        client.set_registered_model_alias(name, ALIAS, version.version)
-    for other in versions:  # of this bundle, whose run somebody deleted
-        if other.run_id != run_id:
-            client.delete_model_version(name, other.version)
-    return str(version.version)
-
-
-def _ensure_model(client: MlflowClient, name: str, bundle: Bundle) -> None:
     facts = bundle.facts
-    try:
-        client.create_registered_model(
-            name,
-            tags={"release": facts.name},
-            description=f"Release {facts.name}, from {facts.dataset}: made to be handed out. Each "
-            "version is another release of its own noise, and what is handed out composes.",
-        )
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
+    number = ensure_version(
+        client,
+        name,
+        run_id,
+        alias=ALIAS,
+        model={
+            "tags": {"release": facts.name},
+            "description": f"Release {facts.name}, from {facts.dataset}: made to be handed out. "
+            "Each version is another release of its own noise, and what is handed out composes.",
+        },
+        version={
+            "tags": {DIGEST: digest, "epsilon": f"{bundle.statement['epsilon_target']:g}"},
+            "description": describe_release(bundle),
+        },
+        is_whole=partial(_is_whole, client, run_id, bundle),
+        write_data=partial(_write_bundle, bundle),
+    )
+    for other in list(search_all(partial(client.search_model_versions, f"name = '{name}'"))):
+        # of this bundle, whose run somebody deleted
+        if other.tags.get(DIGEST) == digest and other.run_id != run_id:
+            client.delete_model_version(name, other.version)
+    return number
 
 
 def describe_release(bundle: Bundle) -> str:
@@ -263,35 +240,24 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
     )
 
 
-def _log_model(client: MlflowClient, run_id: str, bundle: Bundle) -> None:
-    with tempfile.TemporaryDirectory() as temporary:
-        data = Path(temporary, DATA)
-        data.mkdir()
-        for path in _list_files(bundle):
-            shutil.copyfile(path, data / path.name)
-        _save_model(Path(temporary, FOLDER), data, bundle)
-        client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
-
-
-def _save_model(folder: Path, data: Path, bundle: Bundle) -> None:
-    """Writes the model as MLflow stores one: our loader, the bundle's files, a signature."""
+def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
+    """Copies the bundle's files; returns our loader, their folder and a signature."""
+    data = folder / DATA
+    data.mkdir()
+    for path in _list_files(bundle):
+        shutil.copyfile(path, data / path.name)
     facts = bundle.facts
     columns = [ColSpec("float", name) for name in value_columns(facts.class_names, facts.head.link)]
-    signature = ModelSignature(
-        inputs=Schema([ColSpec("string", served_release.COLUMN)]),
-        outputs=Schema([ColSpec("string", "class"), *columns]),
-        params=ParamSchema([ParamSpec(served_release.CHECKPOINT, "string", "")]),
-    )
     versions = {name: metadata.version(name) for name in REQUIRED} | facts.backbone.versions
-    with warnings.catch_warnings():
-        # It asks for an example of the input, which would be a private image.
-        warnings.simplefilter("ignore", UserWarning)
-        pyfunc.save_model(
-            folder,
-            loader_module=LOADER,
-            data_path=str(data),
-            signature=signature,
-            # dpprobe itself is not in a package index
-            pip_requirements=[f"{k}=={v}" for k, v in sorted(versions.items()) if k != "dpprobe"],
-            metadata={"release": facts.name, "classes": list(facts.class_names)},
-        )
+    return {
+        "loader_module": LOADER,
+        "data_path": str(data),
+        "signature": ModelSignature(
+            inputs=Schema([ColSpec("string", served_release.COLUMN)]),
+            outputs=Schema([ColSpec("string", "class"), *columns]),
+            params=ParamSchema([ParamSpec(served_release.CHECKPOINT, "string", "")]),
+        ),
+        # dpprobe itself is not in a package index
+        "pip_requirements": [f"{k}=={v}" for k, v in sorted(versions.items()) if k != "dpprobe"],
+        "metadata": {"release": facts.name, "classes": list(facts.class_names)},
+    }

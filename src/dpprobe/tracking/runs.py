@@ -128,7 +128,6 @@ def cell_run(
 
     Args:
       path: metrics.json of the cell.
-      source: the dataset.
       audit: of the cell; None where there is none.
       fairness: the subgroups of the cell's backbone; None where there are none.
     """

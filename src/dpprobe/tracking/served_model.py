@@ -48,7 +48,6 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
     """Writes the head of one seed, with what is needed to use it.
 
     Args:
-      cell: the cell's folder.
       record: its metrics.json.
     """
     tensors = load_file(cell / WEIGHTS_FILE)

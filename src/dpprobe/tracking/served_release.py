@@ -39,7 +39,6 @@ class ServedRelease:
     """A bundle, ready to classify images.
 
     Attributes:
-      folder: of the bundle.
       facts: bundle.json.
     """
 

@@ -40,7 +40,6 @@ class ExperimentContents:
 
     Attributes:
       location: of its artifacts; None if a server decides that.
-      note: what its page says of it.
       views: makes its views by key, given the metrics of other studies' runs, which it shows too.
     """
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from dpprobe.study.network_methods import (
     head_methods,
-    network_cells,
     network_methods,
     searched_methods,
 )
@@ -37,9 +36,6 @@ def test_heads_and_networks_are_told_apart() -> None:
     assert head_methods(study, "1") == ("sgd",)
     assert network_methods(study) == ("net", "t", "s")
     assert searched_methods(study) == ("s",)
-    assert [cell[2:] for cell in network_cells(study)] == [
-        (method, epsilon) for epsilon in ("1", "inf") for method in ("net", "t", "s")
-    ]
     assert study.job_methods("1") == ("sgd", "net", "t", "s")
     check_study(study)
 

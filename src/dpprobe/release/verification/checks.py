@@ -20,9 +20,7 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-      name: short.
       passed: None for what cannot be checked here, and for information.
-      detail: a line.
     """
 
     name: str

@@ -62,7 +62,6 @@ def verify_bundle(bundle: Path, *, public_key: Path | None = None) -> Report:
     """Checks all of a bundle that can be checked by whoever was handed it.
 
     Args:
-      bundle: its folder.
       public_key: of who signed it, Ed25519, PEM, from another place than the bundle.
 
     Raises:
