@@ -17,7 +17,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.errors import DataError
 from dpprobe.features import extraction_pipeline
-from dpprobe.features.extraction_pipeline import Clock, compute_rows, extract_rows
+from dpprobe.features.extraction_pipeline import Clock, Decoder, compute_rows
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
@@ -38,9 +38,10 @@ def rows_of(
     table: SplitTable, backbone: Backbone, device: StandIn | None, **given: Any
 ) -> tuple[np.ndarray, dict[str, np.ndarray], Clock]:
     clock = Clock()
-    parts = extract_rows(
-        table, backbone, start=0, stop=table.rows, batch_size=40, threads=3, accelerator=device,
-        clock=clock, **given,
+    decoder = Decoder(backbone, table.split, memory_of=None if "workers" in given else device)
+    parts = compute_rows(
+        table.read_images(0, table.rows), table.rows, decoder, backbone, batch_size=40, threads=3,
+        accelerator=device, clock=clock, **given,
     )  # fmt: skip
     values, layers = [], []
     with closing(parts):

@@ -85,11 +85,7 @@ def backbone_fingerprint(
     """Computes the fingerprint of a backbone.
 
     Args:
-      options: as the study gives them.
-      preprocessing: as resolved.
-      weights_sha256: of the weights, if any.
       libraries: distributions whose version decides the features.
-      architecture: as the library resolves it.
       pretrained_tag: of the library's own weights.
       exclude: options whose value does not, such as where a checkpoint lies.
       precision: of the forward pass, for networks.

@@ -92,12 +92,6 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
 
     Features come before the classifier: the file may have one of any number of classes, or none.
 
-    Args:
-      model: of timm.
-      state: tensors by name.
-      path: of the file, for messages.
-      name: of the model, for messages.
-
     Raises:
       ConfigError: when tensors are missing, too many, or of another shape.
     """

@@ -7,8 +7,7 @@ usual GELU the same weights give other, worse features. open_clip only warns; he
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -25,6 +24,7 @@ from dpprobe.backbones.options import (
     NetworkOptions,
     Views,
     channels_error,
+    suggest_names,
 )
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -124,7 +124,7 @@ class Options(NetworkOptions):
         if model is None:
             raise ConfigError(
                 f"model: open_clip knows no {self.architecture!r}; "
-                f"{_suggest_names(self.architecture, known)}"
+                f"{suggest_names(self.architecture, known)}"
             )
         if self.tag is not None:
             self._check_tag(model, known)
@@ -135,7 +135,7 @@ class Options(NetworkOptions):
             tags = ", ".join(model.tags) or "none; write pretrained: false, or a checkpoint"
             raise ConfigError(
                 f"pretrained: open_clip has no weights {self.tag!r} of {self.architecture}; "
-                f"{_suggest_names(str(self.tag), model.tags)}: it has {tags}"
+                f"{suggest_names(str(self.tag), model.tags)}: it has {tags}"
             )
         built = model.activation if self.quick_gelu is None else _name_activation(self.quick_gelu)
         # A name that says QuickGELU is right also where the list of weights forgot to.
@@ -198,11 +198,6 @@ def _split_name(model: str) -> tuple[str, str | None]:
 
 def _name_activation(quick: bool) -> str:
     return QUICK if quick else USUAL
-
-
-def _suggest_names(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"write {' or '.join(close)}" if close else "correct it"
 
 
 def known_models() -> dict[str, KnownModel] | None:

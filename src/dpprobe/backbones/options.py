@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
@@ -180,6 +182,12 @@ class NetworkOptions(BackboneOptions):
 
     def input_files(self) -> tuple[str, ...]:
         return () if self.checkpoint is None else (str(resolve_path(self.checkpoint)),)
+
+
+def suggest_names(name: str, known: Iterable[str]) -> str:
+    """Returns the remedy for an unknown name: the known ones that are close."""
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"write {' or '.join(close)}" if close else "correct it"
 
 
 def channels_error(name: str, values: int, channels: int) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +19,7 @@ from dpprobe.backbones.options import (
     NetworkOptions,
     Views,
     channels_error,
+    suggest_names,
 )
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -101,7 +101,7 @@ class Options(NetworkOptions):
         architecture, _, tag = self.model.partition(".")
         if architecture not in known:
             raise ConfigError(
-                f"model: timm knows no {architecture!r}; {_suggest_names(architecture, known)}"
+                f"model: timm knows no {architecture!r}; {suggest_names(architecture, known)}"
             )
         tags = known[architecture]
         if not self.pretrained or tags == (DEPRECATED,):
@@ -114,7 +114,7 @@ class Options(NetworkOptions):
         if tag and tag not in tags:
             raise ConfigError(
                 f"model: timm has no weights {tag!r} of {architecture}; "
-                f"{_suggest_names(tag, tags)}: it "
+                f"{suggest_names(tag, tags)}: it "
                 f"has {', '.join(tags)}"
             )
 
@@ -126,11 +126,6 @@ class Options(NetworkOptions):
         values = super().extraction_params()
         del values["checkpoint"]
         return values if self.checkpoint is None else values | {"pretrained": None}
-
-
-def _suggest_names(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"write {' or '.join(close)}" if close else "correct it"
 
 
 def known_architectures() -> dict[str, tuple[str, ...]] | None:
@@ -333,13 +328,13 @@ def _explain_fault(options: Options, said: str) -> str | None:
         has = f"it has {', '.join(tags)}" if tags else "timm has none of it"
         return (
             f"model: timm has no weights {tag!r} of {architecture}; "
-            f"{_suggest_names(tag, tags)}: {has}"
+            f"{suggest_names(tag, tags)}: {has}"
         )
     refused = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
     if refused is None or refused[2] not in options.model_args:
         return None
     kind, key = refused.groups()
-    remedy = _suggest_names(key, _list_arguments(architecture, kind))
+    remedy = suggest_names(key, _list_arguments(architecture, kind))
     return f"model_args: {key} is no argument of {architecture} ({kind}); {remedy}"
 
 

@@ -22,7 +22,7 @@ from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
 from dpprobe.errors import DataError, StoreError
-from dpprobe.features.extraction_pipeline import Array, Clock, Features, extract_rows
+from dpprobe.features.extraction_pipeline import Array, Clock, Decoder, Features, compute_rows
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_verification import verify_shard
@@ -68,7 +68,6 @@ def extract_shard(
     Args:
       table: the split's parquet file.
       info: the dataset's `dataset.json`.
-      backbone: the extractor's options.
       backbone_name: its name in the study.
       split: "train" or "test".
       shard: which part of the split,
@@ -103,22 +102,14 @@ def extract_shard(
     header = ShardHeader(
         split=split,
         rows=source.rows,
-        class_names=described.class_names,
-        multi_label=described.multi_label,
         dtype=dtype,
-        dataset_fingerprint=described.fingerprint,
         backbone=backbone_name,
         backbone_options=backbone.extraction_params(),
-        backbone_fingerprint=loaded.fingerprint,
-        weights_sha256=loaded.weights_sha256,
-        architecture=loaded.architecture,
-        pretrained_tag=loaded.pretrained_tag,
-        trained=loaded.trained,
-        preprocessing=loaded.preprocessing,
         shard=shard,
         shards=shards,
         versions={name: version(name) for name in LIBRARIES},
         precision=runtime.precision,
+        **_describe_sources(described, loaded),
     )
     if twin is not None and _is_same(twin, header):
         logger.info("%s: the same rows, copied", twin)
@@ -126,20 +117,36 @@ def extract_shard(
             shutil.copyfile(twin, temporary)
         return
     clock = Clock()
-    parts = extract_rows(
-        source,
+    accelerator = devices.find_accelerator(runtime.device)
+    parts = compute_rows(
+        source.read_images(start, stop),
+        stop - start,
+        Decoder(loaded, split, memory_of=None if workers else accelerator),
         loaded,
-        start=start,
-        stop=stop,
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),
         workers=workers,
-        accelerator=devices.find_accelerator(runtime.device),
+        accelerator=accelerator,
         clock=clock,
     )
     _write_parts(
         parts, output, header, source, probe=_probe_backbone(loaded, backbone_name), clock=clock
     )
+
+
+def _describe_sources(info: DatasetInfo, loaded: Backbone) -> dict[str, Any]:
+    """Returns what a header says of the dataset and of the loaded backbone."""
+    return {
+        "class_names": info.class_names,
+        "multi_label": info.multi_label,
+        "dataset_fingerprint": info.fingerprint,
+        "backbone_fingerprint": loaded.fingerprint,
+        "weights_sha256": loaded.weights_sha256,
+        "architecture": loaded.architecture,
+        "pretrained_tag": loaded.pretrained_tag,
+        "trained": loaded.trained,
+        "preprocessing": loaded.preprocessing,
+    }
 
 
 def _is_same(twin: Path, header: ShardHeader) -> bool:

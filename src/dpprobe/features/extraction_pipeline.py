@@ -29,7 +29,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.data.table import EncodedImage, SplitTable, decode_image
+from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
 
@@ -146,47 +146,6 @@ class Piece:
         return self if self.images is None else replace(self, images=self.images.pin_memory())
 
 
-def extract_rows(
-    table: SplitTable,
-    backbone: Backbone,
-    *,
-    start: int,
-    stop: int,
-    batch_size: int,
-    threads: int,
-    workers: int = 0,
-    accelerator: Accelerator | None = None,
-    clock: Clock,
-) -> Generator[Features]:
-    """Features of rows start..stop, in order; close the generator to end threads and processes.
-
-    Args:
-      table: the split.
-      backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
-      start, stop: the rows.
-      batch_size: images a forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
-      threads: that decode, and on a CPU compute.
-      workers: processes that decode instead.
-      accelerator: of the backbone's device; None for a CPU.
-      clock: receives rows and seconds.
-
-    Raises:
-      DataError: naming the row, when an image cannot be decoded or preprocessed, or has another
-        size than those before it where the backbone does not resize.
-    """
-    yield from compute_rows(
-        table.read_images(start, stop),
-        stop - start,
-        Decoder(backbone, table.split, memory_of=None if workers else accelerator),
-        backbone,
-        batch_size=batch_size,
-        threads=threads,
-        workers=workers,
-        accelerator=accelerator,
-        clock=clock,
-    )
-
-
 def compute_rows(
     images: Iterator[EncodedImage],
     count: int,
@@ -203,10 +162,15 @@ def compute_rows(
 
     Args:
       decoder: of this backbone, which decides what becomes of an image that cannot be used.
-      batch_size, threads, workers, accelerator, clock: as in `extract_rows`.
+      backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
+      batch_size: images a forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
+      threads: that decode, and on a CPU compute.
+      workers: processes that decode instead.
+      accelerator: of the backbone's device; None for a CPU.
 
     Raises:
-      DataError: as `extract_rows`, where the decoder tolerates no fault.
+      DataError: naming the row, where the decoder tolerates no fault: an image cannot be decoded or
+        preprocessed, or has another size than those before it.
     """
     pieces = _split_encoded(images, count, batch_size, clock)
     sizes = _Sizes(decoder.split)

@@ -50,9 +50,6 @@ class FeatureStore:
     Attributes:
       rows, dimension: n and d.
       layers: name -> width of the features of each block that was asked for; mostly empty.
-      split, class_names, num_classes, multi_label: of the dataset.
-      dataset_fingerprint, backbone_fingerprint: of the features' sources.
-      backbone, backbone_options, weights_sha256, preprocessing: of the backbone.
       architecture, pretrained_tag: of the backbone's model, None where there is none.
       trained: True if the backbone's weights come from training.
       fingerprint: of the content of all rows, however they are cut into shards.

@@ -40,8 +40,6 @@ def remove_near_duplicates(
 
     Args:
       whole: the folder of the tables of all rows.
-      directory: where the tables go.
-      options: the dataset's.
       counts, matches: the record and the table of the check of all rows.
 
     Raises:

@@ -37,8 +37,6 @@ def write_manifest(
 
     Args:
       shards: the files, all in the manifest's folder, in any order.
-      output: the manifest's path.
-      rows: of the split.
       dataset_fingerprint: of the dataset as it is now; shards of an older one are refused.
       copies: the rows whose image stands in an earlier one too, as `DatasetInfo.copies`, for the
         privacy statement; None for a test split, and where they were not counted.

@@ -117,7 +117,6 @@ def verify_shard(
     """Reads a whole shard and checks it against its header and its own hashes.
 
     Args:
-      path: the file.
       expected: the header it must have; library versions may differ.
       final: the path it will have, by which errors and the record call it.
       content: receives the shard's rows while they are read.

@@ -34,11 +34,6 @@ class ShardWriter:
         self._features = _ArrayWriter(file, "features", header)
         self._layers: dict[str, _ArrayWriter] | None = None
 
-    @property
-    def rows_written(self) -> int:
-        """Rows that are in the file."""
-        return self._features.written
-
     def append_block(
         self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
@@ -156,10 +151,6 @@ def open_shard(
     On any error nothing is left behind.
 
     Args:
-      output: the shard's final path.
-      header: its description.
-      labels: of its rows, int64 [n] or int8 [n, k].
-      ids: of its rows.
       groups: subgroup column -> one string a row.
       accepted: the labels that count as right, a list a row.
       units: whose each row is.

@@ -104,8 +104,6 @@ def write_text_embeddings(
 
     Args:
       path: the file; it is whole or absent.
-      options: the backbone's.
-      info: the dataset's `dataset.json`.
       chosen: a set of prompts, or templates.
       prompt_names: words for {c}, as `prompts.name_classes` takes them.
       runtime: of it, the device.

@@ -14,7 +14,6 @@ def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
 
     Args:
       model: a network of timm or open_clip, or a network of this room around one.
-      name: for messages.
 
     Raises:
       ConfigError: when it does not show them.

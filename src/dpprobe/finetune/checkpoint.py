@@ -36,7 +36,6 @@ class State:
     """All that the next steps of a training depend on.
 
     Attributes:
-      tensors: by name, on any device.
       values: JSON-compatible.
     """
 

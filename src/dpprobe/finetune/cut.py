@@ -50,7 +50,6 @@ def cut_network(
       model: normalised images -> features [m, d], in evaluation mode.
       blocks: that are left behind the cut.
       example: at least two normalised images.
-      name: the network's, for messages.
 
     Returns:
       images -> activations, activations -> features, and the shape of one image's activation.

@@ -66,8 +66,6 @@ def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
 
     Args:
       backbone: loaded, on any device.
-      runtime: resolved.
-      blocks: behind the cut.
 
     Raises:
       ConfigError: when the network cannot be cut there.

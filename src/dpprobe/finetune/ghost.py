@@ -30,8 +30,6 @@ class Layer:
     """A module with trained parameters.
 
     Attributes:
-      name: of the module, for messages.
-      module: itself.
       names: of its trained parameters, by their names in the module.
     """
 
@@ -149,7 +147,6 @@ class BatchGradients:
     """The gradients of a batch's rows, formed or as factors.
 
     Attributes:
-      rows: rows of the batch.
       losses: of rows, float32 [m].
     """
 

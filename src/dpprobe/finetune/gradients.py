@@ -36,7 +36,6 @@ class Network(Protocol):
     Attributes:
       module: inputs to scores [m, K], in evaluation mode.
       trained: its trained parameters, in the order of the sum.
-      shape: of one input.
     """
 
     @property

@@ -46,7 +46,6 @@ class Inputs:
     """Rows of one split, with their labels and units.
 
     Attributes:
-      rows: their number.
       n: the number of units of privacy, which is public.
       shape: of one row, without views.
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
@@ -148,7 +147,6 @@ def views_of(
 
     Args:
       key: of the random numbers, of which each (step, row) has its own.
-      rows: of the images.
     """
     height, width = images.shape[-2:]
     views, pad = augment.views, augment.pad
@@ -189,10 +187,7 @@ def cut_inputs(
     """Returns stored activations, or features, as inputs.
 
     Args:
-      store: of the split.
-      shape: of one row's activation.
       memory_mb: activations that take more than this as float32 are read for each batch.
-      units: of privacy.
       device: where rows in memory lie.
 
     Raises:
@@ -244,14 +239,10 @@ def image_inputs(
     memory; of a table that holds them the encoded ones are then kept.
 
     Args:
-      table: of the split.
       backbone: whose transform makes bytes of one size.
       split: train or test; a random crop is of train rows.
       augment: of training steps; None for none.
-      seed: of the views.
       memory_mb: the most that decoded images may take.
-      units: of privacy.
-      threads: that decode.
 
     Raises:
       DataError: naming the row, when an image cannot be decoded, or is of another size.

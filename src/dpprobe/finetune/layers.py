@@ -34,11 +34,9 @@ class Call:
     """One call of a layer in a batch.
 
     Attributes:
-      module: the layer.
       inputs: its arguments; the first is the batch.
       options: its arguments by keyword.
       gradient: of the loss with respect to its output.
-      rows: rows of the batch.
     """
 
     module: nn.Module
@@ -193,7 +191,6 @@ class AffineRule(Rule):
 
     Args:
       normalised: n.
-      weight, bias: names of the parameters.
       maps: True if channels are dimension 1; None for maps [m, c, h, w] alone.
     """
 
@@ -232,11 +229,7 @@ class AffineRule(Rule):
 
 
 class ModuleRule(Rule):
-    """Any module, by differentiating it for each row: right wherever it is, and slow.
-
-    Args:
-      children: True if the parameters of its children are its own too.
-    """
+    """Any module, by differentiating it for each row: right wherever it is, and slow."""
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         module, first = call.module, len(call.inputs[0])

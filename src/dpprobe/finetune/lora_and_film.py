@@ -94,13 +94,10 @@ def insert_lora(
     """Puts low-rank adapters beside linear layers, in place.
 
     Args:
-      model: the network.
       blocks: its blocks; all linear layers in them are taken where there are no targets.
-      rank: of the adapters.
       targets: ends of the names of linear layers.
       alpha: adapters are scaled by alpha / rank; rank where None.
       seed: of the factors a; each layer's are drawn by its name.
-      name: the network's, for messages.
       entropy: gives the seed its numbers.
 
     Raises:

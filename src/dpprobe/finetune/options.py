@@ -84,9 +84,7 @@ def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
     """Returns why the last blocks of a network cannot be trained; None where they can.
 
     Args:
-      blocks: how many.
       shown: that it has; 0 where it does not show them.
-      name: the network's.
     """
     if not shown:
         return no_blocks(name)

@@ -93,9 +93,7 @@ class Prepared:
       model: with adapters, where `tune` has them.
       suffix: what of it stands behind the cut; all where nothing is cut.
       trained: the names that `tune` trains in both.
-      image: the shape of an image.
       cut: the shape of an activation at the cut.
-      width: of the features.
     """
 
     model: nn.Module

@@ -20,7 +20,6 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
     Args:
       model: inputs -> rows, in evaluation mode.
       example: three inputs that no private row decides.
-      name: the model's, for messages.
 
     Raises:
       ConfigError: naming the first layer whose output for the row differs.

@@ -81,10 +81,6 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
 
     Parameters require gradients where the network's library trains them.
 
-    Args:
-      graph: `Backbone.graph`.
-      name: for messages.
-
     Raises:
       ConfigError: naming a layer that mixes the rows of a batch.
     """

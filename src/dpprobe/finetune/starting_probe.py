@@ -34,9 +34,7 @@ def fit_probe(
     """Releases the probe's head, and counts it against the plan of the whole fit.
 
     Args:
-      options: with a probe.
       features: of the rows that the network will train on, in the same units.
-      releases: of the whole fit.
       seed: of the fit; the probe's own derives from it.
 
     Returns:

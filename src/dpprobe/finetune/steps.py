@@ -52,12 +52,7 @@ MakeSums = Callable[..., Sums]
 
 
 class Training:
-    """A network while it trains.
-
-    Attributes:
-      network: whose trained parameters are changed.
-      taken: steps.
-    """
+    """A network while it trains."""
 
     def __init__(
         self,

@@ -73,7 +73,6 @@ def trace_graph(
 
     Args:
       model: images -> features.
-      blocks: of it.
       batches: of different numbers of images.
     """
     ids = {id(block) for block in blocks}

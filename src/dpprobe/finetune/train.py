@@ -46,7 +46,6 @@ class Trained:
 
     Attributes:
       state: by name, on the CPU: after averaging, and with the classes' priors taken off.
-      steps: noisy steps taken.
       history: a record for each recorded step: step, epoch, train_loss (not private), and what
         `record` returned; empty where nobody asks for records.
       seconds: of training, those before a kill too.
@@ -76,7 +75,6 @@ def train_network(
     noise, and divides by the expected batch size. An empty batch is a step as any other.
 
     Args:
-      options: of the method.
       network: at its start; its trained parameters are changed.
       inputs: the private rows, of as many units as the plan is for.
       releases: of one seed, with the mechanism `gradients`. The steps are counted there; the
@@ -86,7 +84,6 @@ def train_network(
         nothing but rounding.
       record: called with (step, network) at the start, about twenty times, and at the end, with the
         network as it would be returned then.
-      label: of the progress.
       make_sums: with the arguments of `ClippedSums`.
 
     Raises:

@@ -102,7 +102,6 @@ def build_network(
       classes: K.
       seed: of the head's and adapters' random starts.
       device: "cpu" or "cuda".
-      transform: of features before the head.
 
     Raises:
       ConfigError: when the backbone is no network, mixes rows, cannot be cut, or has nothing that

@@ -85,12 +85,9 @@ def tuned_network(
     Args:
       options: of head tuned, with a base fine_tune.
       make_network: of a trial's options and seed.
-      inputs: the private training rows.
       releases: of this seed alone; each trial's are counted against what was priced for one.
-      seed: the one of `releases`.
       physical_batch: rows that pass through the network together.
       checkpoint: where a job that was killed goes on from; None for none.
-      label: of log lines.
       start: of a base with a probe.
       record: called once, with the network that is kept.
 

@@ -52,7 +52,6 @@ class Trial(Part):
 
     Attributes:
       number: from 0, in the order in which they ran.
-      values: of the searched options.
       score: on the held-out rows, larger is better; None where training diverged.
     """
 
@@ -71,19 +70,6 @@ class SearchLog(Record):
 
 
 Objective = Callable[[Options, int], float]
-
-
-def search_options(
-    options: Options,
-    objective: Objective,
-    *,
-    log: Path,
-    seed: int,
-    identity: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Returns the values of the best trial; arguments and errors as of `run_trials`."""
-    trials = run_trials(options, objective, log=log, seed=seed, identity=identity)
-    return dict(best_trial(trials).values)
 
 
 def run_trials(

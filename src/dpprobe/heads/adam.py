@@ -114,7 +114,6 @@ class Adam(Optimiser):
     ) -> None:
         """
         Args:
-          beta1, beta2, eps: the paper's constants.
           noise: the standard deviation of the noise on a gradient's numbers, whose variance is
             taken off the mean square (Tang et al. 2024, algorithm 1); 0 for plain Adam.
           floor: the least that is left, as a part of that variance.

@@ -60,7 +60,6 @@ class ClippedGradients:
     """The gradients that are summed: of which rows and loss, clipped to which norm.
 
     Attributes:
-      rows: the private rows.
       clip: the largest norm of a row's gradient; infinite for no clipping.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
       constant: b, appended to each row, so that its gradient is r [x, b]. Sums here have r in the
@@ -318,7 +317,7 @@ class FullBatchSum(ClippedGradientSum):
         total = torch.zeros_like(flat)
         for start, stop, block in rows.read_blocks(32 * seeds * classes):
             logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
-            labels = rows.labels_block(start, stop)
+            labels = rows.labels[start:stop]
             residuals = self._gradients.clip_residuals(
                 logits.view(seeds, classes, -1),
                 (labels.T if rows.multi_label else labels).unsqueeze(0),

@@ -15,11 +15,9 @@ class DataFacts:
 
     Attributes:
       n: training units of privacy: images, or patients.
-      dimension: of the features.
       classes: number of classes, or of labels where a row has several.
       multi_label: True where a row has several labels.
       epsilon: target; infinite without privacy.
-      delta: target.
       unit: of privacy, "image" or "patient".
     """
 

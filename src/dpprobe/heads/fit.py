@@ -36,7 +36,6 @@ def fit_heads(
     """Trains a method's head once for each seed, all seeds together where that pays.
 
     Args:
-      method: a head's options.
       data: the private training rows, on the device that is to train.
       plan: what was calibrated for this method on this many rows.
       seeds: one a head, from `dpprobe.privacy.randomness.cell_seed`; different from each other.

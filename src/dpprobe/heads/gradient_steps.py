@@ -123,11 +123,7 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
 
 
 class Training:
-    """Heads while they train, one a seed, which share an optimiser and every block of steps.
-
-    Attributes:
-      taken: steps.
-    """
+    """Heads while they train, one a seed, which share an optimiser and every block of steps."""
 
     def __init__(
         self,
@@ -295,8 +291,6 @@ def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
 
     Args:
       size: numbers in one head.
-      mechanism: the gradients.
-      rows: in the dataset.
     """
     steps = _NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:

@@ -78,7 +78,7 @@ class History:
                 logits, targets, reduction="none"
             )
             return losses.sum(2)
-        labels = self._rows.labels_block(start, stop).unsqueeze(1).expand(-1, logits.shape[1])
+        labels = self._rows.labels[start:stop].unsqueeze(1).expand(-1, logits.shape[1])
         return torch.nn.functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none")
 
 

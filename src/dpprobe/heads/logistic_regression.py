@@ -61,7 +61,6 @@ class Objective:
     Parameters are float64 [classes, d + 1] on standardised features, bias last.
 
     Attributes:
-      n: the number of units.
       everyone: float32 [rows], the rows' weights.
 
     Args:

@@ -89,7 +89,6 @@ class _Trainer:
     """One head, its Opacus optimizer and its sampler.
 
     Attributes:
-      taken: steps.
       average: [classes, d + 1], the weights that would be returned now.
     """
 

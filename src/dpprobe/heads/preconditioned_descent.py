@@ -103,7 +103,6 @@ class Descent:
     """The steps of one fit's heads.
 
     Attributes:
-      options, rows, design: of the fit.
       curvature: h, of the loss at the start per unit of the second moment.
       start: float32 [K, d + 1] on normalised rows.
     """

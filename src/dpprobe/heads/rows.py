@@ -25,7 +25,6 @@ class Transform:
     """A normalisation of feature rows before the product, training rows and others alike.
 
     Attributes:
-      spec: the normalisation.
       arrays: what it released of the training rows, by name; part of the published head.
     """
 
@@ -112,11 +111,11 @@ class Rows:
     """The rows of a training set after one normalisation: all that a head sees of the data.
 
     Attributes:
+      data: the rows before the normalisation.
       n, dimension, num_classes, device, multi_label, streamed: as in `TrainingSet`.
       units, weights: whose the rows are, and float32 [rows], what each one's part of a sum is
         multiplied with once it is clipped; None where each row is a unit.
       labels: int64 [rows], or uint8 [rows, num_classes].
-      transform: the normalisation of the rows.
       scoring: what is done to other rows before they are multiplied with `scored_weights`; the
         same, unless the rows are whitened.
       lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity,
@@ -141,7 +140,7 @@ class Rows:
         self.multi_label, self.streamed = data.multi_label, data.is_streamed
         self.labels = data.labels
         self.transform = transform
-        self._data = data
+        self.data = data
         self._cache: dict[Hashable, object] = {}
         # A zero row stays one when looked at alone; minus a released mean it does not.
         left_out = data.lengths.isinf()
@@ -152,12 +151,7 @@ class Rows:
         self.norms = self.lengths.square().add_(1).sqrt_()
 
     def __len__(self) -> int:
-        return self._data.rows
-
-    @property
-    def data(self) -> TrainingSet:
-        """The rows before the normalisation."""
-        return self._data
+        return self.data.rows
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -165,9 +159,9 @@ class Rows:
 
         None where rows are not of that form or not in memory.
         """
-        if self._data.features is None or self._scale is None:
+        if self.data.features is None or self._scale is None:
             return None
-        return self._data.features, self._scale
+        return self.data.features, self._scale
 
     def scored_weights(self, weights: torch.Tensor) -> torch.Tensor:
         """Returns heads for rows after `scoring`, of heads [..., K, d + 1] on these rows."""
@@ -186,7 +180,7 @@ class Rows:
         """
         feature_bytes = 4 * self.dimension
         size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
-        for start, block in self._data.read_blocks(size):
+        for start, block in self.data.read_blocks(size):
             stop = start + len(block)
             yield Block(start, stop, self._normalise_rows(block, slice(start, stop)))
 
@@ -196,23 +190,19 @@ class Rows:
         Raises:
           DataError: when the features are streamed.
         """
-        if self._data.features is None:
+        if self.data.features is None:
             raise DataError(
                 f"training features: {len(self)} rows of {self.dimension} are read in blocks, and "
                 'a method that samples rows needs them in memory; write batch_size: "full", or '
                 "raise memory_mb"
             )
-        return self._normalise_rows(self._data.features[index], index)
+        return self._normalise_rows(self.data.features[index], index)
 
     def _normalise_rows(self, rows: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
         rows = self.transform(rows)
         if self._left_out is not None:
             rows[self._left_out[index]] = 0.0
         return rows
-
-    def labels_block(self, start: int, stop: int) -> torch.Tensor:
-        """Returns labels, int64 [m], or uint8 [m, num_classes]."""
-        return self.labels[start:stop]
 
     def make_targets(self, start: int, stop: int) -> torch.Tensor:
         """Returns float32 [m, num_classes] with a 1 at each label."""
@@ -236,26 +226,26 @@ class Rows:
         if isinstance(self.transform.spec, kinds.NoNormalisation):
             return torch.ones(len(self), device=self.device)
         if isinstance(self.transform.spec, kinds.L2):
-            return unit_scale(self._data.lengths.nan_to_num(posinf=0.0))
+            return unit_scale(self.data.lengths.nan_to_num(posinf=0.0))
         return None
 
     def _compute_lengths(self) -> torch.Tensor:
         if self._scale is not None:
-            return self._data.lengths * self._scale
+            return self.data.lengths * self._scale
         if isinstance(self.transform.spec, kinds.AroundCentre):
             return self._centred_lengths()
-        lengths = torch.empty_like(self._data.lengths)
+        lengths = torch.empty_like(self.data.lengths)
         for block in self.read_blocks():
             lengths[block.start : block.stop] = row_lengths(block.features)
         return lengths
 
     def _centred_lengths(self) -> torch.Tensor:
         """Returns the lengths float64 [rows] of centred rows, and sets `affine` on the way."""
-        lengths, centre = self._data.lengths, self.transform.arrays[CENTRE].to(self.device)
+        lengths, centre = self.data.lengths, self.transform.arrays[CENTRE].to(self.device)
         usable = lengths.isfinite()
         unit = unit_scale(lengths)
         distances = torch.empty_like(lengths)
-        for start, block in self._data.read_blocks():
+        for start, block in self.data.read_blocks():
             window = slice(start, start + len(block))
             distances[window] = row_lengths((block * unit[window, None]).sub_(centre))
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)

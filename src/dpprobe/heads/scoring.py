@@ -56,7 +56,6 @@ def one_head(
     Args:
       weights: float32 [classes, d + 1].
       arrays: what its normalisation released, by name.
-      normalize: its normalisation.
     """
     transform = Transform(normalize, {name: torch.from_numpy(one) for name, one in arrays.items()})
     return Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
@@ -88,11 +87,7 @@ def apply_link(scores: torch.Tensor, link: Link) -> torch.Tensor:
 
 
 def compute_scores(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Returns the scores [seeds, m, classes] of heads [seeds, classes, d + 1] on normalised rows.
-
-    Args:
-      rows: [m, d].
-    """
+    """Scores normalised rows [m, d] by heads [seeds, classes, d + 1]: [seeds, m, classes]."""
     flat = weights.flatten(0, 1)
     logits = torch.addmm(flat[:, -1], rows, flat[:, :-1].T)
     return logits.view(-1, *weights.shape[:2]).transpose(0, 1)

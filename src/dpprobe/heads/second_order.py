@@ -539,7 +539,6 @@ class Loss:
     """Cross-entropy of a softmax or of one sigmoid a class, its gradients clipped.
 
     Attributes:
-      sigmoid: True for sigmoids.
       clip: the largest norm of a row's gradient; infinite for none.
     """
 

@@ -326,8 +326,6 @@ class Trial:
 
     Attributes:
       owner: the position of the seed whose trial it is.
-      number: its place among that seed's trials.
-      seed: what it is trained with.
       values: the options that were drawn for it.
     """
 
@@ -520,7 +518,7 @@ def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> Gri
                 errors = (estimates - rows.make_targets(start, stop)).square_().mean(2)
                 hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
             else:
-                hits = (scores.argmax(2) == rows.labels_block(start, stop)).double()
+                hits = (scores.argmax(2) == rows.labels[start:stop]).double()
             # of a null row the biases alone would be right for some label
             hits = hits * rows.lengths[start:stop].isfinite()
             if rows.weights is not None:

@@ -385,18 +385,6 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
         return float(accountant.get_epsilon(delta)), False
 
 
-def compute_delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:
-    """Computes the exact delta at `epsilon` of mechanisms that do not sample.
-
-    Raises:
-      PrivacyError: when one of them samples.
-    """
-    resolve_accountant(mechanisms, "gaussian")
-    if not mechanisms:
-        return 0.0
-    return math.exp(gaussian_log_delta(gaussian_mu(mechanisms), epsilon))
-
-
 def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
     """Computes mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
 

@@ -65,7 +65,6 @@ def calibrate(
       mechanisms: those of a method, with noise multipliers relative to each other.
       n: training units.
       epsilon: the target; infinity asks for no noise.
-      delta: the target.
       accountant: "pld" or "rdp"; for Gaussian mechanisms without sampling "pld" is exact.
       cache: a folder of answers; `<key>.json` is read if it is there, else written.
       selection: names the mechanisms that are repeated, with only the best run released.
@@ -180,19 +179,6 @@ def _cached_price(prices: _Prices, epsilon: float) -> float:
         if factor > 1 and (bound := prices.price_at(factor, interval)) > epsilon:
             return bound
     return prices.price_at(1.0, interval)
-
-
-def cache_path(
-    mechanisms: Sequence[Mechanism],
-    *,
-    epsilon: float,
-    delta: float,
-    accountant: str,
-    cache: Path,
-    selection: Selection | None = None,
-) -> Path:
-    """Returns the file that holds, or will hold, the answer of `calibrate`."""
-    return _answer_path(cache, _collect_inputs(mechanisms, epsilon, delta, accountant, selection))
 
 
 def _check_target(

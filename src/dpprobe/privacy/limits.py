@@ -49,7 +49,6 @@ def delta_fault(
     """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
 
     Args:
-      n: training units.
       unit: of privacy, "image" or "patient".
       allowed: the study's `allow_delta_above_one_over_n`, with which nothing is an error; None
         where no option allows it, as in a release.

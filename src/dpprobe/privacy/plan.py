@@ -44,7 +44,6 @@ class Mechanism:
         Of an exponential release the temperature takes the standard deviation's place.
       sample_rate: each row joins each release independently with this probability; 1 is all rows.
         Exponential releases are of all rows.
-      count: the number of releases.
       kind: "gaussian" or "exponential".
     """
 
@@ -195,7 +194,6 @@ class Plan:
       unit: of privacy, a key of `UNITS`.
       patients: those that the dataset names, where the unit is one image; None where it names none.
       epsilon: the target; infinite when the fit guarantees nothing.
-      delta: of the (epsilon, delta) target.
       accountant: "pld" or "rdp", as the study asked.
       selection: the mechanisms that run several times, with only the best run's outputs released;
         None where all run once.
@@ -273,10 +271,6 @@ class Plan:
         return math.isfinite(self.epsilon)
 
     @property
-    def neighbouring(self) -> str:
-        return self.NEIGHBOURING
-
-    @property
     def unit_in_words(self) -> str:
         return self.UNITS[self.unit]
 
@@ -306,7 +300,7 @@ class Plan:
             "delta": self.delta,
             "accountant": self.accountant,
             "selection": self.selection.to_dict() if self.selection else None,
-            "neighbouring": self.neighbouring,
+            "neighbouring": self.NEIGHBOURING,
             "unit": self.unit,
             "patients": None
             if self.patients is None

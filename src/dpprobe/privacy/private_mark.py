@@ -28,7 +28,6 @@ def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[s
 
     Args:
       cell: dataset, backbone, method and epsilon.
-      options: of the method.
     """
     mark = {
         "format": FORMAT,

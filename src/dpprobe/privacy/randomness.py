@@ -36,20 +36,20 @@ def open_stream(seed: int, name: str) -> np.random.Generator:
     Raises:
       PrivacyError: when the seed is not a whole number of at most 128 bits.
     """
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(_derive_entropy(seed, name))))
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(derived_seed(seed, name))))
 
 
 def stream_seed(seed: int, name: str) -> int:
     """Derives a seed of 64 bits for a generator that takes no more, such as PyTorch's on a GPU."""
-    return _derive_entropy(seed, name) >> (SEED_BITS - 64)
+    return derived_seed(seed, name) >> (SEED_BITS - 64)
 
 
 def derived_seed(seed: int, name: str) -> int:
-    """Derives the seed of one part of a fit, such as one mechanism's noise: 128 bits."""
-    return _derive_entropy(seed, name)
+    """Derives the seed of one part of a fit, such as one mechanism's noise: 128 bits.
 
-
-def _derive_entropy(seed: int, name: str) -> int:
+    Raises:
+      PrivacyError: when the seed is not a whole number of at most 128 bits.
+    """
     if not 0 <= seed < 2**SEED_BITS:
         raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
     digest = hashlib.sha256(seed.to_bytes(SEED_BITS // 8, "big") + name.encode()).digest()

@@ -46,8 +46,6 @@ class Observer(Protocol):
         """Returns the output of a release, which the head goes on with.
 
         Args:
-          name: of the mechanism.
-          seed: of the fit.
           sums: one seed's, without noise.
           draw: returns a copy of them with the plan's noise.
         """
@@ -62,9 +60,6 @@ class Releases:
     """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
 
     Attributes:
-      plan: as calibrated.
-      seeds: one a fit, all trained together.
-      device: the torch device of the sums.
       entropy: the source of all random numbers; published seeds by default.
       observer: of an audit; None elsewhere.
     """
@@ -116,7 +111,6 @@ class Releases:
         """Releases each seed's sum once, with Gaussian noise, on the sums' grid.
 
         Args:
-          name: of the mechanism.
           sums: [seeds, ...], of L2 sensitivity `sensitivity(name)` in each seed.
 
         Returns:
@@ -143,7 +137,6 @@ class Releases:
         standard deviation `deviation(name)`, and elsewhere one smaller by sqrt(2).
 
         Args:
-          name: of the mechanism.
           sums: [seeds, d, d], symmetric; of what is below the diagonal nothing is read.
           counted: False for one of several parts of a release that the head counts by itself.
 
@@ -175,7 +168,6 @@ class Releases:
         they are those of the largest scores.
 
         Args:
-          name: of the mechanism, an exponential one.
           scores: [groups, candidates], no negative ones; the rows of a unit move the sums over
             groups of any two choices against each other by at most `sensitivity(name)`.
 
@@ -218,10 +210,8 @@ class Releases:
         """Passes float32 sums and the noise that a head draws itself through the observer.
 
         Args:
-          name: of the mechanism.
           sums: [seeds, ...].
           noise: of the same shape.
-          seeds: whose they are.
 
         Returns:
           `sums` plus `noise`, or what the observer puts in their place.
@@ -259,7 +249,6 @@ class Releases:
         releases by `count_releases`.
 
         Args:
-          name: of the mechanism.
           size: numbers of one release.
           seeds: those of the fit's seeds whose noise it is; all of them where absent.
 

@@ -192,7 +192,6 @@ class _Scale(NamedTuple):
     """A deviation in the forms in which the steps of a draw take it.
 
     Attributes:
-      exact: the deviation.
       coarse: times 2^-50, the unit of a position of 44 bits.
       limit: the largest distance from an integer at which that position decides.
       factor: its 53 leading bits, as an integer.
@@ -245,7 +244,6 @@ class RoundedGaussian:
         """Draws the next numbers.
 
         Args:
-          size: how many.
           deviation: standard deviation of the Gaussian that is rounded; at 0 zeros are returned and
             nothing is drawn.
 

@@ -70,12 +70,7 @@ class PoissonSampler:
         self._last = -1
 
     def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
-        """Draws the batches of the next `steps` steps.
-
-        Returns:
-          The rows of every batch, batch after batch, ascending within each; and each batch's size,
-          which may be 0.
-        """
+        """Draws the batches of the next `steps` steps; see `Sampler`."""
         length = steps * self.rows
         ahead = [self._hits]
         while self._last < length:
@@ -262,7 +257,6 @@ def poisson_batches(
     Args:
       rows: their number in the dataset.
       rate: the probability that a row joins a batch.
-      steps: batches to draw.
       generator: only this sampler may draw from it.
       block: steps drawn at a time; it changes nothing but speed.
     """

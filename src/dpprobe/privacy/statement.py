@@ -200,8 +200,6 @@ def make_statement(
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
     Args:
-      plan: as calibrated and run.
-      method: the method's name in the study.
       options: its options, `head` among them.
       mode: "benchmark", or "release", whose statement names no seed.
       seeds: one a head, as trained; of a release anything that is as long.
@@ -233,26 +231,21 @@ def make_statement(
     above = above_in_words(plan.delta, plan.n, unit=plan.unit) if plan.private else ""
     if above and mode == "release":
         raise PrivacyError(f"{above}; write a smaller delta")
-    trained = bool(public_data["trained"])
-    public = [PUBLIC_N[plan.unit], *PUBLIC_FACTS]
-    check = public_data["near_duplicate_check"]
-    removed = check.get("removed") if isinstance(check, Mapping) else None
-    if left_out := removed or public_data.get("left_out"):
-        names = ", ".join(left_out["public"])
-        public.insert(1, ROWS_LEFT.format(**{**left_out, "public": names}))
-    if private_choices is None:
-        public.append(FIXED_OPTIONS)
-        if plan.selection:
-            public.append(PUBLIC_SEARCH)
-    if chosen_from:
-        public.append(CHOSEN_BY_RULE.format(**chosen_from))
-    if network:
-        public.append(PUBLIC_NETWORK)
+    promised = plan.private and private_choices is None
+    limits = engine_limits if plan.private else None
+    repeated = copies if copies and copies["rows"] else None
     files = declared if declared and declared.files else None
-    if files:
-        public.append(PUBLIC_FILES)
-    beside = RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
-    not_covered = [private_choices, *beside] if private_choices else [*beside]
+    left_out = _removed_by_check(public_data) or public_data.get("left_out")
+    public = _list_public(
+        plan,
+        unpriced_choices=private_choices is not None,
+        left_out=left_out,
+        chosen_from=chosen_from,
+        network=network,
+        declared=files is not None,
+    )
+    not_covered = [private_choices] if private_choices else []
+    not_covered += RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
     if network:
         not_covered += NETWORK_NOT_COVERED
     if left_out:
@@ -260,22 +253,14 @@ def make_statement(
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
     not_covered.append(COPIES_NOT_COVERED[plan.unit])
-    promised = plan.private and private_choices is None
-    limits = engine_limits if plan.private else None
-    repeated = copies if copies and copies["rows"] else None
     if repeated:
         not_covered.append(COUNTED_NOT_COVERED)
     if limits:
         not_covered.append(FLOATS_NOT_COVERED)
     if plan.selection:
         not_covered += TRIALS_NOT_COVERED
-    assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
-    if isinstance(check, Mapping):
+    if isinstance(public_data["near_duplicate_check"], Mapping):
         not_covered.append(OVERLAP_NOT_COVERED)
-        if trained and check["train"]["near"]:
-            assumption += OVERLAP_FOUND
-        if removed:
-            assumption += _removed_in_words(removed)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -294,7 +279,7 @@ def make_statement(
         "private": promised,
         "unit_of_privacy": plan.unit_in_words,
         "patients": _describe_patients(plan, promised=promised),
-        "neighbouring_relation": plan.neighbouring,
+        "neighbouring_relation": plan.NEIGHBOURING,
         "epsilon_target": _number_or_text(plan.epsilon),
         "epsilon_realised": _number_or_text(plan.realised_epsilon if promised else math.inf),
         "epsilon_all_heads": _number_or_text(epsilon_all_heads if promised else math.inf),
@@ -320,9 +305,52 @@ def make_statement(
         "public": public,
         "public_files": dict(files.hashes) if files else {},
         **({"declared_public": {"by": files.study, "options": dict(files.files)}} if files else {}),
-        "public_data": {"assumption": assumption, **public_data},
+        "public_data": {"assumption": _write_assumption(public_data), **public_data},
         "not_covered": not_covered,
     }
+
+
+def _list_public(
+    plan: Plan,
+    *,
+    unpriced_choices: bool,
+    left_out: Mapping[str, Any] | None,
+    chosen_from: Mapping[str, Any] | None,
+    network: bool,
+    declared: bool,
+) -> list[str]:
+    """Lists what the promise takes for public."""
+    public = [PUBLIC_N[plan.unit]]
+    if left_out:
+        public.append(ROWS_LEFT.format(**{**left_out, "public": ", ".join(left_out["public"])}))
+    public += PUBLIC_FACTS
+    if not unpriced_choices:
+        public.append(FIXED_OPTIONS)
+        if plan.selection:
+            public.append(PUBLIC_SEARCH)
+    if chosen_from:
+        public.append(CHOSEN_BY_RULE.format(**chosen_from))
+    if network:
+        public.append(PUBLIC_NETWORK)
+    if declared:
+        public.append(PUBLIC_FILES)
+    return public
+
+
+def _write_assumption(public_data: Mapping[str, Any]) -> str:
+    """Says what is assumed of the backbone's public data, and what the check of it found."""
+    trained, check = bool(public_data["trained"]), public_data["near_duplicate_check"]
+    assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
+    if trained and isinstance(check, Mapping) and check["train"]["near"]:
+        assumption += OVERLAP_FOUND
+    removed = _removed_by_check(public_data)
+    return assumption + (_removed_in_words(removed) if removed else "")
+
+
+def _removed_by_check(public_data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns what a check of near-duplicates had removed; None where it removed nothing."""
+    check = public_data["near_duplicate_check"]
+    return check.get("removed") if isinstance(check, Mapping) else None
 
 
 def _removed_in_words(removed: Mapping[str, Any]) -> str:

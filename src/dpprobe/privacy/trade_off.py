@@ -141,21 +141,6 @@ def bound_attacks(
     )
 
 
-def best_attack(
-    mechanisms: Sequence[Mechanism],
-    false_positive_rates: Sequence[float],
-    selection: Selection | None = None,
-    *,
-    delta: float,
-    epsilon: float,
-) -> list[float]:
-    """Bounds the true positive rates of any test of "is this unit in?": see `bound_attacks`."""
-    bounds = bound_attacks(
-        mechanisms, false_positive_rates, selection, delta=delta, epsilon=epsilon
-    )
-    return list(bounds.true_positives)
-
-
 def per_hundred(rate: float) -> str:
     """Writes a rate as a number in a hundred, rounded up: one decimal, two below one."""
     scale = 10 if rate >= 0.01 else 100

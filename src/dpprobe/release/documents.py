@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.statement import mechanisms_of
-from dpprobe.privacy.trade_off import Allowed, best_attack, bound_attacks, per_hundred
+from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.results.summary import rounded_up
 
@@ -92,12 +92,12 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
     evaluation = statement["evaluation"]
     tested: list[float | None] = [None for _ in rates]
     if evaluation:
-        tested[:] = best_attack(
+        tested[:] = bound_attacks(
             mechanisms_of(evaluation),
             rates,
             delta=evaluation["delta"],
             epsilon=evaluation["epsilon"],
-        )
+        ).true_positives
     return [
         Attack(false=rate, trained=one, tested=other)
         for rate, one, other in zip(rates, trained, tested, strict=True)

@@ -78,7 +78,7 @@ from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
-from dpprobe.training.plan_file import check_price
+from dpprobe.training.plan_file import check_price, plan_method
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import code_version
 
@@ -197,12 +197,14 @@ class _Task:
     def plan(self) -> Plan:
         """The plan of the head, calibrated on the training units."""
         patients = self.study.dataset_patients(self.options.dataset)
-        plan = self.inputs.plan_fit(
+        plan = plan_method(
             self.method,
+            n=self.inputs.n,
             epsilon=self.options.epsilon,
             delta=self.delta,
             accountant=self.study.accountant,
             cache=self.cache,
+            unit=self.inputs.unit,
             patients=Patients(images=patients["images"]) if patients else None,
         )
         check_plan(self.method, plan)

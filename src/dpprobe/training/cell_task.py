@@ -68,13 +68,11 @@ class CellTask:
     """A cell of a job: the data, options and plan it is made from, and its folders.
 
     Attributes:
-      name: of the cell.
       seeds: the number of repetitions, indexed from 0.
       study_seed: of the bootstrap over test rows.
       mode: of the privacy statement, "benchmark".
       epsilon_all_heads: of publishing the heads of all seeds together.
       near_duplicates: the counts of the check against public data, or "not run".
-      train: features of the training rows.
       headline: the metric that the cell is shown by; metric_named: True if the study names it.
       published, staged: the cell's folder, and the one that it is finished in.
       identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
@@ -372,7 +370,6 @@ def whole_cell(folder: Path, expected: str) -> CellRecord | None:
     """Returns the record of a cell whose files are all as they were written, else None.
 
     Args:
-      folder: the cell's folder.
       expected: the fingerprint that makes the cell current.
 
     Raises:

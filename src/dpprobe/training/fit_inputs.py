@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,11 +19,8 @@ import torch
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.unit_weights import Units
-from dpprobe.privacy.plan import Patients, Plan
-from dpprobe.training.plan_file import plan_method
 
 logger = logging.getLogger("dpprobe")
 
@@ -34,7 +30,6 @@ class FitInputs:
     """The private rows of a fit, with their units of privacy.
 
     Attributes:
-      store: the features of the training split.
       unit: of privacy, "image" or "patient".
     """
 
@@ -92,28 +87,6 @@ class FitInputs:
             epsilon=epsilon,
             delta=delta,
             unit=self.unit,
-        )
-
-    def plan_fit(
-        self,
-        method: MethodOptions,
-        *,
-        epsilon: float,
-        delta: float,
-        accountant: str,
-        cache: Path,
-        patients: Patients | None,
-    ) -> Plan:
-        """Calibrates the plan of one method on these units; see `plan_method`."""
-        return plan_method(
-            method,
-            n=self.n,
-            epsilon=epsilon,
-            delta=delta,
-            accountant=accountant,
-            cache=cache,
-            unit=self.unit,
-            patients=patients,
         )
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:

@@ -109,7 +109,6 @@ def tune_network(
 
     Args:
       job: with the one method.
-      index: of the seed.
       files: all that the network is made from.
       plans: the calibrated plans of the dataset and epsilon.
       cells, networks: the folders of all cells, and of all networks.
@@ -254,7 +253,6 @@ def scores_of(
     """Returns the scores of some rows, or of all: float32 [m, K].
 
     Args:
-      rows: that pass through the network together.
       index: of the rows; None for all.
 
     Raises:

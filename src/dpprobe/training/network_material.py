@@ -36,7 +36,6 @@ class Material:
 
     Attributes:
       options: with which networks are trained.
-      stores: features of the two splits.
       inputs: of a fit, with the features of the train split.
       memory_mb: rows that take more are read for each batch.
       device: "cpu" or "cuda".

@@ -70,8 +70,6 @@ def write_plans(
     Methods that facts of the features decide are left to the jobs that read them (`auto_methods`).
 
     Args:
-      methods: by name.
-      output: the file to write.
       cache: the folder of noise multipliers, shared by all datasets and methods.
       seeds: heads of each method; their price together is written beside each plan.
       unit: of privacy.

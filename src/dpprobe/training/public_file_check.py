@@ -55,7 +55,6 @@ class PrivateData:
 
     Attributes:
       dataset: the name of the job's dataset, and `manifests`: of its features.
-      backbone: the job's.
       datasets: the names of all private datasets of the study.
       results, tables: the folders of the study's results and split tables.
     """

@@ -71,7 +71,6 @@ def search_job(
       files: all that its networks are made from.
       plans: the calibrated plans of the dataset and epsilon.
       cells: the folder of all cells.
-      output: the record to write.
       tables: the folder of all split tables.
 
     Raises:

@@ -108,11 +108,61 @@ class OpenedJob:
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns one cell, its inputs checked and its identity computed; see `cell_task`."""
-        return cell_task(
-            self.job, method, self.calibrated, self.stores, self.cells, self.near_duplicates,
-            device, more,
-        )  # fmt: skip
+        """Returns one cell, its inputs checked and its identity computed.
+
+        Args:
+          device: the kind that training draws its noise on.
+          more: what else decides the cell's contents; nothing for a linear head.
+
+        Raises:
+          DataError: for public weights of other classes.
+        """
+        job, plan = self.job, self.calibrated.plans[method]
+        train, test = self.stores
+        options = locate_options(job, method)
+        for path in options.input_files():
+            check_classes(Path(path), train.class_names)
+        name = CellName(
+            dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon
+        )
+        identity = {
+            "version": VERSIONS["training"],
+            **name.model_dump(),
+            "train": train.fingerprint,
+            "test": test.fingerprint,
+            "options": options.identity_options(),
+            "public": [sha256_file(Path(path)) for path in options.input_files()],
+            "plan": plan_identity(plan),
+            "study_seed": job.study_seed,
+            "mode": job.mode,
+            **(more or {}),
+        }
+        # A GPU draws other noise, and adds in another order; a CPU's cells are named without it.
+        if device != "cpu":
+            identity["device"] = device
+        published = name.folder(self.cells)
+        return CellTask(
+            name=name,
+            options=options,
+            plan=plan,
+            seeds=job.seeds,
+            study_seed=job.study_seed,
+            mode=job.mode,
+            epsilon_all_heads=self.calibrated.together[method],
+            near_duplicates=self.near_duplicates,
+            train=train,
+            headline=headline_metric(
+                job.metric,
+                num_classes=train.num_classes,
+                multi_label=train.multi_label,
+                test_counts=class_counts(test.labels, test.num_classes),
+            ),
+            metric_named=job.metric is not None,
+            published=published,
+            staged=published.with_name(f".{published.name}.staged"),
+            identity=identity,
+            study=job.study,
+        )
 
     def check_stale(self, task: CellTask) -> None:
         """Checks what takes time, before a cell is trained: prices, and rows declared public.
@@ -217,76 +267,6 @@ def _name_method(method: str) -> Iterator[None]:
 def locate_options(job: Job, method: str) -> MethodOptions:
     """Returns the options of a method, with the names of dataset and backbone put into paths."""
     return job.methods[method].fill_paths(dataset=job.dataset, backbone=job.backbone)
-
-
-def cell_task(
-    job: Job,
-    method: str,
-    calibrated: Plans,
-    stores: tuple[FeatureStore, FeatureStore],
-    cells: Path,
-    near_duplicates: Mapping[str, Any] | str,
-    device: str,
-    more: Mapping[str, Any] | None = None,
-) -> CellTask:
-    """Returns one cell of the job, its inputs checked and its identity computed.
-
-    Args:
-      calibrated: the plans, which hold the method's.
-      stores: features of the two splits.
-      cells: the folder of all cells.
-      near_duplicates: of the privacy statement.
-      device: the kind that training draws its noise on.
-      more: what else decides the cell's contents; nothing for a linear head.
-
-    Raises:
-      DataError: for public weights of other classes.
-    """
-    plan = calibrated.plans[method]
-    train, test = stores
-    options = locate_options(job, method)
-    for path in options.input_files():
-        check_classes(Path(path), train.class_names)
-    name = CellName(dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon)
-    identity = {
-        "version": VERSIONS["training"],
-        **name.model_dump(),
-        "train": train.fingerprint,
-        "test": test.fingerprint,
-        "options": options.identity_options(),
-        "public": [sha256_file(Path(path)) for path in options.input_files()],
-        "plan": plan_identity(plan),
-        "study_seed": job.study_seed,
-        "mode": job.mode,
-        **(more or {}),
-    }
-    # A GPU draws other noise, and adds in another order; a CPU's cells are named without it.
-    if device != "cpu":
-        identity["device"] = device
-    published = name.folder(cells)
-    test_counts = class_counts(test.labels, test.num_classes)
-    return CellTask(
-        name=name,
-        options=options,
-        plan=plan,
-        seeds=job.seeds,
-        study_seed=job.study_seed,
-        mode=job.mode,
-        epsilon_all_heads=calibrated.together[method],
-        near_duplicates=near_duplicates,
-        train=train,
-        headline=headline_metric(
-            job.metric,
-            num_classes=train.num_classes,
-            multi_label=train.multi_label,
-            test_counts=test_counts,
-        ),
-        metric_named=job.metric is not None,
-        published=published,
-        staged=published.with_name(f".{published.name}.staged"),
-        identity=identity,
-        study=job.study,
-    )
 
 
 def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:

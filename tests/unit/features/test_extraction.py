@@ -33,7 +33,14 @@ from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features import extraction_pipeline
 from dpprobe.features.extraction import extract_shard
-from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS, Clock, extract_rows, in_order
+from dpprobe.features.extraction_pipeline import (
+    AHEAD,
+    PIECE_ROWS,
+    Clock,
+    Decoder,
+    compute_rows,
+    in_order,
+)
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from tests.support.gpu import needs_gpu
@@ -517,13 +524,14 @@ def test_the_clock_adds_up(tmp_path: Path) -> None:
 
     slow = Backbone(**(vars(loaded) | {"transform": transform, "forward": forward}))
     clock = Clock()
-    parts = extract_rows(
-        SplitTable(dataset / "train.parquet"),
+    parts = compute_rows(
+        SplitTable(dataset / "train.parquet").read_images(0, rows),
+        rows,
+        Decoder(slow, "train"),
         slow,
-        start=0,
-        stop=rows,
         batch_size=64,
         threads=threads,
+        accelerator=None,
         clock=clock,
     )
     assert sum(len(part.rows) for part in parts) == clock.rows == rows

@@ -24,7 +24,6 @@ from dpprobe.finetune.unpriced_search import (
     Trial,
     best_trial,
     run_trials,
-    search_options,
     suggest_values,
 )
 from dpprobe.heads.registry import method_options
@@ -161,9 +160,9 @@ def _wait(reached: Callable[[], bool], child: subprocess.Popen[bytes]) -> None:
 
 def test_a_finished_search_trains_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log.json"
-    best = search_options(searched(), quality, log=log, seed=7)
+    trials = run_trials(searched(), quality, log=log, seed=7)
     again = Counted()
-    assert search_options(searched(), again, log=log, seed=7) == best
+    assert run_trials(searched(), again, log=log, seed=7) == trials
     assert again.numbers == []
 
 

@@ -343,9 +343,10 @@ def test_grid_follows_epsilon(epsilon: float, interval: float) -> None:
 def test_delta_is_the_inverse_of_epsilon() -> None:
     composition = [gaussians(3.0, count=2)]
     epsilon = accountants.compute_epsilon(composition, DELTA, "gaussian")
-    assert accountants.compute_delta(composition, epsilon) == pytest.approx(DELTA, rel=1e-8)
+    log_delta = accountants.gaussian_log_delta(accountants.gaussian_mu(composition), epsilon)
+    assert math.exp(log_delta) == pytest.approx(DELTA, rel=1e-8)
     with pytest.raises(PrivacyError, match="samples its rows"):
-        accountants.compute_delta([gaussians(1.0, 0.5)], 1.0)
+        accountants.compute_epsilon([gaussians(1.0, 0.5)], DELTA, "gaussian")
 
 
 def test_no_noise_costs_everything_and_nothing_costs_nothing() -> None:

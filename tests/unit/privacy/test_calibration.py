@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
-from dpprobe.privacy.calibration import cache_path, calibrate, find_factor
+from dpprobe.privacy.calibration import calibrate, find_factor
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.progress import Progress
@@ -38,6 +38,10 @@ def solve(
         mechanisms, n=1437, epsilon=epsilon, delta=1e-5, accountant=accountant, cache=cache,
         selection=selection,
     )  # fmt: skip
+
+
+def answer_path(cache: Path, mechanisms: list[Mechanism], *target: Any) -> Path:
+    return calibration._answer_path(cache, calibration._collect_inputs(mechanisms, *target))
 
 
 @pytest.fixture(autouse=True)
@@ -145,9 +149,7 @@ def test_a_selection_meets_its_target(
     # Another file for another selection; the same one where only names differ.
     renamed = [relative(1.0, 10, name="x"), *parts[1:]]
     keys = {
-        cache_path(
-            items, epsilon=1.0, delta=1e-5, accountant=accountant, cache=tmp_path, selection=kind
-        )
+        answer_path(tmp_path, items, 1.0, 1e-5, accountant, kind)
         for items, kind in (
             (parts, None), (parts, best), (renamed, best_of(5, shape, "x")),
             (parts, best_of(6, shape)),
@@ -261,9 +263,7 @@ def test_an_answer_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(calibration, "_find_answer", never)
     assert solve([relative(1.0, 3)], 2.0, tmp_path) == first
     (file,) = tmp_path.iterdir()
-    assert file == cache_path(
-        [relative(1.0, 3)], epsilon=2.0, delta=1e-5, accountant="pld", cache=tmp_path
-    )
+    assert file == answer_path(tmp_path, [relative(1.0, 3)], 2.0, 1e-5, "pld", None)
     with pytest.raises(AssertionError, match="calibrated twice"):
         solve([relative(1.0, 4)], 2.0, tmp_path)
 
@@ -273,13 +273,7 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) ->
         epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **changes: Any
     ) -> Path:
         values: dict[str, Any] = {"rate": 0.1, "count": 5, **changes}
-        return cache_path(
-            [relative(**values)],
-            epsilon=epsilon,
-            delta=delta,
-            accountant=accountant,
-            cache=tmp_path,
-        )
+        return answer_path(tmp_path, [relative(**values)], epsilon, delta, accountant, None)
 
     same = {key(), key(name="another")}
     others = {

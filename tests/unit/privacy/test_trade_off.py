@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,17 @@ from scipy.stats import binom, norm
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism
-from dpprobe.privacy.trade_off import best_attack, bound_attacks
+from dpprobe.privacy.trade_off import bound_attacks
 from tests.support.mechanisms import best_of, gaussians, mixed, mixed_delta, sampled_delta
 
 RATES = [0.0, 0.001, 0.01, 0.1, 0.5, 1.0]
 DELTA = 1e-5
 # Answers are rounded up to six decimals, after a guard of 1e-12.
 UNIT = 1.01e-6
+
+
+def best_attack(*given: Any, **prices: Any) -> list[float]:
+    return list(bound_attacks(*given, **prices).true_positives)
 
 
 def sampled_best(noise: float, sample_rate: float, alpha: float) -> float:

@@ -300,7 +300,6 @@ def _aim_fetches(ahead, place, taken, tiles):
         in turn; the lines of a row; the address of as many addresses of rows that the cache has.
       place: (0, 0, 0) for the first tile.
       taken: lines of each row that a tile fetches.
-      tiles: how many there are.
 
     Returns:
       The address of the rows' addresses, the byte of a row to begin at, and the next place.
@@ -521,7 +520,6 @@ def add_clipped_sums(
       rows: int64 [m], each from 0 to n - 1: this is not checked.
       sizes: int64 [slices], each slice's rows, slice after slice.
       weights: float32 [seeds, padded classes, padded d + 1], from `padded_zeros`.
-      classes: how many there are.
       releases: [slices, ...], each like weights.
     """
     cuts = _cut_chunks(sizes, chunk_rows(features.shape[1], classes))

@@ -80,8 +80,6 @@ class Code:
         Args:
           spots: the address of the rows' addresses.
           start: the byte of a row from which lines are counted.
-          together: how many rows.
-          line: its number.
         """
         byte = self.builder.add(start, self.builder.mul(line, ir.Constant(INT, LINE)))
 
