@@ -13,7 +13,7 @@ from torch import nn
 from dpprobe.finetune.inputs import CutInputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.tuned_network import TunedNetwork
-from dpprobe.heads.unit_weights import Units
+from dpprobe.heads.patient_groups import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 

@@ -20,7 +20,7 @@ from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
-from dpprobe.data.patient_units import UnitOptions
+from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpprobe.data import patient_units, table, train_test_split
+from dpprobe.data import patient_sides, table, train_test_split
 from dpprobe.data.alike_names import fold_name, joined_labels
 from dpprobe.data.csv_files import open_rows, read_header
 from dpprobe.data.csv_options import Group, Join, ManifestOptions
@@ -109,7 +109,7 @@ def _read_sides(
     if options.unit_column is not None:
         units = {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}
     train = parts["train"]
-    sides = patient_units.assign_sides(
+    sides = patient_sides.assign_sides(
         options,
         {name: len(rows.frame) for name, rows in parts.items()},
         ids=lambda: _make_ids(options, train),
@@ -371,7 +371,7 @@ def make_batches(
     """Yields batches for the tables. Both splits' rows must be known."""
     mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        mistaken = patient_units.find_mistaken(
+        mistaken = patient_sides.find_mistaken(
             {name: rows.frame[options.unit_column] for name, rows in parts.items()}
         )
     for name, rows in parts.items():
@@ -400,7 +400,7 @@ def _make_batch(
     if options.unit_column is not None:
         patients = rows.frame[options.unit_column].tolist()
         for fault, further in zip(
-            faults, patient_units.list_faults(patients, mistaken, options.unit_column), strict=True
+            faults, patient_sides.list_faults(patients, mistaken, options.unit_column), strict=True
         ):
             fault += further
     return table.make_batch(

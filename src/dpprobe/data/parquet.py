@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from dpprobe.data import patient_units, train_test_split
+from dpprobe.data import patient_sides, train_test_split
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import DatasetOptions, Limit
-from dpprobe.data.patient_units import UnitOptions
+from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
@@ -425,7 +425,7 @@ def _assign_sides(
         labels = _read_column(options, "train", options.label_column)
         return [-1 if label is None else label for label in labels]
 
-    return patient_units.assign_sides(
+    return patient_sides.assign_sides(
         options,
         {name: len(part) for name, part in ids.items()},
         ids=lambda: ids["train"],
@@ -482,9 +482,9 @@ def _make_batches(
     patients, faults = _read_patients(options), None
     sides = _assign_sides(options, ids, patients)
     if patients is not None and options.unit_column is not None:
-        mistaken = patient_units.find_mistaken(patients)
+        mistaken = patient_sides.find_mistaken(patients)
         faults = {
-            name: list(patient_units.list_faults(part, mistaken, options.unit_column))
+            name: list(patient_sides.list_faults(part, mistaken, options.unit_column))
             for name, part in patients.items()
         }
     columns = [options.image_column, options.label_column, *options.group_columns]

@@ -22,7 +22,7 @@ from dpprobe.data.addresses import check_address
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
-from dpprobe.data.patient_units import Unit
+from dpprobe.data.patient_sides import Unit
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.tar_shards import SUFFIX
 from dpprobe.data.train_test_split import SplitOptions

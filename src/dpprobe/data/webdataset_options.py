@@ -14,7 +14,7 @@ from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import Limit
-from dpprobe.data.patient_units import UnitOptions
+from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from dpprobe.data import patient_units, table, tar_shards
+from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import fold_name, text_of
 from dpprobe.data.problems import SHOWN
 from dpprobe.data.tar_shards import Member, Sample
@@ -186,7 +186,7 @@ def make_batches(
     """Yields batches for the tables, in the order of the shards."""
     mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        mistaken = patient_units.find_mistaken(
+        mistaken = patient_sides.find_mistaken(
             {name: [row.unit for row in part] for name, part in parts.items()}
         )
     chosen = assign_sides(options, parts)
@@ -213,7 +213,7 @@ def assign_sides(
     units = None
     if options.unit_column is not None:
         units = {name: [row.unit for row in rows] for name, rows in parts.items()}
-    return patient_units.assign_sides(
+    return patient_sides.assign_sides(
         options,
         {name: len(rows) for name, rows in parts.items()},
         ids=lambda: [row.id for row in parts["train"]],
@@ -229,7 +229,7 @@ def _make_batch(
     patients = None
     if options.unit_column is not None:
         patients = [row.unit for row in rows]
-        further = patient_units.list_faults(patients, mistaken, options.unit_column)
+        further = patient_sides.list_faults(patients, mistaken, options.unit_column)
         for fault, more in zip(faults, further, strict=True):
             fault += more
     kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()

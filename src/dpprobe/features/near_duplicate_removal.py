@@ -1,7 +1,7 @@
 """Split tables without the rows that have a near-duplicate among public images.
 
 What makes this safe for the guarantee: a row goes or stays by itself. The check looks at its image,
-its feature and public rows, never at another private row (see `near_duplicates`), so that two
+its feature and public rows, never at another private row (see `near_duplicate_search`), so that two
 datasets that differ in one unit's rows differ, after removal, in what is left of these rows and in
 nothing else: neighbours stay neighbours. A unit whose rows all go has no part in what is trained;
 one that keeps some is protected as any other. This holds for images and, a row at a time, for

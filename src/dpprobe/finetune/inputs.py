@@ -19,7 +19,7 @@ import torch
 
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.extraction_pipeline import Decoder
-from dpprobe.heads.unit_weights import Units
+from dpprobe.heads.patient_groups import Units
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.errors import DataError
-from dpprobe.heads.unit_weights import Units
+from dpprobe.heads.patient_groups import Units
 
 logger = logging.getLogger("dpprobe")
 

@@ -21,7 +21,7 @@ from dpprobe.analyses.fairness.fairness_table import shown_metric
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
-from dpprobe.exhibits.colours import CLASS_COLOURS
+from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.reporting.confusion_matrix import confusion_svg

@@ -19,8 +19,8 @@ import torch
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 
 logger = logging.getLogger("dpprobe")
 

@@ -20,9 +20,9 @@ from dpprobe.finetune.options import Options
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.network_cell import NetworkFiles
 

@@ -175,7 +175,7 @@ def test_one_value_everywhere_is_black() -> None:
     assert not shades(np.full((4, 4), 700, np.uint16)).any()
 
 
-def test_colours_of_8_bits_are_read() -> None:
+def test_class_colours_of_8_bits_are_read() -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     picture = open_image(encoded(header(values)))
     assert picture.mode == "RGB"

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.data import csv_rows, dataset_preparation, patient_units, train_test_split
+from dpprobe.data import csv_rows, dataset_preparation, patient_sides, train_test_split
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -87,7 +87,7 @@ def test_no_unit_moves_another(
 
     def sides(of: list[tuple[str, int]]) -> list[tuple[str, bool]]:
         names, labels = [name for name, _ in of], [label for _, label in of]
-        tested = patient_units.choose_test(names, labels, fraction=fraction, seed=3, by="id")
+        tested = patient_sides.choose_test(names, labels, fraction=fraction, seed=3, by="id")
         assert tested == train_test_split.choose_test(
             names, labels, fraction=fraction, seed=3, by="id"
         )

@@ -23,7 +23,7 @@ from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.inputs import CutInputs, ImageInputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
-from dpprobe.heads.unit_weights import Units
+from dpprobe.heads.patient_groups import Units
 from tests.support.feature_stores import write_store
 
 ROWS, SIZE = 11, 6

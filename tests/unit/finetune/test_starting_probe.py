@@ -18,11 +18,11 @@ from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
 from dpprobe.finetune.train import train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy import gradient_noise as noise_module
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.releases import Releases

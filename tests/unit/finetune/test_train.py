@@ -20,7 +20,7 @@ from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.adam import Adam
-from dpprobe.heads.unit_weights import Units
+from dpprobe.heads.patient_groups import Units
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import open_stream

@@ -18,8 +18,8 @@ from dpprobe.finetune.inputs import CutInputs, ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Transform
-from dpprobe.heads.unit_weights import Units
 from tests.support.tiny_networks import NaiveSums, flat, network_options, releases_of
 
 ROWS, CLASSES, SIZE = 10, 3, 32

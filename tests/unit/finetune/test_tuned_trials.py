@@ -25,9 +25,9 @@ from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork, tuned_state
 from dpprobe.finetune.tuned_trials import Tuned, count_hits, tuned_network
 from dpprobe.heads import tuned
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.tuned import draw_trials
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed, stream_seed

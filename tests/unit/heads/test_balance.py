@@ -15,11 +15,11 @@ from dpprobe.heads.balance import BalanceOptions, fit_balanced, weigh_classes
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import classes_of, plan_of

@@ -21,9 +21,9 @@ from dpprobe.heads.balance import (
 )
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy

@@ -16,10 +16,10 @@ from dpprobe.heads import gradient_steps
 from dpprobe.heads.clipping import drawn_rows
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.gradient_sums import LOSSES, full_sum, poisson_sums, random_weights

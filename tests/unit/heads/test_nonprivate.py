@@ -17,10 +17,10 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.nonprivate import Options, find_minimum
 from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
 from tests.support.linear_heads import features_of
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.normalisation import L2, NoNormalisation
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_prototypes import (
     CHOICES,
     Candidates,
@@ -29,7 +30,6 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import GAUSSIAN, Plan

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dpprobe.heads.feature_covariance import Options, public_moment
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import (
@@ -23,7 +24,6 @@ from dpprobe.heads.second_order import (
     second_moment,
     sum_gradients,
 )
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import Stream, classes_of, plan_of, rows_of

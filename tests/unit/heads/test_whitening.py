@@ -18,10 +18,10 @@ from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import CENTRE, SECOND_MOMENT, Whitened
 from dpprobe.heads.normalised_rows import normalise_rows
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases

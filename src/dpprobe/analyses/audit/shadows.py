@@ -27,9 +27,9 @@ import torch
 from dpprobe.analyses.audit.membership_attacks import Confidences, Flags, compute_confidences
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.progress import Progress

@@ -17,7 +17,7 @@ from matplotlib.patheffects import withStroke
 
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.exhibits import style
-from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
+from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.study.ablations import keep_unique
 
 MARKERS = ("o", "^")  # of the first classes, and of those after them

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import write_text
 from dpprobe.data.table import SplitTable
-from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS
+from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS
 from dpprobe.exhibits.html_page import content_policy
 from dpprobe.exhibits.thumbnails import data_uri, make_thumbnails
 from dpprobe.resources import resource_path

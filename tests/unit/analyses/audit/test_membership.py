@@ -19,9 +19,9 @@ from dpprobe.analyses.audit.roc import measure_roc
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import bound_attacks

@@ -14,7 +14,7 @@ from PIL import Image
 from dpprobe.analyses.tsne import show
 from dpprobe.analyses.tsne.show import tsne_figure, tsne_grid
 from dpprobe.exhibits import style
-from dpprobe.exhibits.colours import CLASS_COLOURS
+from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from tests.support.figures import (
     drawn_figure,
     write_embedding,
@@ -88,7 +88,7 @@ def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("classes", [3, 25])
-def test_colours_that_are_no_class_are_named(tmp_path: Path, classes: int) -> None:
+def test_class_colours_that_are_no_class_are_named(tmp_path: Path, classes: int) -> None:
     path = write_embedding(tmp_path / "e.parquet", classes=classes, legend="positive labels")
     tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
     text = (tmp_path / "a.svg").read_text()

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from dpprobe.exhibits import style
-from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
+from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 
 # Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as seen.
 VISION = {
@@ -45,7 +45,7 @@ def test_classes_of_one_marker_differ_in_colour_to_everybody(vision: str, first:
     assert seen[:, 0].max() < 88, "seen on white"
 
 
-def test_colours_are_distinct() -> None:
+def test_class_colours_are_distinct() -> None:
     assert len(set(style.COLOURS)) == len(style.COLOURS)
     assert len(set(CLASS_COLOURS)) == NAMED_CLASSES == 20
     assert len({repr(style) for style in style.LINE_STYLES}) == len(style.LINE_STYLES)

@@ -15,10 +15,10 @@ from dpprobe.errors import DataError
 from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import Centred, Channels, Normalisation
 from dpprobe.heads.normalised_rows import normalise_rows
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.data import dataset_preparation, patient_units
+from dpprobe.data import dataset_preparation, patient_sides
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
@@ -114,7 +114,7 @@ def test_of_each_patient_the_first_images_are_trained_on(source: str, tmp_path: 
     assert kept
     assert before
     assert Counter(kept) == {name: min(count, 4) for name, count in Counter(before).items()}
-    first = patient_units.first_of_each(before, 4)
+    first = patient_sides.first_of_each(before, 4)
     ids = [row_id for row_id, keep in zip(whole[0].read_ids(), first, strict=True) if keep]
     assert bounded[0].read_ids() == ids
 
@@ -124,8 +124,8 @@ def test_one_patient_s_images_decide_nothing_about_another_s(
     names: list[str], most: int, new: str
 ) -> None:
     """So the rule is public: a patient's null rows change what is kept of that patient alone."""
-    before = patient_units.first_of_each(names, most)
-    after = patient_units.first_of_each([new, *names], most)[1:]
+    before = patient_sides.first_of_each(names, most)
+    after = patient_sides.first_of_each([new, *names], most)[1:]
     changed = {name for name, a, b in zip(names, before, after, strict=True) if a != b}
     assert changed <= {new}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpprobe.data import csv_manifest, parquet, webdataset
-from dpprobe.data.patient_units import UnitOptions, assign_sides
+from dpprobe.data.patient_sides import UnitOptions, assign_sides
 from dpprobe.data.train_test_split import SplitName, choose_by_id, choose_test, count_test
 
 SOURCES: dict[str, tuple[type[UnitOptions], dict[str, Any]]] = {
