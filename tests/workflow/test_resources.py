@@ -270,7 +270,7 @@ def test_a_run_says_at_its_start_that_networks_have_no_gpu(
     here = workspace.run(networks, "data")
     assert "no GPU" not in here.stdout
     here = workspace.run(networks, "features")
-    assert here.stdout.count("no GPU on this machine: networks run on the CPU\n") == 1
+    assert here.stdout.count("no GPU on this machine: networks run on the CPU") == 1, here.stdout
     # what was made without a GPU is current where there is one: nothing is planned by devices
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "Nothing to be done" in workspace.run(networks, "features").stdout

@@ -97,7 +97,8 @@ def check_devices():
     if lack and insists:
         raise StudyError(f"device: cuda: {lack}; write auto or cpu")
     if lack:
-        print(f"dpprobe: {lack}: networks run on the CPU", file=sys.stderr)
+        # one write, or a line of the first job may come between the text and its end
+        sys.stderr.write(f"dpprobe: {lack}: networks run on the CPU\n")
 
 
 def runs_network(job):
