@@ -357,7 +357,7 @@ def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_
 
 
 def _disk(facts: Facts, notes: Sequence[_Note]) -> str:
-    """Makes the table of files, a row a study, with the notes whose command runs it."""
+    """Makes the table of files: one row per study, with the notes that have its command."""
     links: dict[str, list[str]] = {}
     for note in notes:
         if note.entry.study:

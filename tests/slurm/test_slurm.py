@@ -512,7 +512,7 @@ def asked_of_slurm(clone: Workspace, known: set[str]) -> dict[str, str]:
 
 
 def test_networks_have_a_gpu_where_their_partition_has_one(clone: Workspace) -> None:
-    """One study three times: by itself, with a partition for GPUs, and for CPUs alone."""
+    """Runs one study three times: as it is, with a partition for GPUs, and on CPUs only."""
     cluster = clone.cluster
     digits = SMALL["datasets"]["left"] | {"subsample": {"per_class": 30}}
     study = SMALL | {"datasets": {"left": digits}}

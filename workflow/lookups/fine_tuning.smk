@@ -54,11 +54,9 @@ def searched_values(wildcards):
 
 def network_files(wildcards):
     """Public files that a network starts from."""
-    return (
-        STUDY.methods[wildcards.method]
-        .fill_paths(dataset=wildcards.dataset, backbone=wildcards.backbone)
-        .input_files()
-    )
+    return located_method(
+        wildcards.method, wildcards.dataset, wildcards.backbone
+    ).input_files()
 
 
 def disagreeing_seed(wildcards):
@@ -67,9 +65,7 @@ def disagreeing_seed(wildcards):
     folder = network_folder(
         f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
     )
-    options = STUDY.methods[cell.method].fill_paths(
-        dataset=cell.dataset, backbone=cell.backbone
-    )
+    options = located_method(cell.method, cell.dataset, cell.backbone)
     with suppress(OSError, ValueError, KeyError, TypeError):
         written = json.loads((folder / NETWORK_FILES[0]).read_bytes())["options"]
         counts = workflow.is_main_process and parameters_count()

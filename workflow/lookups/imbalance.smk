@@ -1,6 +1,6 @@
 """Input functions and constants of imbalance.smk."""
 
-IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
+IMBALANCED = list_imbalanced(STUDY)
 
 
 def imbalance_outputs(dataset):

@@ -23,11 +23,9 @@ def released_audit(wildcards):
 def released_files(wildcards):
     """Public files that the method of a release starts from."""
     options = STUDY.releases[wildcards.release]
-    return (
-        STUDY.methods[options.method]
-        .fill_paths(dataset=options.dataset, backbone=options.backbone)
-        .input_files()
-    )
+    return located_method(
+        options.method, options.dataset, options.backbone
+    ).input_files()
 
 
 def release_paths(release):

@@ -20,15 +20,19 @@ def heads_params(epsilon):
     }
 
 
+def located_method(name, dataset, backbone):
+    """The options of a method, with the places of its files for one dataset and backbone."""
+    return STUDY.methods[name].fill_paths(dataset=dataset, backbone=backbone)
+
+
 def method_files(wildcards):
     """Public files that the methods of a job start from."""
+    place = (wildcards.dataset, wildcards.backbone)
     return sorted(
         {
             path
             for name in head_methods(STUDY, wildcards.epsilon)
-            for path in STUDY.methods[name]
-            .fill_paths(dataset=wildcards.dataset, backbone=wildcards.backbone)
-            .input_files()
+            for path in located_method(name, *place).input_files()
         }
     )
 
@@ -116,9 +120,7 @@ def records_agree(dataset, backbone, epsilon, *methods):
 
 def record_difference(path, cell):
     """Returns where a cell's record, if it can be read, differs from the study; None where they agree."""
-    options = STUDY.methods[cell.method].fill_paths(
-        dataset=cell.dataset, backbone=cell.backbone
-    )
+    options = located_method(cell.method, cell.dataset, cell.backbone)
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
         record = json.loads(path.read_bytes())

@@ -24,6 +24,7 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
+from dpprobe.analyses.imbalance import list_imbalanced
 from dpprobe.analyses.imbalance.imbalance_record import (
     IMBALANCE,
     IMBALANCE_SUFFIXES,

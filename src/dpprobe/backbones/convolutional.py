@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.options import NetworkOptions, Views, channels_error
+from dpprobe.backbones.options import NetworkOptions, Views
 from dpprobe.backbones.scattering import count_paths
 from dpprobe.options import Options as Block
 
@@ -56,8 +56,8 @@ class Scattering(Block):
     groups: int | None = Field(
         None,
         ge=1,
-        description="Group normalisation of the coefficients of each image by itself, without "
-        "trained scales: the number of groups. None where absent.",
+        description="The number of groups of a group normalisation, which treats each image "
+        "separately and has no trained scales. No normalisation where absent.",
     )
 
 
@@ -109,10 +109,7 @@ class Options(NetworkOptions):
 
     @model_validator(mode="after")
     def _check_shapes(self) -> Options:
-        for name in ("mean", "std"):
-            value = getattr(self.preprocessing, name)
-            if isinstance(value, tuple) and len(value) not in (1, self.image_channels):
-                raise ValueError(channels_error(name, len(value), self.image_channels))
+        self.preprocessing.check_channels(self.image_channels)
         channels, side = self.input_shape
         groups = self.scattering.groups if self.scattering else None
         if side < 1:
@@ -140,7 +137,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     from torchvision import transforms  # heavy, as are the others
 
     from dpprobe.backbones import network_forward
-    from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes
+    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop
 
     model = _make_model(options)
     weights_sha256 = network_forward.state_sha256(model)
@@ -148,12 +145,6 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     views, size = options.preprocessing, (options.preprocessing.size,) * 2
     mode: Mode = "L" if options.color == "gray" else "RGB"
     resize = transforms.Resize(size, transforms.InterpolationMode(described["interpolation"]))
-    inception = InceptionCrop(
-        mode=mode,
-        size=size,
-        interpolation=described["interpolation"],
-        seed=views.crop_seed or 0,
-    )
     return Backbone(
         dimension=network.dimension,
         preprocessing={"color": mode, **described},
@@ -167,7 +158,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             precision=runtime.precision,
         ),
         transform=ToBytes(mode=mode, steps=transforms.Compose([resize, transforms.PILToTensor()])),
-        train_transform=inception if views.crop == "inception" else None,
+        train_transform=make_train_crop(
+            views, mode=mode, size=size, interpolation=described["interpolation"]
+        ),
         forward=network.forward,
         layers=network.layers,
         forward_layers=network.forward_layers,

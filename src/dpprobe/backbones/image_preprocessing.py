@@ -6,13 +6,16 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from PIL import Image
 
 from dpprobe.errors import DataError
+
+if TYPE_CHECKING:
+    from dpprobe.backbones.options import Views
 
 Mode = Literal["L", "RGB"]
 SIXTEEN_BITS = 65535
@@ -105,6 +108,17 @@ class InceptionCrop:
         mode = InterpolationMode(self.interpolation)
         part = functional.resized_crop(image, *box, list(self.size), mode)
         return functional.pil_to_tensor(part)
+
+
+def make_train_crop(
+    views: Views, *, mode: Mode, size: tuple[int, int], interpolation: str
+) -> InceptionCrop | None:
+    """Makes the crop of training images; None where they have the central one of test images."""
+    if views.crop == "centre":
+        return None
+    return InceptionCrop(
+        mode=mode, size=size, interpolation=interpolation, seed=views.crop_seed or 0
+    )
 
 
 # The part of an image's area that the inception crop keeps, and its width to height.

@@ -23,7 +23,6 @@ from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
     Views,
-    channels_error,
     suggest_names,
 )
 from dpprobe.errors import ConfigError
@@ -56,10 +55,7 @@ class Preprocessing(Views):
 
     @model_validator(mode="after")
     def _check_channels(self) -> Preprocessing:
-        for name in ("mean", "std"):
-            value = getattr(self, name)
-            if isinstance(value, tuple) and len(value) not in (1, 3):
-                raise ValueError(channels_error(name, len(value), 3))
+        self.check_channels(3)
         return self
 
 
@@ -259,7 +255,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
       ConfigError: for a name open_clip does not know, weights that do not fit the model, layers
         it does not have, or an image size that it does not take.
     """
-    from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # heavy: torch
 
     model = _create_model(options)
     visual, activation = model.visual, _described_activation(model)
@@ -274,12 +270,6 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         **views.resolved_views(),
         "activation": activation,
     }
-    inception = InceptionCrop(
-        mode="RGB",
-        size=(height, width),
-        interpolation=resolved["interpolation"],
-        seed=views.crop_seed or 0,
-    )
     return Backbone(
         dimension=network.dimension,
         preprocessing=preprocessing,
@@ -295,7 +285,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             precision=runtime.precision,
         ),
         transform=ToBytes(mode="RGB", steps=steps),
-        train_transform=inception if views.crop == "inception" else None,
+        train_transform=make_train_crop(
+            views, mode="RGB", size=(height, width), interpolation=resolved["interpolation"]
+        ),
         forward=network.forward,
         architecture=options.architecture,
         pretrained_tag=options.tag,

@@ -126,6 +126,17 @@ class Views(Options):
             )
         return self
 
+    def check_channels(self, channels: int) -> None:
+        """Checks that mean and std have one number, or one per channel.
+
+        Raises:
+          ValueError: if one has another number of values.
+        """
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) not in (1, channels):
+                raise ValueError(channels_error(name, len(value), channels))
+
     def resolved_views(self) -> dict[str, Any]:
         """Returns the crop and the views, to stand beside the options that the library resolves."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}

@@ -82,11 +82,7 @@ class Options(NetworkOptions):
 
     @model_validator(mode="after")
     def _check_channels(self) -> Options:
-        channels = self.model_args.get("in_chans", 3)
-        for name in ("mean", "std"):
-            value = getattr(self.preprocessing, name)
-            if isinstance(value, tuple) and len(value) not in (1, channels):
-                raise ValueError(channels_error(name, len(value), channels))
+        self.preprocessing.check_channels(self.model_args.get("in_chans", 3))
         return self
 
     def check_files(self) -> None:
@@ -163,7 +159,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     from timm.data.transforms_factory import create_transform
 
     from dpprobe.backbones import network_forward  # heavy: torch
-    from dpprobe.backbones.image_preprocessing import InceptionCrop, ToBytes  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # heavy: torch
 
     model = _create_model(options)
     if options.checkpoint is None:
@@ -177,12 +173,6 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     mode: Mode = "L" if channels == 1 else "RGB"
     described = {**resolved, **views.resolved_views()}
     steps = create_transform(**resolved, is_training=False, normalize=False)
-    inception = InceptionCrop(
-        mode=mode,
-        size=(height, width),
-        interpolation=resolved["interpolation"],
-        seed=views.crop_seed or 0,
-    )
     return Backbone(
         dimension=network.dimension,
         preprocessing={"color": mode, **described},
@@ -198,7 +188,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             precision=runtime.precision,
         ),
         transform=ToBytes(mode=mode, steps=steps),
-        train_transform=inception if views.crop == "inception" else None,
+        train_transform=make_train_crop(
+            views, mode=mode, size=(height, width), interpolation=resolved["interpolation"]
+        ),
         forward=network.forward,
         architecture=architecture,
         pretrained_tag=tag,

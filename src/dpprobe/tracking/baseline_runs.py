@@ -25,10 +25,9 @@ from dpprobe.tracking.runs import (
     run_name,
     scalar_metrics,
 )
+from dpprobe.tracking.views import COMPARED
 from dpprobe.versions import VERSIONS
 
-# Of runs that the view of baselines shows: theirs, and those of the cells beside them.
-COMPARED = "compared"
 # In the place of an epsilon: no noise, and of zero-shot no training row either.
 NO_EPSILON = "none"
 ZERO_SHOT = "zero_shot"

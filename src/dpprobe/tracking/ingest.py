@@ -18,7 +18,7 @@ from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import ACCURACY, CellRecord, read_cell, read_measures
 from dpprobe.results.summary import read_grid
-from dpprobe.tracking.baseline_runs import COMPARED, dataset_run, list_baseline_runs
+from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
 from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import (
@@ -44,6 +44,7 @@ from dpprobe.tracking.store import (
 from dpprobe.tracking.views import (
     ALL_VIEW,
     BASELINES_VIEW,
+    COMPARED,
     PRIVATE_VIEW,
     VIEW_KEY,
     cells_experiment,
@@ -145,7 +146,9 @@ def update_dataset(
     whole = dataset_run(
         baselines, dataset=dataset, study=study, shared_tags=shared_tags,
         artifacts=[*attached, *((path, "figures") for path in comparisons)], source=source,
-        finished=max(run.finished for run in [*cells, *baselines]),
+        finished=max(
+            (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
+        ),
     )  # fmt: skip
     with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
         create_tables(uri)

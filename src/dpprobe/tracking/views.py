@@ -28,6 +28,7 @@ STUDIES = "all studies"  # the experiment of studies; a space keeps it apart fro
 RELEASES = "all releases"  # likewise, the experiment of releases
 STUDY_COLUMNS = 12  # of the view of all studies
 CURRENT = "current"  # tag: "true" while the study names the result, else "false"
+COMPARED = "compared"  # tag: "true" for baselines, and for the cells that stand beside them
 NAME = "name"  # of a view, in the menu of its page; not a key of the page's state
 # With MLflow's three, a page of 1,600 pixels cuts the epsilon off the title of a chart.
 CHART_COLUMNS = 2
@@ -87,7 +88,7 @@ def cells_experiment(
             charts = _make_charts("baselines", [("BAR", headline)])
             views[BASELINES_VIEW] = (view | charts) | {
                 NAME: f"zero-shot, few-shot, and private cells at epsilon {epsilon}",
-                "searchFilter": f'{view["searchFilter"]} and tags.compared = "true"',
+                "searchFilter": f'{view["searchFilter"]} and tags.{COMPARED} = "true"',
             }
         return views
 

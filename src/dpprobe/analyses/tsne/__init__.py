@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpprobe.analyses.analysis import Analysis, Cost, Measurement
+from dpprobe.analyses.analysis import Analysis, Cost, Measurement, of_datasets
 from dpprobe.exhibits.exhibit import FIGURE_FORMATS, Exhibit, many, one, waits
 from dpprobe.versions import VERSIONS
 
@@ -10,24 +10,22 @@ PACKAGE = "dpprobe.analyses.tsne"
 
 EMBEDDING = one(lambda files, place: files.locate_embedding(place["dataset"], place["backbone"]))
 
+FIGURE_PARAMS = {"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]}
+
 TSNE_GRID = Exhibit(
     name="plot_tsne_grid",
     kind="figure",
     files={"": "figures/tsne"},
     formats=FIGURE_FORMATS,
     needs={
-        "embeddings": many(
-            lambda files, _place: [
-                path for name in files.study.datasets for path in files.list_embeddings(name)
-            ]
-        )
+        "embeddings": many(of_datasets(lambda files, name: files.list_embeddings(name))),
     },
     make=f"{PACKAGE}.show:plot_tsne_grid",
     words="t-SNE of every dataset and backbone",
     category="t-SNE",
     caption="tsne.rst",
     labels={"backbone": "all"},
-    params={"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]},
+    params=FIGURE_PARAMS,
     places=lambda study: [{}] if len(study.datasets) > 1 else [],
     memory_mb=1500,
     minutes=20,
@@ -49,7 +47,7 @@ DATASET_TSNE = Exhibit(
     subcategory="{dataset}",
     caption="tsne.rst",
     labels={"backbone": "all"},
-    params={"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]},
+    params=FIGURE_PARAMS,
     places=lambda study: (
         [{"dataset": name} for name in study.datasets] if len(study.backbones) > 1 else []
     ),
@@ -70,7 +68,7 @@ TSNE = Exhibit(
     subcategory="{dataset}",
     caption="tsne.rst",
     labels={"backbone": "{backbone}"},
-    params={"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]},
+    params=FIGURE_PARAMS,
 )
 
 # It shows images only where the study allows it: they are private.

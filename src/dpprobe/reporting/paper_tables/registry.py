@@ -1,12 +1,14 @@
-"""The papers' tables by name, each with a test of whether a study measures a row of it.
+"""The papers' tables by name: whether a study measures a row of each, and what makes it.
 
 Every start of Snakemake reads this module: it imports nothing heavy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
 
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.options import MethodOptions
@@ -74,25 +76,55 @@ def _names_auc(study: Study) -> bool:
     return any(options.metric == "auc" for options in study.datasets.values())
 
 
-PAPER_TABLES: dict[str, Callable[[Study], bool]] = {
-    "foundation_features_table2": _has_chosen_methods,
-    "foundation_features_table3": _reads_text_or_probes,
-    "foundation_features_theorem": has_guarantee,
-    "large_scale_transfer_table1": partial(_has_head, head="momentum"),
-    "large_scale_transfer_table2": partial(_has_head, head="lamb"),
-    "large_scale_transfer_table3": lambda study: _has_private_head(study, "lamb"),
-    "large_scale_transfer_table4": _has_changes,
-    "large_scale_transfer_table8": _counts_steps,
-    "large_scale_transfer_table9": _has_small_batches,
-    "large_scale_transfer_figure1b": _counts_steps,
-    "large_scale_transfer_figure4": _has_real_labels,
-    "features_second_order_headline": lambda study: _has_private_head(
-        study, *SECOND_ORDER, *OPTIMISERS
+class PaperTable(NamedTuple):
+    """A table of a paper.
+
+    Attributes:
+      is_measured: returns True if a study measures a row of it.
+      make: the function that makes it, as "module:function" in this room. It gets the results of
+        the study, the published numbers and `options`.
+      options: the number of the table, where a function makes several.
+    """
+
+    is_measured: Callable[[Study], bool]
+    make: str
+    options: Mapping[str, str] = MappingProxyType({})
+
+
+PAPER_TABLES: dict[str, PaperTable] = {
+    "foundation_features_table2": PaperTable(
+        _has_chosen_methods, "foundation_features:private_results"
     ),
-    "medical_fine_tuning_auc": _names_auc,
+    "foundation_features_table3": PaperTable(
+        _reads_text_or_probes, "foundation_features:few_shot_results"
+    ),
+    "foundation_features_theorem": PaperTable(has_guarantee, "feature_sizes:training_rows"),
+    "large_scale_transfer_table1": PaperTable(
+        partial(_has_head, head="momentum"), "batch_sizes:batch_sizes", {"table": "1"}
+    ),
+    "large_scale_transfer_table2": PaperTable(
+        partial(_has_head, head="lamb"), "batch_sizes:batch_sizes", {"table": "2"}
+    ),
+    "large_scale_transfer_table3": PaperTable(
+        lambda study: _has_private_head(study, "lamb"), "batch_sizes:model_sizes"
+    ),
+    "large_scale_transfer_table4": PaperTable(_has_changes, "large_scale_transfer:ablation_table"),
+    "large_scale_transfer_table8": PaperTable(
+        _counts_steps, "large_scale_transfer:throughput_table"
+    ),
+    "large_scale_transfer_table9": PaperTable(
+        _has_small_batches, "batch_sizes:batch_sizes", {"table": "9"}
+    ),
+    "large_scale_transfer_figure1b": PaperTable(_counts_steps, "single_step:passes_table"),
+    "large_scale_transfer_figure4": PaperTable(_has_real_labels, "single_step:real_labels"),
+    "features_second_order_headline": PaperTable(
+        lambda study: _has_private_head(study, *SECOND_ORDER, *OPTIMISERS),
+        "features_second_order:second_order_heads",
+    ),
+    "medical_fine_tuning_auc": PaperTable(_names_auc, "medical_fine_tuning:radiographs_table"),
 }
 
 
 def list_paper_tables(study: Study) -> list[str]:
     """Lists the papers' tables that show a measured row of a study; no other is written."""
-    return [name for name, is_measured in PAPER_TABLES.items() if is_measured(study)]
+    return [name for name, table in PAPER_TABLES.items() if table.is_measured(study)]
