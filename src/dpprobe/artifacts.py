@@ -218,7 +218,6 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
     """Writes, and while the disk is full tries again every minute, for an hour.
 
     Args:
-      folder: the place of the files.
       needed: roughly how many bytes they take.
       write: the function that writes, and leaves nothing behind when it fails.
 
@@ -263,7 +262,6 @@ def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
     """Turns the error of a full disk into one line.
 
     Args:
-      folder: the place of the files.
       doing: the work, such as "the split tables were written".
 
     Raises:

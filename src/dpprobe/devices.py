@@ -91,7 +91,6 @@ def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tup
     """Returns the names of the GPUs that a process sees, as `CUDA_VISIBLE_DEVICES` has them.
 
     Args:
-      environment: of the process.
       nodes: the names in /dev, which count where nothing is said in the environment.
     """
     written = environment.get(VISIBLE)
@@ -144,7 +143,6 @@ def take_device(
 
     Args:
       environment: of the process; its own where absent.
-      nodes: the names in /dev.
       folder: of the locks, on the node's own disk and the same for all of a user's processes.
 
     Returns:
@@ -193,7 +191,6 @@ class Accelerator(Protocol):
     """A device beside the processor, as extraction uses it.
 
     Attributes:
-      device: its name for torch.
       loader_pins: True if a DataLoader moves batches into memory that the device copies from.
     """
 

@@ -29,7 +29,6 @@ def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str)
     """Reads options from plain values.
 
     Args:
-      cls: their class.
       values: as YAML and rules' params hold them.
       where: begins each line of an error.
 

@@ -45,7 +45,6 @@ class AtMost:
     """An upper bound of a number in a study, whose error says what it is for.
 
     Attributes:
-      limit: the largest number allowed.
       why: what a larger one would lead to, after "at most ...: ".
     """
 

@@ -61,7 +61,6 @@ class Run:
     Attributes:
       workflow: Snakemake's, whose jobs failed or did not.
       print_results: prints the last lines of a run that did what it was asked to.
-      succeeded: all jobs of the run succeeded.
     """
 
     def __init__(self) -> None:
@@ -236,12 +235,7 @@ def is_quiet_typed(words: Collection[str]) -> bool:
 
 
 def shorten_error(text: str, exception: str | None) -> str:
-    """Shortens the text of an error: a wrong study, or a file that cannot be written, is one line.
-
-    Args:
-      text: as Snakemake formats the error.
-      exception: the name of its class.
-    """
+    """Shortens an error's text: a wrong study, or a file that cannot be written, is one line."""
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
         return f"dpprobe: {faults[1]}"
     raised = [*_OS_ERROR.finditer(text)]

@@ -37,7 +37,6 @@ def has_lasting_error(job: Any, since: float) -> bool:
     """Returns True if a job, or one of its group, ended since a time with an error that would stay.
 
     Args:
-      job: Snakemake's.
       since: seconds since the epoch; logs of earlier runs say nothing of this one.
     """
     group = job.dag.get_job_group(job)
@@ -88,7 +87,6 @@ class Failures:
         """Lists the causes of all failed jobs, for the end of a run.
 
         Args:
-          workflow: Snakemake's.
           is_stopped: a person stopped the run, which ends jobs that did not fail.
         """
         failed = {

@@ -46,9 +46,6 @@ def measure_analysis(
     Args:
       inputs: the paths of each need.
       outputs: the paths, in the order of the declaration.
-      params: of the job.
-      wildcards: of the job.
-      threads: of the job.
       read_study: returns the study; called if the job's function asks for it.
     """
     declared = analysis.measurement

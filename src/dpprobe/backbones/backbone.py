@@ -86,7 +86,6 @@ def backbone_fingerprint(
 
     Args:
       libraries: distributions whose version decides the features.
-      pretrained_tag: of the library's own weights.
       exclude: options whose value does not, such as where a checkpoint lies.
       precision: of the forward pass, for networks.
     """

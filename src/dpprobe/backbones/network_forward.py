@@ -61,7 +61,6 @@ def prepare_network(
       model: images -> features.
       options: of them, the layers and the token.
       runtime: device, precision.
-      name: for messages.
       channels: of an image.
       size: its height and width.
       mean: a channel, subtracted from values in 0..1.
@@ -111,8 +110,6 @@ def forward_pass(
 
     Args:
       model: normalised images -> rows.
-      runtime: as in `prepare_network`.
-      name: for messages.
       mean, std: a channel.
     """
     tapped = Tapped(model, [], name).eval()

@@ -423,7 +423,6 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     """Creates the whole model, with its weights, on the CPU.
 
     Args:
-      options: as in `load`.
       shapes_on: the device of a model that is to have its shapes alone: no weights are fetched, and
         those of a checkpoint are held against them.
     """

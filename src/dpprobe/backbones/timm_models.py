@@ -257,7 +257,6 @@ def _create_model(options: Options, *, shapes: bool = False) -> Any:
     A checkpoint has the model's own resolution, or that of `preprocessing.size`.
 
     Args:
-      options: as in `load`.
       shapes: True for the shapes of weights alone: none are fetched, nor read from a checkpoint.
     """
     from dpprobe.backbones import checkpoints  # heavy: torch

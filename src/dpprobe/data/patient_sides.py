@@ -127,7 +127,6 @@ def choose_test(
 
     Args:
       strata: each row's class, or one constant.
-      fraction, seed, by: as in `train_test_split.choose_test`.
     """
     if by == "id":
         return train_test_split.choose_by_id(units, fraction=fraction, seed=seed)

@@ -356,7 +356,6 @@ class _Reader:
     """Reads, hashes and decodes the images of a batch in threads: Pillow decodes without the GIL.
 
     Args:
-      pool: the threads.
       decode: decode each image, as extraction will; otherwise only its bytes are read.
       keep: return the bytes.
     """

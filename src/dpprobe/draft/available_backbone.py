@@ -30,9 +30,7 @@ class Chosen:
     """A backbone for a study.
 
     Attributes:
-      comment: why it was taken.
       dimension: features of an image; None where nothing tells it.
-      pretrained: True for a network with weights.
     """
 
     name: str

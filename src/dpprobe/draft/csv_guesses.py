@@ -22,11 +22,7 @@ PUBLIC_NAMES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """Columns and a folder that a user named, in place of guesses.
-
-    Attributes:
-      root: the folder that paths start at.
-    """
+    """Columns and a folder that a user named, in place of guesses."""
 
     label: str | None = None
     image: str | None = None

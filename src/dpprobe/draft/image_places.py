@@ -18,7 +18,6 @@ class Place:
     """The images of a column.
 
     Attributes:
-      root: the folder that paths start at.
       column: of paths, or of names.
       template: what makes a path of a name; None where the column holds paths.
     """

@@ -56,11 +56,9 @@ class Seen:
     """A dataset that was looked at.
 
     Attributes:
-      place: the folder or file, as it was named.
       keys: the dataset's options, in the order in which they are to be written.
       counts: images by class, of both splits, or with several labels an image those that have each.
         Private: not for a file.
-      images: of both splits.
       patients: who they are of; None where nothing says it.
       notes: what a person should know or do, one line each.
       training_units: what is trained on, where the options count no rows.

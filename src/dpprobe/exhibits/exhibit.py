@@ -35,11 +35,9 @@ class Output:
     """One named output of a rule.
 
     Attributes:
-      name: in the rule, and of the argument of `make`.
       paths: below the results, with wildcards.
       several: the output is a list of files, also where it has one alone.
       caption: the file of its caption in Snakemake's report; None if it is not shown there.
-      labels: in Snakemake's report.
     """
 
     name: str
@@ -95,13 +93,10 @@ class Exhibit:
     Paths and texts may hold wildcards: `{dataset}`, `{backbone}` or others that `per` names.
 
     Attributes:
-      name: of the rule.
-      kind: what is made.
       files: paths below the results, by a name for each group of files. A path without an ending is
         made in each of `formats`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
         A tuple of paths makes a list of files. A function of the study may return all this.
-      formats: the endings of files.
       per: the wildcards, in the order in which they stand in the log's path.
       needs: the files that the exhibit is made from, by name.
       make: the function that makes it, as "module:function". It gets keyword arguments: each need
@@ -112,7 +107,6 @@ class Exhibit:
       category: in Snakemake's report; None keeps the files out of it.
       subcategory: below the category.
       caption: the file below `resources/captions`, for all files or by the name of their group.
-      labels: in Snakemake's report.
       group_labels: further labels by the name of the group of files.
       params: all else that the files depend on. A function gets the study and the wildcards.
       only: for a wildcard the values that the rule may be asked for.
@@ -120,7 +114,6 @@ class Exhibit:
         of the study's datasets and backbones.
       memory_mb: MB of memory of a job.
       memory_factor: MB of memory per MB of input.
-      minutes: of a job.
       minutes_per_gb: minutes per GB of input.
     """
 
@@ -194,7 +187,6 @@ class Exhibit:
         """Lists the files of jobs, those of each stem together.
 
         Args:
-          results: the folder of results.
           places: the wildcards of each job, of those that `shown` lists.
         """
         stems = [

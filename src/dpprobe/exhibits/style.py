@@ -143,7 +143,6 @@ def draw_banded(
 
     Args:
       values: the mean and the ends of the interval at each place.
-      alpha: of the band.
     """
     colour, (dashes, marker) = look
     axes.plot(

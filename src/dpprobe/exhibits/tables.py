@@ -38,7 +38,6 @@ class TableCell:
     """One cell of a table.
 
     Attributes:
-      text: for people.
       value: the number for programs; the text where None.
       ends: of the 95 % interval.
       citation: a key of the bibliography, for LaTeX.

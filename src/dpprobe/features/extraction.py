@@ -66,9 +66,7 @@ def extract_shard(
     """Extracts and writes one shard; the same inputs on the same machine give the same features.
 
     Args:
-      table: the split's parquet file.
       info: the dataset's `dataset.json`.
-      backbone_name: its name in the study.
       split: "train" or "test".
       shard: which part of the split,
       shards: of how many.
@@ -79,8 +77,6 @@ def extract_shard(
         that asks for some must do its work under `if __name__ == "__main__"`.
       threads: that decode and, on a CPU, compute; as many as torch has by default. Their number
         changes no feature.
-      device: "auto", "cpu" or "cuda".
-      precision: of a network's forward pass.
       changed: what is done to the backbone once it is loaded, such as a cut inside its network;
         it is called before any thread runs it.
       twin: where a shard of the same rows may lie under another name of the dataset; it is copied

@@ -54,7 +54,6 @@ class Clock:
     Attributes:
       threads: that compute, each at most one piece at a time; 1 for a GPU.
       busy: the parts that fill the time of those threads.
-      rows: that came out so far.
       seconds: of each part: read, decode, transfer (to a GPU and back), forward, write.
       wall: from the first row read to the last one written.
     """

@@ -39,7 +39,6 @@ def remove_near_duplicates(
     """Writes the rows of both splits that a check did not call near-duplicates, in their order.
 
     Args:
-      whole: the folder of the tables of all rows.
       counts, matches: the record and the table of the check of all rows.
 
     Raises:

@@ -130,7 +130,6 @@ class _Nearest:
     """The nearest public row of each row of a split.
 
     Attributes:
-      best: its cosine.
       where: int [n, 2], the number of the public split, and the row there.
       exact: the same of each row that has a public one of the same bytes.
       near: True for a near-duplicate, the exact ones included.

@@ -40,7 +40,6 @@ class ShardHeader:
 
     Attributes:
       split: "train" or "test".
-      rows: of the whole split.
       class_names: one a class.
       multi_label: True if labels are rows of 0 and 1.
       dtype: of the features on disk, "float16" or "float32".
@@ -54,7 +53,6 @@ class ShardHeader:
       trained: True if the backbone's weights come from training.
       preprocessing: resolved.
       shard, shards: the part's number and the number of parts.
-      versions: of the libraries used.
       precision: of the forward pass; None in a shard that was written before shards said it.
     """
 
@@ -116,7 +114,6 @@ class ShardHeader:
 
         Args:
           attributes: of the HDF5 file.
-          name: the file's, for errors.
 
         Raises:
           StoreError: when they are not those of a shard, or are damaged.

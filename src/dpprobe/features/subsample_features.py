@@ -24,7 +24,6 @@ def select_shard(
     A row of the part is looked up by its id, and must have the image and the label of the whole's.
 
     Args:
-      manifest: of the whole split's features.
       whole: the whole split's parquet file, beside its dataset.json.
       table: the part's parquet file, beside its dataset.json.
       split: "train" or "test".

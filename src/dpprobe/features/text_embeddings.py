@@ -47,7 +47,6 @@ class TextEmbeddings:
       logit_scale: the factor of the cosines.
       logit_bias: added to their product with it; None where the model adds nothing.
       fingerprint: of all that decides a sentence's embedding.
-      weights_sha256: of the model's weights.
     """
 
     weights: npt.NDArray[np.float32]
@@ -106,7 +105,6 @@ def write_text_embeddings(
       path: the file; it is whole or absent.
       chosen: a set of prompts, or templates.
       prompt_names: words for {c}, as `prompts.name_classes` takes them.
-      runtime: of it, the device.
 
     Raises:
       ConfigError: for prompts that are not right; as `embed_text`.

@@ -48,7 +48,6 @@ class Checkpoints:
     """The checkpoints of one training, each in the place of the one before.
 
     Attributes:
-      folder: of this training alone.
       fingerprint: of all that decides the training; a checkpoint of another one is ignored.
       minutes: between two; 0 for one after every step.
     """

@@ -47,7 +47,6 @@ def check_network(
 
     Args:
       example: inputs [r, ...]; only their shape, type and device are used.
-      views: of each row in training.
 
     Raises:
       ConfigError: rows depend on each other, or a gradient is wrong; it names the parameter.

@@ -85,7 +85,6 @@ class Inputs:
         """Returns rows [m, ...] in the order of `index`.
 
         Args:
-          index: of rows, any of them.
           step: of training, from 0, for views; None for rows as they are.
         """
         if isinstance(self._source, torch.Tensor):

@@ -35,7 +35,6 @@ class Call:
 
     Attributes:
       inputs: its arguments; the first is the batch.
-      options: its arguments by keyword.
       gradient: of the loss with respect to its output.
     """
 

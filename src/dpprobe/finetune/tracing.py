@@ -70,10 +70,6 @@ def trace_graph(
     """Returns a network's graph, in which blocks are single nodes.
 
     While it traces, torch's modules of all threads are changed: no other may run a network.
-
-    Args:
-      model: images -> features.
-      batches: of different numbers of images.
     """
     ids = {id(block) for block in blocks}
     around = {id(one) for one in model.modules() if any(id(m) in ids for m in one.modules())} - ids

@@ -98,10 +98,7 @@ def build_network(
 
     Args:
       backbone: loaded on the CPU; it stays as it was.
-      options: the method's, located.
       classes: K.
-      seed: of the head's and adapters' random starts.
-      device: "cpu" or "cuda".
 
     Raises:
       ConfigError: when the backbone is no network, mixes rows, cannot be cut, or has nothing that
@@ -136,7 +133,6 @@ def whole_network(
     """Returns images (uint8) -> scores, with tuned parameters put into the whole network.
 
     Args:
-      backbone, options, classes, device, transform: as in `build_network`.
       state: of `tuned_state`, of a network that was built with these options.
 
     Raises:

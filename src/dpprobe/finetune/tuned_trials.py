@@ -83,7 +83,6 @@ def tuned_network(
     """Runs a seed's trials and keeps the best.
 
     Args:
-      options: of head tuned, with a base fine_tune.
       make_network: of a trial's options and seed.
       releases: of this seed alone; each trial's are counted against what was priced for one.
       physical_batch: rows that pass through the network together.

@@ -83,7 +83,6 @@ def run_trials(
     """Runs the trials that a log does not have yet.
 
     Args:
-      options: with a search.
       objective: trains with a trial's options, given its number too, and returns its held-out
         score; a number that is not finite says that training diverged.
       log: the file of finished trials. One of another search is replaced.

@@ -182,7 +182,6 @@ def released_priors(
     """Returns the classes' frequencies, of sum 1, from their noisy counts.
 
     Args:
-      counts: as released, one a class.
       deviation: the standard deviation of the noise on each; 0 for none.
       floor: the least count, in standard deviations of its noise; it is never below 1.
     """

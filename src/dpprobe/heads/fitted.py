@@ -53,7 +53,6 @@ class Heads:
       weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
       seeds: what each head was trained with.
       transforms: for each seed, what is done to a feature row before the product.
-      steps, history, chosen, priors: as in `Fitted`.
     """
 
     weights: npt.NDArray[np.float32]

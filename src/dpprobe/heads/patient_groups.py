@@ -54,7 +54,6 @@ class Units:
 
         Args:
           units: of every batch, batch after batch.
-          sizes: of the batches, in units.
 
         Returns:
           The rows, batch after batch, and the batches' sizes in rows.

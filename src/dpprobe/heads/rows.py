@@ -111,8 +111,6 @@ class Rows:
     """The rows of a training set after one normalisation: all that a head sees of the data.
 
     Attributes:
-      data: the rows before the normalisation.
-      n, dimension, num_classes, device, multi_label, streamed: as in `TrainingSet`.
       units, weights: whose the rows are, and float32 [rows], what each one's part of a sum is
         multiplied with once it is clipped; None where each row is a unit.
       labels: int64 [rows], or uint8 [rows, num_classes].

@@ -153,7 +153,6 @@ def compute_epsilon(
     Args:
       mechanisms: the composition; a noise multiplier of 0 costs infinity.
       delta: above 0, below 1.
-      accountant: one of `ACCOUNTANTS`.
       interval: the grid spacing of `pld` on the privacy loss; chosen from a rough RDP answer where
         absent.
       selection: names the mechanisms that are repeated, with only the best run released.
@@ -231,7 +230,6 @@ def privacy_profile(
     `compute_epsilon` takes at this delta.
 
     Args:
-      mechanisms: the composition, with noise.
       size: of a group of units; then the grid is that of `group_epsilon`.
       coarser: a factor on the grid of one unit.
     """

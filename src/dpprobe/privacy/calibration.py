@@ -63,12 +63,10 @@ def calibrate(
 
     Args:
       mechanisms: those of a method, with noise multipliers relative to each other.
-      n: training units.
       epsilon: the target; infinity asks for no noise.
       accountant: "pld" or "rdp"; for Gaussian mechanisms without sampling "pld" is exact.
       cache: a folder of answers; `<key>.json` is read if it is there, else written.
       selection: names the mechanisms that are repeated, with only the best run released.
-      unit: of privacy.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it.

@@ -39,7 +39,6 @@ class Keystream:
 
         Args:
           key: 256 secret bits, of this stream alone.
-          name: its use, for messages.
         """
         if len(key) != KEY_BYTES:
             raise PrivacyError(f"keystream {name}: a key of {len(key)} bytes; give {KEY_BYTES}")

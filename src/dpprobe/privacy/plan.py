@@ -191,7 +191,6 @@ class Plan:
     Attributes:
       mechanisms: the composition, with absolute noise multipliers. Empty when no privacy is asked.
       n: training units, public.
-      unit: of privacy, a key of `UNITS`.
       patients: those that the dataset names, where the unit is one image; None where it names none.
       epsilon: the target; infinite when the fit guarantees nothing.
       accountant: "pld" or "rdp", as the study asked.

@@ -24,11 +24,7 @@ KEY = "dpprobe"
 
 
 def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the metadata of a file of heads that were trained on private rows.
-
-    Args:
-      cell: dataset, backbone, method and epsilon.
-    """
+    """Returns the metadata of a file of heads that were trained on private rows."""
     mark = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

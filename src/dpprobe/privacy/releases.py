@@ -211,7 +211,6 @@ class Releases:
 
         Args:
           sums: [seeds, ...].
-          noise: of the same shape.
 
         Returns:
           `sums` plus `noise`, or what the observer puts in their place.
@@ -249,7 +248,6 @@ class Releases:
         releases by `count_releases`.
 
         Args:
-          size: numbers of one release.
           seeds: those of the fit's seeds whose noise it is; all of them where absent.
 
         Raises:

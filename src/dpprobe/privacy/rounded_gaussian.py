@@ -228,9 +228,6 @@ class RoundedGaussian:
     def __init__(self, keystream: Keystream) -> None:
         """Takes the two streams.
 
-        Args:
-          keystream: of this sampler alone.
-
         Raises:
           PrivacyError: when another sampler has taken its words.
         """
@@ -265,7 +262,6 @@ class RoundedGaussian:
         Args:
           sums: int64, or float64 that hold integers; contiguous. float64 sums stay integers as
             long as they are below 2^53.
-          deviation: as of `draw_numbers`.
 
         Raises:
           PrivacyError: as `draw_numbers`, and when the sums are of another type or not contiguous.

@@ -171,7 +171,6 @@ class Declared:
     Attributes:
       study: the name of the study that declares them public.
       files: the path of each, as the study has it, by the option that names it.
-      hashes: SHA-256 of each, by path.
     """
 
     study: str
@@ -200,7 +199,6 @@ def make_statement(
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
     Args:
-      options: its options, `head` among them.
       mode: "benchmark", or "release", whose statement names no seed.
       seeds: one a head, as trained; of a release anything that is as long.
       public_data: what is known of the backbone's pretraining: `trained`, whether there was any;

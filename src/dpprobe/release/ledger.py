@@ -236,7 +236,6 @@ class _Content(NamedTuple):
     """The records of a file, and its end.
 
     Attributes:
-      entries: by number.
       last: the hash of the last record.
       size: the bytes up to the end of the last record.
       end: "torn" where a piece of a line follows, "unended" where the last newline is missing.

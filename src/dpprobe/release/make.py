@@ -102,11 +102,6 @@ def make_release(
     """Makes a release of a study, or keeps the one that is made, or ends one that was cut short.
 
     Args:
-      study: as it was planned.
-      name: of the release.
-      train, test: manifests of the two splits' features.
-      output: the folder of the bundle, in the folder of all releases.
-      cache: the folder of noise multipliers.
       audit: the record of an audit of a cell of the same method and epsilon, if there is one.
 
     Raises:

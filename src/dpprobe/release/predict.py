@@ -102,7 +102,6 @@ class Predictor:
 
         Args:
           checkpoint: the file of the backbone's weights, where the bundle names one.
-          device: "auto", "cpu" or "cuda".
           precision: of the forward pass, in place of the release's.
 
         Raises:
@@ -232,8 +231,6 @@ def predict(
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`.
       output: a CSV or parquet file; None for CSV on standard output.
-      checkpoint, device: as in `Predictor.load_bundle`.
-      image_column, id_column: of parquet and CSV files.
       threads: that decode and, on a CPU, compute; as many as torch has by default.
 
     Raises:

@@ -77,7 +77,6 @@ def open_predictions(output: Path | None, columns: Sequence[str]) -> Iterator[Wr
 
     Args:
       output: a CSV or parquet file; None for CSV on standard output.
-      columns: of the values.
     """
     if output is None:
         yield _csv_rows(sys.stdout, columns)

@@ -36,7 +36,6 @@ def write_costly_images(*, metrics: Sequence[Path], images: Path, record: Path, 
 
     Args:
       metrics: metrics.json of each cell, predictions.parquet beside it.
-      images: the split table of the test rows.
       shown: the number of images per epsilon.
 
     Raises:

@@ -116,7 +116,6 @@ class MetricSummary(_Part):
         was made; None where there is none.
       both_low, both_high: the ends of the 95 % interval over seeds and test rows together,
         `both_interval` the way it was made; None where there is none over test rows.
-      count: the number of seeds.
     """
 
     mean: float
@@ -345,10 +344,8 @@ def find_disagreement(
     Args:
       record: the values of `metrics.json`.
       options: of the method, with the names of dataset and backbone put into paths.
-      seeds: the number of seeds.
       study_seed: the study's `seed`.
       delta, accountant: None for a cell without a guarantee.
-      unit: of privacy.
     """
     written = {
         "options": record.get("options"),

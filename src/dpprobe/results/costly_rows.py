@@ -97,9 +97,6 @@ def compared_cells(cells: Sequence[CellFile]) -> list[tuple[CellFile, CellFile |
     Cells whose scores are no logits have no probabilities and are left out. The other one is the
     non-private ceiling on the same backbone, where there is none the same method at epsilon inf;
     None where there is neither.
-
-    Args:
-      cells: of one dataset.
     """
     usable = [(path, cell) for path, cell in cells if link_of(cell) != "none"]
     best = sorted(best_private_cells(usable), key=lambda item: item[1].cell.epsilon_value)

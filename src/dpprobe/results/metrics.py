@@ -101,11 +101,7 @@ def evaluate_scores(
 
 
 def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
-    """Computes the accuracy of always giving the most frequent answer; of each label, with several.
-
-    Args:
-      labels, units: as of `evaluate_scores`.
-    """
+    """Computes the accuracy of the most frequent answer; of each label, with several."""
     weights = row_weights(units)
     if labels.ndim == 1:
         total = len(labels) if weights is None else weights.sum()

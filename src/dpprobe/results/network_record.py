@@ -33,11 +33,9 @@ class NetworkRecord(Record):
 
     Attributes:
       fingerprint: of the cell that the network is a seed of: all that decides its contents.
-      index: of the seed.
       device: the kind that training drew its noise on, part of what the fingerprint is of.
       options: of the method, as the study has them.
       chosen: the values that a search chose; empty where none was made.
-      trained: the trained numbers.
       steps: noisy steps taken.
       seconds: of training; None where that would tell a random number of trials.
       files: SHA-256 of each other file.
@@ -61,7 +59,6 @@ def network_folder(networks: Path | str, cell: Sequence[str], index: int) -> Pat
     """Returns the folder of a seed's network.
 
     Args:
-      networks: the folder of all networks.
       cell: dataset, backbone, method and epsilon token.
     """
     dataset, backbone, method, epsilon = cell

@@ -82,7 +82,6 @@ def summarise_records(
       labels: [n] or [n, K] labels of those rows; needed for macro_accuracy and auc.
       scores: [n, K] of the first seed; needed for auc, and with units for top5_accuracy.
       units: int64 [n], whose each row is.
-      seed: of the bootstrap.
 
     Returns:
       metric -> mean, std (ddof = 1; None for one seed), count; rows_low, rows_high, rows_interval:

@@ -46,9 +46,6 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
     """Groups backbones that differ in the size of their images alone, two or more in a group.
 
     The part of an image that is kept may differ too: 256 pixels of 384 after 384 of 448.
-
-    Args:
-      backbones: the options that decide each one's features.
     """
     flat = {}
     for name, options in backbones.items():

@@ -13,7 +13,6 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
     """Says at which epsilons heads may do no better than naming the largest class.
 
     Args:
-      study: checked by `check_study`.
       dimensions: features of each backbone, None where not known. The fewest stand for all, the
         most favourable; while one is not known, the fewest that were measured.
 

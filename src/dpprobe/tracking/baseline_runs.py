@@ -44,9 +44,6 @@ def list_baseline_runs(
 ) -> list[RunContents]:
     """Describes the runs of a dataset: one a zero-shot classifier, and one a probe of N images.
 
-    Args:
-      zero_shot, few_shot: the records, one a backbone.
-
     Raises:
       DataError: when a record cannot be read.
     """

@@ -196,8 +196,6 @@ def ingest_study(
     """Brings MLflow up to date with the study as a whole: one run, with its report and tables.
 
     Args:
-      report: the study's report.
-      summaries: of its datasets.
       dataset_infos: dataset.json by dataset.
       figures: those that are of no one dataset.
       tables: all; those in a folder below `tables` keep it.

@@ -127,7 +127,6 @@ def cell_run(
     """Describes the run of a cell, that is of all its seeds.
 
     Args:
-      path: metrics.json of the cell.
       audit: of the cell; None where there is none.
       fairness: the subgroups of the cell's backbone; None where there are none.
     """

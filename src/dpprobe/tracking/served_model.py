@@ -45,11 +45,7 @@ class Head:
 
 
 def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int = 0) -> None:
-    """Writes the head of one seed, with what is needed to use it.
-
-    Args:
-      record: its metrics.json.
-    """
+    """Writes the head of one seed, with what is needed to use it."""
     tensors = load_file(cell / WEIGHTS_FILE)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()}

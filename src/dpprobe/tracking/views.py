@@ -256,7 +256,6 @@ def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
     charts of a section whose metrics it finds by the section's name, such as test/accuracy in test.
 
     Args:
-      name: of the section.
       kinds: LINE or BAR, and the metric, of each chart.
     """
     section = f"dpprobe-{name}"

@@ -116,9 +116,6 @@ class Writer:
     def retire_datasets(self, datasets: Iterable[str]) -> set[str]:
         """Marks the runs of datasets that the study no longer has.
 
-        Args:
-          datasets: those that it has.
-
         Returns:
           The names of the retired datasets.
         """

@@ -46,7 +46,6 @@ def decide_methods(
     Args:
       methods: by name; of those that are decided nothing changes.
       calibrated: the plans of the file, which has none for methods that facts decide.
-      cache: the folder of noise multipliers.
       seeds: heads of each method.
       patients: those that the dataset names, where the unit is one image.
 

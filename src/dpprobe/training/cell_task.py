@@ -70,13 +70,11 @@ class CellTask:
     Attributes:
       seeds: the number of repetitions, indexed from 0.
       study_seed: of the bootstrap over test rows.
-      mode: of the privacy statement, "benchmark".
       epsilon_all_heads: of publishing the heads of all seeds together.
       near_duplicates: the counts of the check against public data, or "not run".
       headline: the metric that the cell is shown by; metric_named: True if the study names it.
       published, staged: the cell's folder, and the one that it is finished in.
       identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
-      study: the study's name, for the privacy statement.
     """
 
     name: CellName

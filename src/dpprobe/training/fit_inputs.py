@@ -90,12 +90,7 @@ class FitInputs:
         )
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
-        """Reads the rows, or leaves them to be streamed where they would take too much memory.
-
-        Args:
-          device: "cpu" or "cuda".
-          memory_mb: as of `read_vectors`.
-        """
+        """Reads the rows, or leaves them to be streamed where they would take too much memory."""
         return TrainingSet(
             read_vectors(self.store, device, memory_mb),
             torch.from_numpy(read_labels(self.store)),

@@ -50,12 +50,9 @@ def train_job(
     """Brings every cell of a job up to date.
 
     Args:
-      train, test: manifests of the two splits' features.
-      plans: the calibrated plans of the job's methods.
       overlap: the counts of a near-duplicate check, where one was run.
       cells: the folder of all cells; a finished but unpublished one is a hidden sibling there.
       tables: the folder of all split tables, where they may lie on this machine.
-      device: "auto", "cpu" or "cuda".
 
     Raises:
       PrivacyError: before anything is trained, when a plan is not its method's or does not cost

@@ -76,9 +76,6 @@ def read_job_features(
     """Reads the features of the train and the test split.
 
     Args:
-      inputs: of the fit, with the train split.
-      test: the features of the test split.
-      device: "cpu" or "cuda".
       memory_mb: features that take more than this as float32 are streamed from disk; 0 where only
         labels and names are read.
       headline: the metric that the cells are shown by.

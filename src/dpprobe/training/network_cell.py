@@ -38,7 +38,6 @@ class NetworkFiles:
     """The files of one (dataset, backbone, method).
 
     Attributes:
-      train, test: manifests of the two splits' features.
       cuts: manifests of the two splits' activations at the cut; None where there is none.
       tables: the two split tables; None where no images are read.
     """

@@ -108,12 +108,7 @@ def tune_network(
     """Trains the network of one seed, whatever stands in its folder; see `keep_network`.
 
     Args:
-      job: with the one method.
-      files: all that the network is made from.
-      plans: the calibrated plans of the dataset and epsilon.
-      cells, networks: the folders of all cells, and of all networks.
       choice: the result of a search over options, where the method has one.
-      tables: the folder of all split tables.
 
     Raises:
       PrivacyError: when the plan is not the method's, or steps taken are not steps priced.
@@ -251,9 +246,6 @@ def scores_of(
     index: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Returns the scores of some rows, or of all: float32 [m, K].
-
-    Args:
-      index: of the rows; None for all.
 
     Raises:
       DataError: for scores that are not finite.

@@ -35,10 +35,8 @@ class Material:
     """The inputs and networks of a job.
 
     Attributes:
-      options: with which networks are trained.
       inputs: of a fit, with the features of the train split.
       memory_mb: rows that take more are read for each batch.
-      device: "cpu" or "cuda".
     """
 
     options: Options | tuned.Options

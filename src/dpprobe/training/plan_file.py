@@ -72,7 +72,6 @@ def write_plans(
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
       seeds: heads of each method; their price together is written beside each plan.
-      unit: of privacy.
       patients: those that the dataset names, where the unit is one image.
       allow_delta_above_one_over_n: warn of such a delta in place of refusing it.
 

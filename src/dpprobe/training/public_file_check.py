@@ -56,7 +56,6 @@ class PrivateData:
     Attributes:
       dataset: the name of the job's dataset, and `manifests`: of its features.
       datasets: the names of all private datasets of the study.
-      results, tables: the folders of the study's results and split tables.
     """
 
     dataset: str

@@ -66,13 +66,6 @@ def search_job(
 ) -> None:
     """Brings the search over a method's options up to date.
 
-    Args:
-      job: with the one method.
-      files: all that its networks are made from.
-      plans: the calibrated plans of the dataset and epsilon.
-      cells: the folder of all cells.
-      tables: the folder of all split tables.
-
     Raises:
       ConfigError: when all trials diverged.
       DataError: when held-out rows cannot score a trial.

@@ -79,10 +79,7 @@ class OpenedJob:
 
     Attributes:
       calibrated: the plans of all methods of the dataset and epsilon, `path` their file.
-      stores: features of the train and the test split.
-      cells: the folder of all cells.
       near_duplicates: the counts of the check against public data, or "not run".
-      inputs: of every fit, with the train split.
     """
 
     job: Job
@@ -228,7 +225,6 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
 
     Args:
       path: of the file of the other methods' plans, in the folder of all calibrations.
-      inputs: of every fit.
 
     Returns:
       The job with all methods decided, and the plans of all.

@@ -186,7 +186,6 @@ class Membership(Part):
     Attributes:
       units, n: units of privacy that are attacked, and all.
       interval: the way the intervals were made.
-      roc: the points of the figure.
     """
 
     shadows: int

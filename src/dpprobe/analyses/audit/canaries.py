@@ -46,7 +46,6 @@ class Worlds:
 
     Attributes:
       absent, present: with null rows in the canaries' place, and with the canaries.
-      canaries: their units.
       canary: one's features, float32 [1, d].
     """
 

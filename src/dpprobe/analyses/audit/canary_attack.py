@@ -66,8 +66,6 @@ class Attack:
     """An attack on a method and a plan.
 
     Attributes:
-      method, plan: that the runs train.
-      worlds: the two data sets.
       noise: the noise that the attacker expects, relative to the plan's; of a control.
       broken: what a control does to releases; None elsewhere.
       contrast: True to score differences between classes alone, where a release has a row a class:

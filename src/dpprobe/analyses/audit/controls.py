@@ -35,9 +35,7 @@ class Control:
     """A broken mechanism.
 
     Attributes:
-      name: in the record.
       breaks: the fault, in words.
-      test: of it, in words.
       attack: on it; None where the fault does not exist for the method.
       noise: the plan's multipliers with the fault, where it is in these alone.
       reason: for no attack.
@@ -58,8 +56,6 @@ def make_controls(
 
     Args:
       group: canaries.
-      seed: of the rows.
-      cache: the folder of noise multipliers.
     """
     yield Control(
         name="noise_off",

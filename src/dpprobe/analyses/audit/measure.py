@@ -64,14 +64,6 @@ def audit_job(
 ) -> None:
     """Brings every audit of a job up to date.
 
-    Args:
-      job: the training job of the audited methods.
-      audit: the study's options.
-      train: the manifest of the training features.
-      plans: the calibrated plans of the training job.
-      audits: the folder of all audits.
-      device: "auto", "cpu" or "cuda".
-
     Raises:
       PrivacyError: before anything is trained, when a plan is not its method's or does not cost
         what its file says.

@@ -61,7 +61,6 @@ class MembershipResult:
 
     Attributes:
       heads: trained; each one's shadows are all others.
-      targets: of these, the attacked ones.
       units: attacked.
       n: of the plan.
       measured: one for each attack and group of units.
@@ -124,15 +123,11 @@ def attack_membership(
     """Trains heads with and without units, and attacks them.
 
     Args:
-      method: a head's options.
-      plan: of the cell.
-      data: the cell's training set.
       seed: of all that is drawn, at most 128 bits.
       shadows: heads that are trained.
       targets: of these, how many are attacked; all where None. Each one's shadows are all others.
       rows: units that are attacked at most; all others are in every head.
       mislabelled: the share of attacked units whose labels are changed.
-      progress_label: of the log's lines.
 
     Raises:
       ConfigError: for numbers out of range, or a head whose engine takes no weights.

@@ -41,7 +41,6 @@ def plot_membership(
     """Draws the attacks on real training rows of one cell.
 
     Args:
-      audit: the record of the cell's audit.
       ceiling: the audit of the non-private ceiling on the same features, if there is one.
     """
     membership_roc(
@@ -68,8 +67,6 @@ def membership_roc(
     intervals. A curve begins where one false positive can be told from none.
 
     Args:
-      membership: of the record of the audit.
-      title: names the dataset, backbone, method and epsilon.
       rows: the group of rows that is shown.
       beside: the same of the method `nonprivate`, dashed; none where absent.
 

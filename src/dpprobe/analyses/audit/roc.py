@@ -68,7 +68,6 @@ class Roc:
     """The curve of an attack at some false positive rates.
 
     Attributes:
-      members, non_members: the scores of either kind.
       auc: the area under the curve.
       auc_interval: of 95 %.
       rates: false positive rates.

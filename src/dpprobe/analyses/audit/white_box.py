@@ -66,7 +66,6 @@ class WhiteBoxResult:
     """Bounds on what a plan promises, and those on mechanisms broken on purpose.
 
     Attributes:
-      white_box, controls: as in the record.
       scores: of every run: columns attack, member, score.
     """
 
@@ -97,13 +96,8 @@ def audit_plan(
     Args:
       method: a head's options, of a private method that is not of engine opacus.
       plan: as calibrated for it.
-      dimension: of the cell's features.
-      num_classes, multi_label: of its labels.
       runs: of the test; the bound on a head's weights takes the same.
-      confidence: of each bound.
-      seed: of everything random.
       controls: True to attack broken mechanisms too.
-      progress_label: in the log.
       cache: the folder of noise multipliers, for a control that is priced anew.
 
     Raises:

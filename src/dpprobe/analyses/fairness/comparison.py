@@ -104,9 +104,6 @@ def make_comparisons(
 
     Rows of one class have no AUC, and their recall is their accuracy; a label has no calibration
     error of its own.
-
-    Args:
-      seed: of the groups at random.
     """
     made: list[Comparison] = []
     for metric in GROUP_METRICS:
@@ -161,7 +158,6 @@ class Measured:
     Attributes:
       values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
       whole: [labels], of all rows.
-      heads: the groups of each head.
       chance_gap: of the first head; None where groups cannot be exchanged.
     """
 
@@ -188,7 +184,6 @@ def measure_comparison(
     """Computes a comparison of a cell.
 
     Args:
-      heads: of the cell's seeds.
       resamples: that all cells share. once: without any.
     """
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)

@@ -161,7 +161,6 @@ class FairnessCell(Part):
 
     Attributes:
       private: True if the cell carries a guarantee.
-      seeds: the number of heads.
       reference: None where the study has no cell to compare with, and for that cell itself.
       overall: each metric of all test rows; absent where it is not defined.
     """

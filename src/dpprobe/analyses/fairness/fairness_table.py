@@ -85,9 +85,6 @@ def read_subgroups(path: Path) -> Subgroups:
 def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
     """Writes the subgroups of one dataset, in percent, as two files.
 
-    Args:
-      records: of its backbones.
-
     Raises:
       DataError: when a file cannot be read.
     """

@@ -112,7 +112,6 @@ class Groups:
 
         Args:
           moved: [resamples], the deviations of the shift.
-          level: the probability.
         """
         errors = self._errors_with(moved) if moved.any() else self.errors
         scale = np.divide(1.0, errors, out=np.zeros_like(errors), where=errors > 0)

@@ -90,7 +90,6 @@ class Grouping:
 
     Attributes:
       codes: int32 [n], an index into `names`, or `NO_GROUP`.
-      rows, units: of each group.
       left_out: the reason why a group is compared by no metric, by its name.
       classes: True if the groups are the classes; a column may be called "class" too.
       by_label: True if the groups are the labels themselves, and every row belongs to each.
@@ -279,7 +278,6 @@ def choose_compared(
     """Returns the labels and groups of a metric that needs units with each label.
 
     Args:
-      counts: of these labels.
       negatives: True if the metric needs units without the label as well.
     """
     kept = [index for index, name in enumerate(grouping.names) if name not in grouping.left_out]

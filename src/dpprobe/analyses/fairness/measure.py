@@ -103,7 +103,6 @@ def fairness_job(
     Args:
       cells: the `metrics.json` of each, with its predictions beside it.
       references: the cell that a cell's gaps are compared with, where it has one; one of `cells`.
-      table, record: the files to write.
       seed: of the resamples and of the groups at random.
 
     Raises:
@@ -208,14 +207,7 @@ class _Attribute:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """The measurements of a cell.
-
-    Attributes:
-      overall: each metric of all rows.
-      gaps, parity: of each attribute.
-      lines: of the long table.
-      heads: the groups of each head.
-    """
+    """The measurements of a cell."""
 
     overall: dict[str, float]
     gaps: list[dict[str, Gap]]

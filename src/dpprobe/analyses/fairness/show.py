@@ -34,7 +34,6 @@ class _Panel:
     """An attribute on a backbone.
 
     Attributes:
-      metric: as people write it.
       points: cells with their gaps, epsilons rising.
       references: those without privacy that other cells are compared with.
     """

@@ -133,10 +133,8 @@ def few_shot(
     1 / m, m the images of its patient that are trained on.
 
     Args:
-      train, test: manifests of the two splits' features.
       rows: parquet, a row a probe.
       output: JSON, a record a N with mean and interval.
-      device: "auto", "cpu" or "cuda".
 
     Raises:
       DataError: when the two splits do not have the same classes.

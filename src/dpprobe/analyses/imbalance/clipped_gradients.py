@@ -51,7 +51,6 @@ def class_gradients(
     Args:
       heads: of S seeds.
       features: [m, d] rows that are not yet normalised, all of the class, m >= 1.
-      label: their class.
       clip: C.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
     """

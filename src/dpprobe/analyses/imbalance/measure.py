@@ -80,10 +80,8 @@ class Sources:
     """The files of a dataset and its copies on one backbone.
 
     Attributes:
-      cells: the folder of all cells.
       infos: the whole dataset's name, then those of its copies -> dataset.json.
       manifests: the same names -> the manifest of the train split's features.
-      names: the cells, of all these datasets.
     """
 
     cells: Path
@@ -118,7 +116,6 @@ def imbalance_job(
 
     Args:
       classes: names of the classes that are rare in the copies.
-      folder: of all datasets' files.
 
     Raises:
       DataError: for a class that the dataset does not have, test rows of several labels, and files

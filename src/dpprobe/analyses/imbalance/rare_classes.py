@@ -134,10 +134,8 @@ def fit_law(
     those of the average curve, which differences between training sets flatten.
 
     Args:
-      cells: as in `break_down`.
       dimension: of the features of a cell, where cells of several backbones are given. It is one
         with all else that sets the backbones apart.
-      seed: of the draws.
     """
     mine = _keep_promised([cell for cell in cells if cell.method == method])
     rho = np.array([retained_recall(cell) for cell in mine])

@@ -74,9 +74,6 @@ def long_tail_job(
     """Measures sub-classes and memorisation of the features of one (dataset, backbone).
 
     Args:
-      train, test: manifests of the features.
-      folder: of all long tails.
-      seed: of the study.
       threads: of the linear algebra, whose number may change the last bits of results.
 
     Raises:
@@ -128,7 +125,6 @@ class Rows:
     Attributes:
       features: float32 [n, d].
       labels, units: int64 [n]; whose each row is.
-      ids: of the rows.
     """
 
     features: npt.NDArray[np.float32]

@@ -201,7 +201,6 @@ def measure_memorisation(
       rows: [n, d] columns of heads, by `Scaling.scale_columns`.
       labels: int64 [n].
       units: int64 [n], whose each row is, from 0 without gaps.
-      label: of the log's lines.
 
     Raises:
       DataError: for fewer than 20 units.
@@ -265,7 +264,6 @@ class Removal:
 
     Attributes:
       removed: rows.
-      accuracy: with all rows.
       without: with these rows removed.
       at_random: with as many random rows removed, the mean over draws.
       lost: `at_random` - `without`.

@@ -93,8 +93,6 @@ def tap_blocks(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
 
     Args:
       network: of timm or open_clip, or of fine-tuning around one.
-      name: for messages.
-      token: that is wanted.
 
     Raises:
       ConfigError: when it does not show its blocks.
@@ -140,7 +138,6 @@ def block_features(
     Args:
       network: images as `read_images` gives them -> anything.
       taps: of blocks of this network.
-      device: of the network.
 
     Raises:
       ConfigError: when a block gives neither tokens nor maps.

@@ -94,12 +94,6 @@ def measure_laws(
 ) -> None:
     """Measures the laws of the frozen network of one (dataset, backbone) and of tuned ones.
 
-    Args:
-      tables: of both splits.
-      folder: of all layers.
-      methods: those of `tuned`, by name.
-      seed: of the study.
-
     Raises:
       ConfigError: for a backbone whose blocks cannot be told apart.
       DataError: naming an image that cannot be read.

@@ -118,10 +118,6 @@ def law_job(
 
     Args:
       subjects: the frozen network first.
-      folder: of all layers.
-      shuffles: measurements with shuffled labels.
-      seed: of the study.
-      device: of the networks.
       fingerprint: of all that decides the values, for the record.
     """
     started = time.monotonic()

@@ -22,7 +22,6 @@ class Tuning:
 
     Attributes:
       setting: constant options, or options that were searched for: unpriced, or priced.
-      tuned: in words what is trained.
       blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
     """
 

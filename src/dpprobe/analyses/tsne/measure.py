@@ -71,7 +71,6 @@ def embed_split(
     metadata then holds a `note` for the reader, and `method` says "PCA" or null.
 
     Args:
-      manifest: of the split's feature shards.
       output: parquet with id, label, x, y; its schema metadata says how it was made, with
         `pca_agreement` and `tsne_agreement`: the mean share of a point's 15 nearest neighbours
         in feature space that are among its 15 nearest after PCA and after t-SNE, null without

@@ -48,7 +48,6 @@ def write_tsne_page(
 
     Args:
       embedding: written by `analysis.tsne`.
-      template: folder of page.html.j2, style.css and script.js.
       images: the split table with the images of the rows; None leaves them out.
 
     Raises:

@@ -74,7 +74,6 @@ def zero_shot(
       model: the name of the model whose text tower made `text`.
       metric: the dataset's choice of headline metric, None for the usual. With several labels a
         row and a model without a logit bias it is AUC in any case.
-      seed: of the bootstrap.
 
     Raises:
       DataError: when classes, weights or dimension of the two do not fit together.

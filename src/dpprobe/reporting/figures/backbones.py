@@ -48,7 +48,6 @@ def backbone_figure(
     Backbones stand in the study's order. On the right are the models for which a paper prints both.
 
     Args:
-      cells: of one dataset.
       published: numbers to draw; none where absent. name: their name for the dataset.
 
     Raises:
@@ -233,8 +232,6 @@ def resolution_figure(
     """Draws results of one method by the size of images, from backbones that differ in it alone.
 
     Args:
-      cells: of one dataset.
-      backbones: the options of each backbone.
       sizes: the pixels a side at which images entered each, as its features record.
       base: the method that is drawn; the one with the best mean result where None.
 

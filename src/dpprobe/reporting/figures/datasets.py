@@ -64,9 +64,7 @@ def plot_comparison(
 
     Args:
       manifests: of the training features, which tell the size of images.
-      figure: the name of the comparison.
       name: the dataset's name in the published numbers.
-      backbones: the options of each backbone.
       base: the method of the figure by resolution; chosen where None.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
@@ -92,7 +90,6 @@ def plot_datasets(
     """Draws one of the figures of all datasets: "datasets", "deltas" or "dataset_size".
 
     Args:
-      metrics: metrics.json of the compared cells.
       groups: the datasets that differ in delta alone.
     """
     cells = read_cell_results(metrics)
@@ -110,9 +107,6 @@ def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> Non
     Lines are of DP-FC where the study has it, as in figure 2 of Mehta et al. 2023, else of the best
     private method at each epsilon. Dashed lines are non-private ceilings.
 
-    Args:
-      cells: of the datasets that are compared.
-
     Raises:
       DataError: when fewer than two datasets have private cells.
     """
@@ -128,10 +122,6 @@ def delta_figure(
     groups: Sequence[Sequence[str]], cells: Sequence[CellResult], *, svg: Path, png: Path
 ) -> None:
     """Draws the same images at several deltas: a panel a backbone, a line a delta.
-
-    Args:
-      groups: the datasets that differ in delta alone.
-      cells: of all of them.
 
     Raises:
       DataError: when no group has private cells of two deltas.
@@ -200,7 +190,6 @@ def _draw_lines(
     """Draws a panel for each backbone.
 
     Args:
-      label: of the y axis.
       width: characters of a name on a line of the legend.
     """
     names = keep_unique(line.name for line in lines)
@@ -252,9 +241,6 @@ def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
     distribution an epsilon that grows with the logarithm of the training rows. Drawn are the points
     that the best private result stays below the dataset's non-private ceiling, or the result itself
     where some dataset has no ceiling; a panel a backbone, a marker a dataset.
-
-    Args:
-      cells: of the datasets that are compared.
 
     Raises:
       DataError: when fewer than two datasets have private cells.
@@ -342,9 +328,6 @@ def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, 
     """Draws results against the dataset's labels and against ReaL's: a panel a backbone.
 
     Each line has the best private method at each epsilon, chosen by its headline result.
-
-    Args:
-      cells: of one dataset.
 
     Raises:
       DataError: when no private cell has an accuracy against ReaL's labels.

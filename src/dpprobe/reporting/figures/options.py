@@ -43,7 +43,6 @@ def option_figure(
     test result at each epsilon on its own, as the papers choose; the panel says of how many.
 
     Args:
-      cells: of one dataset.
       option: a key of `VARIED`.
 
     Raises:

@@ -41,7 +41,6 @@ class _BatchRow:
 
     Attributes:
       best: the non-private ceiling, in the row without privacy.
-      cells: by batch size.
       dimension: of the features, where measured.
       chosen: True if a cell is the best of several.
     """

@@ -56,7 +56,6 @@ class Run:
 
     Attributes:
       names: the name in `resources/published.yaml` of each dataset of the study.
-      backbones: the options of each backbone.
       methods: those in table 2 of the foundation-features paper; all private ones where empty.
       base: the method whose options the ablation changes one at a time; chosen where None.
       zero_shot, few_shot: the records of `baselines.zero_shot` and `baselines.few_shot`.

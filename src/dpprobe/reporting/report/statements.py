@@ -32,9 +32,6 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
 
     The paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json. Seeds are left out:
     they differ in every cell.
-
-    Args:
-      order: of the datasets.
     """
     groups: dict[str, tuple[dict[str, Any], list[tuple[str, Path]]]] = {}
     for path in paths:

@@ -22,7 +22,6 @@ def write_study_report(
     """Writes the report of a study.
 
     Args:
-      output: the page, in the folder of results.
       inputs: the files of other stages, by their names in the rule `write_report`.
       call: options of `snakemake` that select the study.
 

@@ -64,7 +64,6 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
 
     Args:
       output: the page; figures too large for it are linked relative to its folder.
-      template: folder of report.html.j2, style.css and script.js.
 
     Raises:
       DataError: when a file is not what its name says.
