@@ -1,8 +1,9 @@
 """Fetches files from the web: resumed, retried, and verified before they get their names.
 
 Bytes that have arrived stand beside the file as `.<name>.partial`. The next try, or the next run,
-asks the server for the rest only. Every file has a declared checksum. If a resumed file does not
-match it, the server's file may have changed in between, so it is fetched once more from the start.
+asks the server for the rest only. Every file has a declared checksum, and it decides: if a resumed
+file does not match, the server's file may have changed in between, so it is fetched once more from
+the start. Whatever still does not match stays in the partial file, for a corrected checksum.
 
 `urllib3.Retry` and tenacity repeat one request. Here each try asks for another range, so the loop
 of tries is our own. The lock is on the partial file, so that no lock file stays beside the data.
@@ -36,10 +37,8 @@ from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
 
-WRONG_SUFFIX = ".wrong-checksum"
 CHUNK_BYTES = 1 << 20
 MEGABYTE = 1_000_000
-PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
 RETRIED = frozenset({408, 425, 429})
 REMEDIES = {
     401: "the server asks for a login; put the host's into ~/.netrc, or fetch the file by hand",
@@ -115,7 +114,7 @@ def fetch_file(
 
     Raises:
       DownloadError: naming the file, the address and the remedy. Bytes that arrived are kept for
-        the next attempt. Content with a wrong checksum becomes `<name>.wrong-checksum`.
+        the next attempt.
     """
     wanted = _Wanted(url, path, checksum, dict(headers or {}), policy or POLICY)
     sha256 = None
@@ -126,10 +125,17 @@ def fetch_file(
             logger.warning("%s: has another checksum than it should; fetched again", path)
     if sha256 is None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _Partial(path) as partial:
-            sha256 = _fetch_verified(wanted, partial)
-            partial.move(path)
-        path.with_name(path.name + WRONG_SUFFIX).unlink(missing_ok=True)
+        try:
+            with _Partial(path) as partial:
+                sha256 = _fetch_verified(wanted, partial)
+                partial.move(path)
+        except OSError as error:
+            if artifacts.is_full(error):
+                raise
+            raise DownloadError(
+                f"{path}: cannot be written ({error.strerror or error}); correct the disk or the "
+                "permissions and run again"
+            ) from error
     return Fetched(
         name=name or path.name,
         bytes=path.stat().st_size,
@@ -168,14 +174,7 @@ class _Partial:
         self.path = path.with_name(f".{path.name}{artifacts.PARTIAL_SUFFIX}")
 
     def __enter__(self) -> Self:
-        try:
-            self._file = self.path.open("ab", buffering=0)
-        except OSError as error:
-            if artifacts.is_full(error):
-                raise
-            raise DownloadError(
-                f"{self.path}: cannot be written ({error.strerror}); correct the permissions"
-            ) from error
+        self._file = self.path.open("ab", buffering=0)
         self._lock_file()
         # Earlier bytes may be of another version of the file.
         self.resumed = self.size > 0
@@ -201,6 +200,10 @@ class _Partial:
     def clear(self) -> None:
         self._file.truncate(0)
         self.resumed = False
+
+    def read_start(self) -> bytes:
+        with self.path.open("rb") as stream:
+            return stream.read(512)
 
     def write(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -261,12 +264,18 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
         sha256, fault = _verify(partial.path, wanted.checksum)
     if fault is None:
         return sha256
-    wrong = wanted.path.with_name(wanted.path.name + WRONG_SUFFIX)
-    partial.path.replace(wrong)
+    start = partial.read_start().removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if start.startswith((b"<!doctype html", b"<html")):
+        partial.clear()
+        raise WrongDownloadError(
+            f"{wanted.file_and_url}: the address gives a web page now, not the file: perhaps a "
+            "login, a licence to accept or a notice that the file has moved; open it in a browser "
+            "and correct the address"
+        )
     raise WrongDownloadError(
-        f"{wanted.file_and_url}: {fault}; kept as {wrong.name}. The file was changed or replaced: "
-        f"compare "
-        "with what its site says, and correct the checksum or the address"
+        f"{wanted.file_and_url}: {fault}. The file was changed or replaced: compare with what its "
+        "site says, and correct the checksum or the address; with a checksum that fits, "
+        f"{partial.path.name} is taken as it is"
     )
 
 
@@ -348,7 +357,6 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
     if response.status_code == HTTPStatus.PARTIAL_CONTENT:
         partial.resumed = True
     else:
-        _refuse_page(first, wanted)
         partial.clear()
     length = response.headers.get("Content-Length", "")
     needed = int(length) if length.isdecimal() else None
@@ -356,19 +364,11 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
     # Without a size there is nothing to count towards: only the last line is logged.
     total, interval = (math.ceil(needed / MEGABYTE), 5.0) if needed else (1, math.inf)
     label = f"download {wanted.path.name}"
-    try:
-        with Progress(total, label=label, unit="MB", interval=interval) as progress:
-            partial.write(first)
-            for chunk in chunks:
-                partial.write(chunk)
-                progress.advance_by((partial.size - start) // MEGABYTE - progress.done)
-    except OSError as error:
-        if artifacts.is_full(error):
-            raise
-        raise DownloadError(
-            f"{partial.path}: cannot be written ({error.strerror or error}); correct the disk or "
-            "the permissions and run again"
-        ) from error
+    with Progress(total, label=label, unit="MB", interval=interval) as progress:
+        partial.write(first)
+        for chunk in chunks:
+            partial.write(chunk)
+            progress.advance_by((partial.size - start) // MEGABYTE - progress.done)
 
 
 def _read_chunks(response: requests.Response) -> Iterator[bytes]:
@@ -381,19 +381,6 @@ def _read_chunks(response: requests.Response) -> Iterator[bytes]:
         if not chunk:
             return
         yield chunk
-
-
-def _refuse_page(first: bytes, wanted: _Wanted) -> None:
-    """Refuses a web page that comes in place of a file; the part that is here is kept."""
-    start = first[:512].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    page = start.startswith((b"<!doctype html", b"<html"))
-    if page and not wanted.path.name.lower().endswith(PAGE_SUFFIXES):
-        raise WrongDownloadError(
-            f"{wanted.file_and_url}: the address gives a web page now, not the file: perhaps a "
-            f"login, a "
-            "licence to accept or a notice that the file has moved; open it in a browser and "
-            "correct the address"
-        )
 
 
 def _explain_failure(error: BaseException) -> str:
