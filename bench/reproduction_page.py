@@ -48,9 +48,7 @@ def main(words: Sequence[str] | None = None) -> None:
         metavar="FILE",
         help="the study of a folder, if it is not under config/; may be given several times",
     )
-    parser.add_argument(
-        "--rates", type=Path, default=RATES, help="measured by bench/rates.py; %(default)s"
-    )
+    parser.add_argument("--rates", type=Path, default=RATES, help="measured rates; %(default)s")
     try:
         write_page(parser.parse_args(words))
     except DpprobeError as error:

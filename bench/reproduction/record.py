@@ -272,7 +272,7 @@ def _core_seconds(path: Path) -> float:
 
 
 def read_rates(path: Path) -> dict[str, MeasuredRate]:
-    """Reads the rates that `bench/rates.py` measured.
+    """Reads measured rates.
 
     Raises:
       DataError: when the file is not one of these.
@@ -280,7 +280,7 @@ def read_rates(path: Path) -> dict[str, MeasuredRate]:
     try:
         return {f"bench/{name}": MeasuredRate(**rate) for name, rate in read_json(path).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: unreadable ({error}); run bench/rates.py again") from None
+        raise DataError(f"{path}: unreadable ({error}); take the file of the repository") from None
 
 
 def all_results(record: Record, kept: Iterable[Kept]) -> Sequence[Result]:
