@@ -40,7 +40,7 @@ RATES = (0.001, 0.01)
 GROUPS = ("all", "mislabelled", "rarest_classes")
 ATTACKS = ("loss", "lira", "rmia")
 INTERVAL = "95 %, heads and units both drawn again (pigeonhole bootstrap)"
-LEAST_SHADOWS, LEAST_UNITS, MOST_MISLABELLED = 8, 20, 0.2
+LEAST_UNITS = 20
 # False positive rates of the curves, which end with the two that are reported.
 _CURVE = np.append(np.logspace(-4, 0, 81), RATES)
 
@@ -120,7 +120,7 @@ def attack_membership(
     mislabelled: float = 0.02,
     progress_label: str = "membership",
 ) -> MembershipResult:
-    """Trains heads with and without units, and attacks them.
+    """Trains heads with and without units, and attacks them; numbers as `MembershipOptions` has.
 
     Args:
       seed: of all that is drawn, at most 128 bits.
@@ -130,13 +130,11 @@ def attack_membership(
       mislabelled: the share of attacked units whose labels are changed.
 
     Raises:
-      ConfigError: for numbers out of range, or a head whose engine takes no weights.
+      ConfigError: for a head whose engine takes no weights.
       DataError: for data with nothing to attack.
       PrivacyError: when the plan is not one for this method on this data.
     """
-    check_request(
-        method, data, shadows=shadows, targets=targets, rows=rows, mislabelled=mislabelled
-    )
+    _check_request(method, data)
     started = time.monotonic()
     targets = shadows if targets is None else targets
     attacked = draw_units(data, rows=rows, mislabelled=mislabelled, seed=seed)
@@ -171,38 +169,16 @@ def attack_membership(
     )
 
 
-def check_request(
-    method: MethodOptions,
-    data: TrainingSet,
-    *,
-    shadows: int,
-    targets: int | None,
-    rows: int,
-    mislabelled: float,
-) -> None:
+def _check_request(method: MethodOptions, data: TrainingSet) -> None:
     """Checks what `attack_membership` is asked for before anything is trained; see there."""
-    if shadows < LEAST_SHADOWS:
-        raise ConfigError(
-            f"membership: {shadows} shadow heads; write {LEAST_SHADOWS} or more, so that there "
-            "are some with and some without each row"
-        )
-    if targets is not None and not 1 <= targets <= shadows:
-        raise ConfigError(
-            f"membership: {targets} targets of {shadows} shadow heads; write 1 to {shadows}"
-        )
-    if not 0 <= mislabelled <= MOST_MISLABELLED:
-        raise ConfigError(
-            f"membership: a share {mislabelled!r} of mislabelled rows; write 0 to "
-            f"{MOST_MISLABELLED:g}"
-        )
     if not method.takes_units:
         raise ConfigError(
             f"head {method.head}: engine opacus takes no weights, by which membership attacks "
             "leave rows out; write engine: closed_form"
         )
-    if min(rows, data.n) < LEAST_UNITS:
+    if data.n < LEAST_UNITS:
         raise DataError(
-            f"membership: {min(rows, data.n)} units of privacy to attack; {LEAST_UNITS} are needed"
+            f"membership: {data.n} units of privacy to attack; {LEAST_UNITS} are needed"
         )
     if data.num_classes == 1 and not data.multi_label:
         raise DataError("membership: one class, of which every head is certain; two are needed")

@@ -23,12 +23,12 @@ class MembershipOptions(Options):
         description="Of these heads, those that are attacked, by the others; all where absent.",
     )
     rows: int = Field(
-        2000, ge=2, description="Units attacked at most; every head is trained on the others."
+        2000, ge=20, description="Units attacked at most; every head is trained on the others."
     )
     mislabelled: float = Field(
         0.02,
         ge=0,
-        lt=1,
+        le=0.2,
         description="Share of the attacked units whose labels are changed: outliers, the easiest "
         "to tell.",
     )

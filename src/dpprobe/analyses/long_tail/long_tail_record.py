@@ -24,7 +24,10 @@ SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
 class Index(Part):
-    """A tail index and the ends of its 95 % interval; `high` is null above 5."""
+    """A tail index and its 95 % interval; `high` is null above 5, the largest that is tried.
+
+    The interval is over rows drawn from given frequencies; it says nothing of another clustering.
+    """
 
     value: float
     low: float
@@ -72,7 +75,14 @@ class Above(Part):
 
 
 class RemovedRows(Part):
-    """Test accuracies without the memorised rows, and without as many random ones."""
+    """Test accuracies, as fractions, with all rows and without the memorised ones.
+
+    Attributes:
+      removed: rows.
+      at_random: with as many random rows removed, the mean over draws.
+      lost: `at_random` - `without`.
+      low, high: of `lost`, a 95 % interval over test units and draws.
+    """
 
     removed: int
     accuracy: float

@@ -212,10 +212,9 @@ def measure_sub_classes(
 
 
 def _measure_frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
-    index = sub_classes.tail_index(sizes, seed=seed)
     return {
         "sub_classes": sum(map(len, sizes)),
-        "index": vars(index) if index else None,
+        "index": sub_classes.tail_index(sizes, seed=seed),
         "few": sub_classes.few_rows(sizes),
         "effective": sub_classes.effective_number(sizes),
         "shares": sub_classes.shares_by_rank(sizes),
@@ -248,7 +247,7 @@ def measure_memorisation(
         "rows": len(codes),
         "units": rows.count,
         **_describe_shares(measured, rows.count),
-        "removal": vars(removal) if removal else None,
+        "removal": removal,
         "seconds": round(time.monotonic() - started, 3),
     }
     return record, _make_table(rows, measured)

@@ -31,6 +31,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 from scipy.stats import hypergeom
 
+from dpprobe.analyses.long_tail.long_tail_record import RemovedRows
 from dpprobe.errors import DataError
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.progress import Progress
@@ -258,27 +259,6 @@ def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator
         yield out[units]
 
 
-@dataclass(frozen=True)
-class Removal:
-    """Test accuracies, as fractions, with all rows and with some of them removed.
-
-    Attributes:
-      removed: rows.
-      without: with these rows removed.
-      at_random: with as many random rows removed, the mean over draws.
-      lost: `at_random` - `without`.
-      low, high: of `lost`, a 95 % interval over test units and draws.
-    """
-
-    removed: int
-    accuracy: float
-    without: float
-    at_random: float
-    lost: float
-    low: float
-    high: float
-
-
 def remove_memorised(
     train: tuple[Numbers, Index],
     test: tuple[Numbers, Index, Index],
@@ -287,7 +267,7 @@ def remove_memorised(
     num_classes: int,
     ridge: float,
     seed: int,
-) -> Removal | None:
+) -> RemovedRows | None:
     """Trains heads without some rows, and without as many random ones; None with none or all.
 
     Args:
@@ -317,7 +297,7 @@ def remove_memorised(
     over_draws = float(draws.mean(axis=1).std(ddof=1)) / np.sqrt(REMOVALS)
     reach = 1.96 * float(np.hypot(over_units, over_draws))
     mean = float(lost.mean())
-    return Removal(
+    return RemovedRows(
         removed=count,
         accuracy=float(share_right(np.empty(0, dtype=np.int64)).mean()),
         without=float(without.mean()),

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpprobe.analyses.long_tail import long_tail_record
 from dpprobe.privacy.randomness import open_stream, stream_seed
 
 Numbers = npt.NDArray[np.float64]
@@ -49,19 +50,6 @@ class Coordinates:
     rows: Numbers
     kept: float
     total: float
-
-
-@dataclass(frozen=True)
-class TailIndex:
-    """A tail index and its 95 % interval.
-
-    The interval is over rows drawn from given frequencies; it says nothing of another clustering.
-    An upper end of None is above the largest index that was tried, 5.
-    """
-
-    value: float
-    low: float
-    high: float | None
 
 
 def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates:
@@ -113,7 +101,7 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
     return np.asarray(np.sort(sizes[sizes > 0])[::-1])
 
 
-def tail_index(sizes: Sizes, *, seed: int) -> TailIndex | None:
+def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
     """Estimates one tail index for all classes; None where no class has two sub-classes.
 
     The mean logarithm of a row's rank is sufficient for the index. Ranks are those of the observed
@@ -142,7 +130,9 @@ def tail_index(sizes: Sizes, *, seed: int) -> TailIndex | None:
         float(np.interp(-measured, -np.minimum.accumulate(column), _INDICES))
         for column in quantiles.T
     )
-    return TailIndex(middle, low, None if high >= _INDICES[-1] else high)
+    return long_tail_record.Index(
+        value=middle, low=low, high=None if high >= _INDICES[-1] else high
+    )
 
 
 def _draw_sizes(sizes: Index, index: float, random: np.random.Generator) -> Index:

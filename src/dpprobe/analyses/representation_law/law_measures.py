@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from dpprobe.analyses.representation_law.law_record import FittedLaw
+
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
@@ -70,24 +72,6 @@ class Residuals:
     null: float
     rank: int
     fault: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Law:
-    """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
-
-    Attributes:
-      rho: the factor a layer; `low` and `high` are the ends of its 95 % interval, that of
-        independent errors of the layers, which follow each other: it is too narrow.
-      r_squared: the share of the logarithms' variance that the line has; None where they are equal.
-      layers: the number of layers fitted.
-    """
-
-    rho: float
-    low: float
-    high: float
-    r_squared: float | None
-    layers: int
 
 
 def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
@@ -203,7 +187,9 @@ def _average_finite(values: Matrix) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def fit_law(layers: Sequence[int], values: Sequence[float | None]) -> tuple[Law | None, str | None]:
+def fit_law(
+    layers: Sequence[int], values: Sequence[float | None]
+) -> tuple[FittedLaw | None, str | None]:
     """Fits a geometric law by least squares of logarithms on the layer.
 
     A value that is None, zero or rounding is left out.
@@ -226,7 +212,7 @@ def fit_law(layers: Sequence[int], values: Sequence[float | None]) -> tuple[Law 
     # of equal values SciPy has no standard error
     error = fit.stderr if np.isfinite(fit.stderr) else 0.0
     reach = error * stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 2)
-    return Law(
+    return FittedLaw(
         rho=float(np.exp(fit.slope)),
         low=float(np.exp(fit.slope - reach)),
         high=float(np.exp(fit.slope + reach)),

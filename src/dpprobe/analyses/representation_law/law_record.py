@@ -35,7 +35,14 @@ Setting = Literal["frozen", "constant", "searched", "priced"]
 
 
 class FittedLaw(Part):
-    """A geometric law over layers: the factor rho with its 95 % interval."""
+    """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
+
+    Attributes:
+      rho: the factor a layer; `low` and `high` are the ends of its 95 % interval, that of
+        independent errors of the layers, which follow each other: it is too narrow.
+      r_squared: the share of the logarithms' variance that the line has; None where they are equal.
+      layers: the number of layers fitted.
+    """
 
     rho: float
     low: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,6 @@ from dpprobe.analyses.representation_law.law_record import (
     MEASURES,
     RECORD_SUFFIX,
     ROWS_SUFFIX,
-    FittedLaw,
     LawRecord,
     LeftOut,
     Measure,
@@ -293,9 +292,9 @@ def _make_series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Ser
         values=values,
         shuffled=shuffled,
         noise=tuple(layer.noise for layer in layers) if expected else None,
-        law=FittedLaw(**asdict(law)) if law else None,
+        law=law,
         fault=fault,
-        null=FittedLaw(**asdict(null)) if null else None,
+        null=null,
     )
 
 

@@ -15,6 +15,7 @@ from scipy.special import ndtr
 
 from dpprobe.analyses.audit import membership, shadows
 from dpprobe.analyses.audit.membership import MembershipResult, attack_membership
+from dpprobe.analyses.audit.options import MembershipOptions
 from dpprobe.analyses.audit.roc import measure_roc
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
@@ -300,20 +301,12 @@ def test_nonprivate_chooses_its_penalty_once(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"shadows": 7}, "8 or more"),
-        ({"targets": 25}, "1 to 24"),
-        ({"targets": 0}, "1 to 24"),
-        ({"mislabelled": 0.5}, "0 to 0.2"),
-        ({"rows": 19}, "20 are needed"),
-    ],
+    "changes",
+    [{"shadows": 7}, {"targets": 129}, {"targets": 0}, {"mislabelled": 0.5}, {"rows": 19}],
 )
-def test_numbers_out_of_range_are_refused(
-    changes: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises((ConfigError, DataError), match=words):
-        attacked(SGD, random_rows(50), 8.0, tmp_path, **changes)
+def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        MembershipOptions.model_validate(changes)
 
 
 def test_data_without_an_attack_is_refused_before_training(tmp_path: Path) -> None:
