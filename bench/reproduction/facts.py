@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.exhibits.published import Key, Number, Published, Text
-from dpprobe.option_errors import validate_options
 from dpprobe.options import Options
+from dpprobe.wrong_keys_and_values import validate_options
 
 FILE = "reproduction.yaml"
 PATH = Path(__file__).with_name(FILE)

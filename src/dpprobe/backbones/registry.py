@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.option_errors import read_options
+from dpprobe.wrong_keys_and_values import read_options
 
 FAMILIES: dict[str, str] = {
     "convolutional": "dpprobe.backbones.convolutional",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpprobe.data.options import DatasetOptions
-from dpprobe.option_errors import read_options
+from dpprobe.wrong_keys_and_values import read_options
 
 SOURCES: dict[str, str] = {
     "csv": "dpprobe.data.csv_manifest",

@@ -11,9 +11,9 @@ from pathlib import Path
 from dpprobe.data.options import IMBALANCED, DatasetOptions, compute_imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
-from dpprobe.option_errors import validate_options
 from dpprobe.options import options_class
 from dpprobe.study.reserved_names import TAKEN
+from dpprobe.wrong_keys_and_values import validate_options
 
 Value = str | float | bool | list[str] | dict[str, object]
 RARE = 10  # images; a class of fewer may be one person's

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import SerializeAsAny
 
 from dpprobe.heads.options import MethodOptions
-from dpprobe.option_errors import read_options
 from dpprobe.options import by_registry
+from dpprobe.wrong_keys_and_values import read_options
 
 HEADS: dict[str, str] = {
     "adam": "dpprobe.heads.adam",

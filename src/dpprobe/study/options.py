@@ -228,8 +228,6 @@ class TsneOptions(Options):
     points: int = Field(
         5000, ge=50, description="Rows embedded at most; of a larger split a seeded sample."
     )
-    perplexity: float = Field(30.0, gt=1)
-    components: int = Field(50, ge=2, description="Principal components kept before t-SNE.")
     thumbnails: bool = Field(
         False,
         description="Put the rows' images and ids into the interactive page. They are private: "
@@ -237,8 +235,9 @@ class TsneOptions(Options):
     )
 
     def embedding_params(self) -> dict[str, Any]:
-        """Returns the options that decide the embedding, JSON-compatible."""
-        return self.model_dump(mode="json", exclude={"thumbnails"})
+        """Returns what decides the embedding, JSON-compatible; t-SNE starts from components."""
+        chosen = {"split": self.split, "points": self.points}
+        return {**chosen, "perplexity": 30.0, "components": 50}
 
 
 class ReportOptions(Options):

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from dpprobe.errors import ConfigError
-from dpprobe.option_errors import validate_options
 from dpprobe.study.study import Study
+from dpprobe.wrong_keys_and_values import validate_options
 
 
 def load_study(values: Mapping[str, Any]) -> Study:

@@ -23,6 +23,8 @@ from tests.support.small_study import STUDY, changed
         ("datasets.digits.test_fracton", 0.1, ["unknown key; write test_fraction, or remove it"]),
         ("features", {"shrads": 3}, ["features.shrads: unknown key; write shards, or remove it"]),
         ("epsilonz", [1], ["epsilonz: unknown key; write epsilons, or remove it"]),
+        ("tsne", {"perplexity": 20}, ["tsne.perplexity: unknown key; this option was removed (it"]),
+        ("features", {"compile": True}, ["features.compile: unknown key; this option was removed"]),
         ("zzz", 1, ["zzz: unknown key; remove it or correct its spelling"]),
         ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),
         ("datasets.digits.source", "sklaern", ["datasets.digits", "'sklaern'", "parquet"]),

@@ -23,6 +23,12 @@ from dpprobe.options import (
 OptionsT = TypeVar("OptionsT", bound=Options)
 _REMEDY = "remove it or correct its spelling"
 _ALIKE = 0.75  # from 0 to 1, of keys that are taken for one another
+# Keys of a study that are gone, and why.
+_REMOVED = {
+    "features.compile": "no gain was ever measured",
+    "tsne.components": "t-SNE starts from 50, and from more where they keep too few neighbours",
+    "tsne.perplexity": "it is 30, and less where there are few rows",
+}
 
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
@@ -117,6 +123,8 @@ def _describe_wanted(item: Any) -> str:
 
 def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
     """Returns the remedy for a key that is not known: those that take it, or to spell it right."""
+    if reason := _REMOVED.get(".".join(map(str, place))):
+        return f"this option was removed ({reason}): remove it"
     block: Any = values
     for part in place[:-1]:
         try:
