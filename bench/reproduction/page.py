@@ -193,7 +193,7 @@ def _section(
             rows += [_run_row(c, printed, facts, note) for c in group if c.result is not None]
             if left := [c.number for c in group if c.result is None]:
                 names = "; ".join(f"{_column(number, printed)} {number.text}" for number in left)
-                words = f"{NOT_RUN}{_stands_in(note.entry)}"
+                words = f"{NOT_RUN}{_stands_in(note.entry, facts)}"
                 rows.append(make_row(row, *_privacy(left), names, "", "", words, note.link))
     columns = ("<Row", "ε", "δ", "<Published", "<Ours", "Difference", "<State", "Note")
     number = f"Table {printed.table}" if printed.table.isdecimal() else _upper(printed.table)
@@ -203,9 +203,13 @@ def _section(
     ]
 
 
-def _stands_in(entry: Entry) -> str:
+def _stands_in(entry: Entry, facts: Facts) -> str:
     """Says which part of the entry's study stands for a published one; nothing where none does."""
-    return f"; in the study {entry.stands_in}" if entry.stands_in else ""
+    weights = facts.weights[entry.weights] if entry.weights else None
+    words = entry.stands_in
+    if not words and weights is not None and weights.nearest:
+        words = f"`{weights.nearest}` of the catalog stands for {weights.title}"
+    return f"; in the study {words}" if words else ""
 
 
 def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:

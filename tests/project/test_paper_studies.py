@@ -153,16 +153,20 @@ def test_published_recipes_have_the_published_numbers(repository: Path, name: st
 
 
 def test_the_best_column_is_momentum_without_privacy(repository: Path) -> None:
-    """Rates, steps and batch of Dosovitskiy et al. 2021, whom the paper follows there."""
+    """Dosovitskiy et al. 2021, appendix B.1.1 and table 4, and the warm-up of their code."""
     study = study_of(repository, "large_scale_transfer_best")
     assert study.epsilons == ("inf",)
     assert rates(study, head="momentum", batch_size=512) == {0.003, 0.01, 0.03, 0.06}
     full = study.methods["full"].model_dump()
     assert (full["optimiser"], full["batch_size"], full["tune"]) == ("momentum", 512, "all")
-    assert set(full["search"]["space"]["learning_rate"]) == {0.003, 0.01, 0.03, 0.06}
+    search = full["search"]
+    assert set(search["space"]["learning_rate"]) == {0.003, 0.01, 0.03, 0.06}
+    assert (search["trials"], search["held_out"]) == (4, 0.01)
     for method in study.methods.values():
         if method.head != "nonprivate":
-            assert method.model_dump()["max_batch_grad_norm"] == 1
+            values = method.model_dump()
+            assert (values["max_batch_grad_norm"], values["schedule"]) == (1, "warmup_cosine")
+            assert values["warmup"] * 20_000 == pytest.approx(500)
             assert method.list_mechanisms(IMAGENET)[-1].count == 20_000
 
 

@@ -163,7 +163,7 @@ class Probe(Block):
 
 
 class Search(Block):
-    """An unpriced search over options, as paper 004 makes one: what it chooses is not private."""
+    """An unpriced search over options: what it chooses is not private."""
 
     trials: Annotated[int, AtMost(10_000, "each trains a network")] = Field(20, ge=2)
     space: dict[str, Space] = Field(
@@ -209,7 +209,7 @@ class Options(GradientOptions):
         ge=0,
         allow_inf_nan=False,
         description="The learning rate of all parameters but the head's is multiplied with it "
-        "(paper 002's alpha).",
+        "(alpha of Mehta et al. 2022).",
     )
     clipping: Literal["fixed", "automatic"] = Field(
         "fixed",

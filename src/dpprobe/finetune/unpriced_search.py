@@ -1,4 +1,4 @@
-"""An unpriced search over options, as paper 004 makes one: Optuna's TPE on held-out rows.
+"""An unpriced search over options by Optuna's TPE, as the representation-law paper makes one.
 
 **Not private.** Every trial is scored on private rows that no mechanism protects, so what the
 search chooses tells of them, and no price covers it: `NOT_PRICED` says so wherever the choice
@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -195,7 +196,10 @@ def _trial_seed(seed: int, number: int) -> int:
 
 
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """Returns the values of the next trial: a function of its arguments alone."""
+    """Returns the values of the next trial: a function of its arguments alone.
+
+    In a space of lists alone no combination comes twice before each came once.
+    """
     # Optuna: planning reads options without it
     import optuna
     from optuna.samplers import TPESampler
@@ -206,7 +210,14 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.add_trials([_make_frozen_trial(search, spaces, trial) for trial in trials])
     drawn = study.ask(spaces).params
-    return {name: _written_value(space, drawn[name]) for name, space in search.space.items()}
+    values = {name: _written_value(space, drawn[name]) for name, space in search.space.items()}
+    tried = [trial.values for trial in trials]
+    lists = [space for space in search.space.values() if not isinstance(space, Range)]
+    if values in tried and len(lists) == len(search.space):  # Optuna's random draws repeat
+        grid = (dict(zip(search.space, chosen, strict=True)) for chosen in product(*lists))
+        left = [combination for combination in grid if combination not in tried]
+        return left[seed % len(left)] if left else values
+    return values
 
 
 def _make_distribution(space: Any) -> BaseDistribution:

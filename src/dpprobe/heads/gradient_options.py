@@ -140,7 +140,7 @@ class GradientOptions(BalanceOptions):
         le=LARGEST_SENSITIVITY,
         allow_inf_nan=False,
         description="At epsilon inf alone, where no row's gradient is clipped: the mean gradient "
-        "of a step is clipped to this L2 norm, as papers 002 and 003 train without privacy. Null "
+        "of a step is clipped to this L2 norm, as Mehta et al. 2022 train without privacy. Null "
         "for no clipping.",
     )
     init: Literal["zero", "torch", "scaled", "lecun_normal", "file"] = Field(

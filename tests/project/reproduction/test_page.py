@@ -159,6 +159,12 @@ def test_an_inferred_delta_says_so() -> None:
 def test_a_row_that_was_not_run_says_what_stands_in() -> None:
     cells = row(made([FIRST], {"stands_in": "the moon stands for Mars"}, results=[]), "first")
     assert cells[6] == "not run; in the study the moon stands for Mars"
+    near = {"title": "the secret one", "access": "private", "nearest": "vit_b16"}
+    of = known({"weights": "secret"}, weights={"secret": near})
+    (comparison,) = compare_all(printed(FIRST), of, [])
+    assert page._stands_in(comparison.entry, of) == (
+        "; in the study `vit_b16` of the catalog stands for the secret one"
+    )
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,24 @@ def test_values_that_python_calls_equal_are_told_apart() -> None:
     assert type(restored.values["learning_rate"]) is float
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"learning_rate": [0.003, 0.01, 0.03, 0.06]},
+        {"learning_rate": [0.1, 1.0], "clipping": ["fixed", "automatic"]},
+    ],
+)
+def test_lists_are_tried_whole_before_anything_comes_twice(
+    space: dict[str, Any], tmp_path: Path
+) -> None:
+    for seed in range(5):
+        options = searched(search={"trials": 6, "space": space})
+        trials = run_trials(options, quality, log=tmp_path / f"{seed}.json", seed=seed)
+        first = [tuple(trial.values.values()) for trial in trials[:4]]
+        assert len(set(first)) == 4
+        assert {tuple(trial.values.values()) for trial in trials} == set(first)
+
+
 def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     space: dict[str, tuple[Any, ...]] = {"ema_decay": (0.9, 0.99), "average": ("ema", "last")}
     options = searched(30, average="ema", search={"trials": 2, "space": {"ema_decay": [0.9, 0.8]}})

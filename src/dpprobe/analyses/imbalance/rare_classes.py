@@ -1,7 +1,7 @@
 """Rare classes: the recall that is left of them, where it breaks down, and a law for it.
 
 Nothing here is private: recalls come from test labels, and reference heads from training rows
-without noise. The notions are those of the open questions on imbalance in paper 003
+without noise. The notions are those of the open questions on imbalance of Berrada et al. 2023
 (docs/references.md): n_c is the number of training rows of the class, rho the recall of the class
 over that of a reference without privacy on the same rows.
 """
