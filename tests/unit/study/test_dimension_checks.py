@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +93,3 @@ def test_a_study_without_networks_starts_no_process(
     study = study_of(tmp_path, {"colour": COLOUR}, {"plain": {"head": "momentum"}})
     assert check_dimensions(study) == []
     assert not (tmp_path / "results").exists()
-
-
-def test_checking_imports_nothing_heavy(repository: Path) -> None:
-    code = (
-        "import sys, yaml; from dpprobe.study.dimension_checks import check_dimensions;"
-        "from dpprobe.study.study_file import load_study;"
-        "check_dimensions(load_study(yaml.safe_load(open('config.yaml'))));"
-        "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
-        "if m in sys.modules])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dpprobe.errors import ConfigError
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
 
@@ -20,8 +17,6 @@ def test_public_datasets_have_features_and_no_cells() -> None:
     study = load_study(STUDY | {"public_datasets": public})
     assert {cell.dataset for cell in study.list_cells()} == {"digits"}
     assert list(study.all_datasets()) == ["digits", "other"]
-    with pytest.raises(ConfigError, match=r"public_datasets\.digits: also the name of a private"):
-        load_study(STUDY | {"public_datasets": STUDY["datasets"]})
 
 
 def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
@@ -48,12 +43,3 @@ def test_few_shot_probes_are_of_backbones_that_read_text_unless_told() -> None:
     assert load_study(both | {"few_shot": {}}).few_shot_backbones() == ("clip",)
     told = load_study(both | {"few_shot": {"backbones": ["pixels"]}})
     assert told.few_shot_backbones() == ("pixels",)
-
-
-def test_random_crops_would_hide_near_duplicates() -> None:
-    backbone = {"family": "timm", "model": "test_vit", "preprocessing": {"crop": "inception"}}
-    seen = {"source": "sklearn", "split_seed": 1}
-    study = STUDY | {"public_datasets": {"seen": seen}, "overlap": {"public": ["seen"]}}
-    load_study(study)
-    with pytest.raises(ConfigError, match="overlap: backbone random crops training images"):
-        load_study(study | {"backbones": {"random": backbone}})

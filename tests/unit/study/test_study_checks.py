@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,6 @@ def test_public_files_are_named_for_each_dataset_and_backbone() -> None:
     options = load_study(changed("methods.sgd", method)).methods["sgd"]
     located = options.fill_paths(dataset="digits", backbone="pixels")
     assert located.input_files() == ("digits/pixels.safetensors",)
-    wrong = load_study(changed("methods.sgd", method | {"init_file": "{other}.safetensors"}))
-    with pytest.raises(ConfigError, match="only {dataset} and {backbone} may stand in braces"):
-        check_study(wrong)
 
 
 def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
@@ -38,9 +36,6 @@ def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
     with pytest.raises(ConfigError, match="above 1/n"):
         check_study(load_study(changed("delta", 1.01 / rows)))
     assert "1/n" in check_study(load_study(changed("delta", 1 / rows)))[0]
-    loose = changed("datasets.digits.delta", 0.1)
-    with pytest.raises(ConfigError, match="datasets.digits"):
-        check_study(load_study(loose))
 
 
 OPTION = "allow_delta_above_one_over_n"
@@ -51,29 +46,15 @@ ABOVE = [
 
 
 def test_a_delta_above_one_over_n_is_warned_of_once_a_dataset_where_it_is_allowed() -> None:
-    loose = changed("delta", 0.1)
-    with pytest.raises(ConfigError, match=f"smaller delta, or {OPTION}: true where nothing is to"):
-        check_study(load_study(loose))
-    assert check_study(load_study(loose | {OPTION: True})) == ABOVE
+    assert check_study(load_study(changed("delta", 0.1) | {OPTION: True})) == ABOVE
     whole = {"source": "sklearn", "name": "digits", "delta": 0.1}
     assert check_study(load_study(changed("datasets.digits", whole | {OPTION: True}))) == ABOVE
-    # what a dataset says counts there alone
-    several = {"digits": whole, "other": whole | {OPTION: True, "split_seed": 3}}
-    with pytest.raises(ConfigError) as caught:
-        check_study(load_study(changed("datasets", several)))
-    assert str(caught.value).count("\n") == 0
-    assert "config: datasets.digits: delta 0.1 is above" in str(caught.value)
-    refused = changed("datasets.digits", whole | {OPTION: False}) | {OPTION: True}
-    with pytest.raises(ConfigError, match="above 1/n"):
-        check_study(load_study(refused))
 
 
 def test_the_option_says_nothing_of_a_delta_that_is_not_above_one_over_n() -> None:
     assert check_study(load_study(changed(OPTION, True))) == []
     at = changed("delta", 1 / 1438)
     assert check_study(load_study(at | {OPTION: True})) == check_study(load_study(at))
-    with pytest.raises(ConfigError, match="delta"):
-        load_study(changed("delta", 1.0) | {OPTION: True})
 
 
 def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
@@ -165,35 +146,14 @@ def test_balance_of_classes_is_refused_for_rows_of_several_labels(
     assert "auto on datasets.digits: balanced is for rows of one label" in str(caught.value)
 
 
-def test_missing_files_are_all_named(tmp_path: Path) -> None:
-    study = copy.deepcopy(STUDY)
-    study["datasets"]["gone"] = {
-        "source": "parquet",
-        "train": str(tmp_path / "no.parquet"),
-        "test": str(tmp_path / "no.parquet"),
-    }
-    study["backbones"]["net"] = {
-        "family": "timm",
-        "model": "mobilenetv2_100",
-        "checkpoint": str(tmp_path / "no.safetensors"),
-    }
-    with pytest.raises(ConfigError) as caught:
-        check_study(load_study(study))
-    message = str(caught.value)
-    assert "datasets.gone" in message
-    assert "no.parquet" in message
-    assert "backbones.net" in message
-    assert "no.safetensors" in message
-
-
-def test_checking_a_study_imports_nothing_heavy(repository: Path) -> None:
-    import subprocess
-    import sys
-
+def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
     code = (
         "import sys, yaml; from dpprobe.study.study_checks import check_study;"
+        "from dpprobe.study.cuts import study_cuts;"
+        "from dpprobe.study.dimension_checks import check_dimensions;"
         "from dpprobe.study.study_file import load_study;"
-        "check_study(load_study(yaml.safe_load(open('config.yaml'))));"
+        "study = load_study(yaml.safe_load(open('config.yaml')));"
+        "check_study(study), check_dimensions(study), study_cuts(study);"
         "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
         "if m in sys.modules])"
     )
@@ -226,9 +186,6 @@ def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
     assert "where there are 10 classes" in lines[2]
     right = {"train": rows[0], "test": rows[1], "classes": 10}
     assert check_study(load_study(changed("datasets.digits.expect", right))) == []
-    public = {"other": {"source": "sklearn", "name": "digits", "expect": {"classes": 3}}}
-    with pytest.raises(ConfigError, match=r"public_datasets\.other: expect\.classes: 3"):
-        check_study(load_study(STUDY | {"public_datasets": public}))
 
 
 def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path) -> None:

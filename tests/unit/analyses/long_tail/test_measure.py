@@ -70,8 +70,6 @@ def test_all_datasets_of_one_label_are_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "only", "message"),
     [
-        ({"datasets": ["digit"]}, None, "datasets: digit is not in this study; write some of"),
-        ({"datasets": ["digits", "digits"]}, None, "datasets: digits stands twice; remove one"),
         ({"datasets": ["chest"]}, None, "datasets: chest: its rows have several labels"),
         ({}, "chest", "the rows of all datasets have several labels"),
     ],
