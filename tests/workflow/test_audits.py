@@ -66,20 +66,3 @@ def test_a_changed_option_of_an_audit_makes_audits_and_no_heads(
     planned = workspace.planned(study, "audit_digits")
     assert planned["audit_cells"] == 1
     assert planned["train_heads"] == planned["extract_features"] == planned["calibrate"] == 0
-
-
-def test_a_study_without_audits_plans_none(workspace: Workspace, study: dict[str, Any]) -> None:
-    del study["audit"]
-    planned = workspace.planned(study)
-    assert planned["audit_cells"] == planned["plot_audit"] == planned["plot_membership"] == 0
-    assert planned["write_report"] == 1
-
-
-def test_an_audit_that_cannot_be_done_stops_before_any_job(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    study["audit"] = {"methods": ["nonprivate", "sgd"], "epsilons": [3]}
-    result = workspace.run(study, "audits", check=False)
-    assert result.returncode != 0
-    assert "audit: epsilons: 3 is not in this study" in result.stdout
-    assert not (workspace.directory / "results").exists()

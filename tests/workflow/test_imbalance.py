@@ -84,15 +84,6 @@ def _predictions(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
     ]
 
 
-def test_a_study_without_rare_classes_plans_none(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    del study["imbalance"]
-    planned = workspace.planned(study)
-    assert planned["compare_rare_classes"] == planned["select_features"] == 0
-    assert planned["write_report"] == 1
-
-
 def test_a_part_whose_whole_is_not_in_the_study_is_extracted(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
@@ -107,13 +98,3 @@ def test_a_part_whose_whole_is_not_in_the_study_is_extracted(
     workspace.run(study, "data")
     info = read_json(workspace.directory / "data/few/dataset.json")
     assert info["splits"]["train"]["per_class"] == [20] * 10
-
-
-def test_a_class_that_is_not_there_stops_before_any_job(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    study["imbalance"]["classes"] = ["cat"]
-    result = workspace.run(study, "imbalance", check=False)
-    assert result.returncode != 0
-    assert "'cat' is no class of it; write some of 0, 1" in result.stdout
-    assert not (workspace.directory / "results").exists()

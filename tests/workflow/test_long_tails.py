@@ -47,15 +47,6 @@ def test_one_dataset_needs_no_heads(workspace: Workspace, study: dict[str, Any])
     assert planned["train_heads"] == planned["calibrate"] == 0
 
 
-def test_a_study_without_long_tails_plans_none(workspace: Workspace, study: dict[str, Any]) -> None:
-    assert workspace.planned(study)["measure_long_tail"] == 1, "part of `all` where asked for"
-    del study["long_tail"]
-    planned = workspace.planned(study)
-    assert planned["measure_long_tail"] == planned["write_long_tail_tables"] == 0
-    assert planned["plot_long_tail"] == planned["plot_long_tail_gap"] == 0
-    assert planned["write_report"] == 1
-
-
 def test_a_study_of_promises_without_a_ceiling_has_no_figure_of_gaps(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
@@ -63,13 +54,3 @@ def test_a_study_of_promises_without_a_ceiling_has_no_figure_of_gaps(
     planned = workspace.planned(study, "long_tail")
     assert planned["write_long_tail_tables"] == 1
     assert planned["plot_long_tail_gap"] == 0
-
-
-def test_a_long_tail_that_cannot_be_measured_stops_before_any_job(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    study["long_tail"] = {"datasets": ["digit"]}
-    result = workspace.run(study, "long_tail", check=False)
-    assert result.returncode != 0
-    assert "long_tail: datasets: digit is not in this study" in result.stdout
-    assert not (workspace.directory / "results").exists()

@@ -58,21 +58,3 @@ def test_the_frozen_network_alone_needs_no_networks(
     assert planned["measure_law"] == 1
     assert planned["tune_network"] == planned["extract_features"] == 0
     assert workspace.planned(study, "representation_law_digits")["plot_law"] == 1
-
-
-def test_a_study_without_laws_plans_none(workspace: Workspace, study: dict[str, Any]) -> None:
-    assert workspace.planned(study)["measure_law"] == 1, "part of `all` where asked for"
-    del study["representation_law"]
-    planned = workspace.planned(study)
-    assert planned["measure_law"] == planned["plot_law"] == planned["write_law_tables"] == 0
-    assert planned["tune_network"] == 1
-
-
-def test_laws_that_cannot_be_measured_stop_before_any_job(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    study["representation_law"]["methods"] = ["least_squares"]
-    result = workspace.run(study, "representation_law", check=False)
-    assert result.returncode != 0
-    assert "representation_law: methods: least_squares: head least_squares" in result.stdout
-    assert not (workspace.directory / "results").exists()

@@ -48,14 +48,6 @@ def test_gaps_and_costly_images_are_made_and_shown(
     assert not any(f">{row_id}<" in page for row_id in costly["thumbnails"])
 
 
-def test_a_study_that_asks_for_neither_plans_neither(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    planned = workspace.planned(small)
-    rules = ("compare_groups", "plot_fairness", "write_fairness_table", "write_costly_images")
-    assert [planned[rule] for rule in rules] == [0] * 4
-
-
 def test_the_medical_study_is_planned_whole(workspace: Workspace, repository: Path) -> None:
     study: dict[str, Any] = yaml.safe_load(
         (repository / "config/medical_fairness.yaml").read_text()

@@ -1,0 +1,74 @@
+"""Analyses that a study asks for are planned, no others; a fault stops it before any job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Workspace
+from .test_representation_laws import TINY, TUNED
+
+# By block: the block, the rules that it alone plans, a block at fault and what is said of it.
+ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]] = {
+    "audit": (
+        {"runs": 40, "methods": ["sgd"], "membership": {"shadows": 8}},
+        ("audit_cells", "plot_audit", "plot_membership"),
+        {"methods": ["nonprivate", "sgd"], "epsilons": [3]},
+        "audit: epsilons: 3 is not in this study",
+    ),
+    "fairness": (
+        {"resamples": 200},
+        ("compare_groups", "plot_fairness", "write_fairness_table"),
+        {"groups": ["sex"]},
+        "fairness: groups: sex is a group of no dataset",
+    ),
+    "imbalance": (
+        {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
+        ("compare_rare_classes", "select_features"),
+        {"datasets": ["digits"], "classes": ["cat"], "fractions": [0.1]},
+        "'cat' is no class of it; write some of 0, 1",
+    ),
+    "long_tail": (
+        {"clusters": [4]},
+        ("measure_long_tail", "write_long_tail_tables", "plot_long_tail", "plot_long_tail_gap"),
+        {"datasets": ["digit"]},
+        "long_tail: datasets: digit is not in this study",
+    ),
+    "report": ({"costly_images": 3}, ("write_costly_images",), {}, ""),
+    "representation_law": (
+        {"rows": 100, "shuffles": 1},
+        ("measure_law", "plot_law", "write_law_tables"),
+        {"methods": ["least_squares"]},
+        "representation_law: methods: least_squares: head least_squares",
+    ),
+}
+
+
+@pytest.fixture
+def study(small: dict[str, Any]) -> dict[str, Any]:
+    others = {"least_squares": {"head": "least_squares"}, "nonprivate": {"head": "nonprivate"}}
+    methods = small["methods"] | others | {"two_blocks": TUNED}
+    return small | {"backbones": {"tiny": TINY}, "methods": methods, "seeds": 1}
+
+
+def test_analyses_are_part_of_all_where_a_study_asks_for_them_alone(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    rules = {rule for _, own, _, _ in ANALYSES.values() for rule in own}
+    planned = workspace.planned(study)
+    assert not {rule for rule in rules if planned[rule]}
+    assert planned["write_report"] == planned["tune_network"] == 1
+    asked = workspace.planned(study | {name: block for name, (block, *_) in ANALYSES.items()})
+    assert not {rule for rule in rules if not asked[rule]}
+
+
+def test_what_cannot_be_analysed_stops_a_study_before_any_job(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    wrong = {name: block for name, (_, _, block, said) in ANALYSES.items() if said}
+    result = workspace.run(study | wrong, check=False)
+    assert result.returncode != 0
+    for _, _, _, said in ANALYSES.values():
+        assert said in result.stdout
+    assert not (workspace.directory / "results").exists()
