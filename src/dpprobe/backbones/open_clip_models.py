@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dpprobe.backbones import network_forward
 
 # The models that open_clip knows, with their tags and the activation each was trained with, after
-# the version that knows them; see `list_names`.
+# the version that knows them; tests/unit/backbones/test_open_clip_models.py renews the file.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
@@ -212,23 +212,6 @@ def known_models() -> dict[str, KnownModel] | None:
             activation, tokenizer, {tag: trained for tag, _, trained in pairs}
         )
     return models
-
-
-def list_names() -> str:
-    """Returns the text of `NAMES` for the installed open_clip."""
-    import open_clip
-    from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
-
-    lines = [f"{LIBRARY} {version(LIBRARY)}"]
-    for name in sorted(open_clip.list_models()):
-        config = open_clip.get_model_config(name)
-        hub = config["text_cfg"].get("hf_tokenizer_name") is not None
-        words = [name, _name_activation(bool(config.get("quick_gelu"))), "hub" if hub else OWN]
-        for tag in list_pretrained_tags_by_model(name):
-            trained = bool(get_pretrained_cfg(name, tag).get("quick_gelu"))
-            words.append(f"{tag}:{_name_activation(trained)}")
-        lines.append(" ".join(words))
-    return "\n".join(lines) + "\n"
 
 
 def describe(options: Options, device: str) -> dict[str, int]:

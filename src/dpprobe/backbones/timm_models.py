@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dpprobe.backbones.image_preprocessing import Mode
 
 # The architectures that timm knows, each with the tags of its weights, after the version that knows
-# them; see `list_architectures`.
+# them; tests/unit/backbones/test_network_forward.py renews the file.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 # In place of tags: of a name that timm leads to another one with a tag.
 DEPRECATED = "*"
@@ -133,20 +133,6 @@ def known_architectures() -> dict[str, tuple[str, ...]] | None:
     except PackageNotFoundError:
         return None
     return {name: tuple(tags) for name, *tags in map(str.split, lines)}
-
-
-def list_architectures() -> str:
-    """Returns the text of `ARCHITECTURES` for the installed timm."""
-    import timm
-    from timm.models import _registry
-
-    known: dict[str, list[str]] = {name: [] for name in timm.list_models()}
-    for weights in timm.list_pretrained():
-        name, _, tag = weights.partition(".")
-        known[name].append(tag)
-    known |= {name: [DEPRECATED] for name in _registry._deprecated_models}
-    lines = [" ".join([name, *sorted(tags)]) for name, tags in sorted(known.items())]
-    return "\n".join([f"timm {version('timm')}", *lines]) + "\n"
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
@@ -366,8 +352,7 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"model: {options.model} does not take images of {[*size]} ({one_line(error)}); "
-            f"{remedy}, "
-            "or leave it out"
+            f"{remedy}, or leave it out"
         ) from error
 
 

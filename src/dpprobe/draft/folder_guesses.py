@@ -125,8 +125,7 @@ def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     if len(first) > 1 and all(names == first for names in inner.values()):
         notes.append(
             f"every class folder holds the folders {name_some(first)}; if these are the classes, "
-            f"they "
-            "must stand above the others"
+            "they must stand above the others"
         )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}

@@ -59,8 +59,7 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     raise ConfigError(
         f"{table}: column {candidates[0]} names {first!r}, and there is no such image under "
         f"{' or '.join(_normal_path(folder) for folder in roots)}; name the folder that paths "
-        f"start at "
-        "with --root, or the column with --image"
+        "start at with --root, or the column with --image"
     )
 
 

@@ -61,8 +61,7 @@ def _describe_imbalance(seen: Seen) -> Iterator[str]:
         )
         yield (
             f"             for {seen.smallest_class} to be named although it is rare: the method "
-            f"with "
-            "`balanced: true`, a comment in the study"
+            "with `balanced: true`, a comment in the study"
         )
 
 

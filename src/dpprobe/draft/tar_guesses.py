@@ -169,8 +169,7 @@ def _find_splits(place: str) -> tuple[dict[str, Line], list[str]]:
     if not tars and not train:
         raise ConfigError(
             f"{place}: tar files in {name_some([each.name for each in folders])} and no folder "
-            f"train; "
-            "name the folder of the shards"
+            "train; name the folder of the shards"
         )
     if not tars:
         keys = {"train": _name_folders(place, train)} | (
@@ -406,8 +405,7 @@ def _list_notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
     if joined := joined_labels(contents.labels.values):
         notes.append(
             f"{name_some(joined)} in {CLS}: taken for a class of its own, and its parts are "
-            f"classes "
-            "too; if an image may have several labels, pack key.json with a list of 0 and 1"
+            "classes too; if an image may have several labels, pack key.json with a list of 0 and 1"
         )
     return notes
 

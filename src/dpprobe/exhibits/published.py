@@ -19,7 +19,6 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 
 FILE = "published.yaml"
-RANDOM_CHANCE = "random chance"
 Text = Annotated[str, Field(min_length=1)]
 Metric = Literal[
     "accuracy", "auc", "accuracy change", "throughput", "speed-up", "epochs", "dimension"

@@ -165,7 +165,7 @@ def write_html(table: Table, *, caption: str) -> Markup:
         '<div class="scroll" role="region" tabindex="0" aria-label="{0}"><table class="sortable">'
         "<caption>{0}</caption><thead><tr>{1}</tr></thead><tbody>{2}</tbody></table></div>"
     ).format(caption, head, body)
-    notes = [Markup('<p class="note">{}</p>').format(_html_prose(note)) for note in table.notes]
+    notes = [Markup('<p class="note">{}</p>').format(mark_code(note)) for note in table.notes]
     return Markup("\n").join([box, *notes])
 
 
@@ -183,7 +183,7 @@ def _html_cell(cell: TableCell) -> Markup:
     return Markup("<strong>{}</strong>").format(text) if cell.bold else text
 
 
-def _html_prose(text: str) -> Markup:
+def mark_code(text: str) -> Markup:
     """Escapes a sentence and marks as code what stands in backticks."""
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape_html(text))))
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.initial_weights import truncated_normal
-from dpprobe.privacy.entropy import SEEDED, Entropy
+from dpprobe.privacy.entropy import SEEDED
 
 # Normalisations of libraries that inherit from none of torch's.
 _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
@@ -89,7 +89,6 @@ def insert_lora(
     alpha: float | None,
     seed: int,
     name: str,
-    entropy: Entropy = SEEDED,
 ) -> None:
     """Puts low-rank adapters beside linear layers, in place.
 
@@ -98,7 +97,6 @@ def insert_lora(
       targets: ends of the names of linear layers.
       alpha: adapters are scaled by alpha / rank; rank where None.
       seed: of the factors a; each layer's are drawn by its name.
-      entropy: gives the seed its numbers.
 
     Raises:
       ConfigError: when there is no such layer, or none for one of the targets.
@@ -121,7 +119,7 @@ def insert_lora(
         )
     for path in chosen:
         base = linear[path]
-        a = truncated_normal(entropy.make_generator(seed, f"lora {path}"), (rank, base.in_features))
+        a = truncated_normal(SEEDED.make_generator(seed, f"lora {path}"), (rank, base.in_features))
         weights = torch.from_numpy(a / math.sqrt(base.in_features)).to(torch.float32)
         replace_module(model, path, LoraLinear(base, weights, alpha=alpha or rank))
 

@@ -34,12 +34,12 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.checkpoint import Checkpoints, State
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options as FineTuneOptions
-from dpprobe.finetune.train import Record, Trained, train_network
+from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork, load_tuned_state, tuned_state
 from dpprobe.heads import tuned
 from dpprobe.heads.tuned import NOTHING_CHOSEN, SCORE, Trial, draw_trials, trial_plan
 from dpprobe.privacy.grid import Grid, GridSum
-from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.releases import Releases
 from dpprobe.progress import silent_progress
 
@@ -78,7 +78,6 @@ def tuned_network(
     checkpoint: Checkpoints | None = None,
     label: str = "tuned",
     start: Start | None = None,
-    record: Record | None = None,
 ) -> Tuned:
     """Runs a seed's trials and keeps the best.
 
@@ -88,7 +87,6 @@ def tuned_network(
       physical_batch: rows that pass through the network together.
       checkpoint: where a job that was killed goes on from; None for none.
       start: of a base with a probe.
-      record: called once, with the network that is kept.
 
     Raises:
       PrivacyError: when a trial released more or less than was priced.
@@ -117,21 +115,11 @@ def tuned_network(
     trained = Trained(
         state={name: one.cpu() for name, one in tuned_state(network).items()},
         steps=steps,
-        history=[] if record is None else [_last_record(record, network, repeated[-1])],
+        history=[],
         seconds=0.0,
     )
     choice = tuned.describe_choice(best.score, best.trial, inputs.n) if best else NOTHING_CHOSEN
     return Tuned(trained, dict(choice))
-
-
-def _last_record(record: Record, network: TunedNetwork, gradients: Mechanism) -> dict[str, Any]:
-    with torch.no_grad():
-        measured = record(gradients.count, network)
-    return {
-        "step": gradients.count,
-        "epoch": gradients.count * gradients.sample_rate,
-        **{name: float(value) for name, value in measured.items()},
-    }
 
 
 @dataclass(frozen=True)

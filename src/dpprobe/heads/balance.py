@@ -176,16 +176,15 @@ class BalanceOptions(MethodOptions):
         return split_budget([(self.prior_share, (counts,)), (1 - self.prior_share, others)])
 
 
-def released_priors(
-    counts: Sequence[float], deviation: float, *, floor: float = PRIOR_FLOOR
-) -> tuple[float, ...]:
+def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, ...]:
     """Returns the classes' frequencies, of sum 1, from their noisy counts.
+
+    A count is at least `PRIOR_FLOOR` standard deviations of its noise, and never below 1.
 
     Args:
       deviation: the standard deviation of the noise on each; 0 for none.
-      floor: the least count, in standard deviations of its noise; it is never below 1.
     """
-    least = max(1.0, floor * deviation)
+    least = max(1.0, PRIOR_FLOOR * deviation)
     floored = [max(count, least) for count in counts]
     total = math.fsum(floored)
     return tuple(count / total for count in floored)

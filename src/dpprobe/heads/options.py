@@ -31,8 +31,7 @@ def check_counts(mechanisms: Sequence[Mechanism]) -> None:
         if mechanism.count > MOST_STEPS.limit:
             raise ConfigError(
                 f"{mechanism.name}: steps {MOST_STEPS.describe_fault(mechanism.count)} epochs, or "
-                f"a larger "
-                "batch_size"
+                "a larger batch_size"
             )
 
 

@@ -170,8 +170,7 @@ class Options(MethodOptions):
                 if self.make_trial(values).releases_priors:
                     raise ValueError(
                         f"search: {_spell_options(values)}: class_priors: released is not for a "
-                        f"search; "
-                        "write public numbers, or remove it"
+                        "search; write public numbers, or remove it"
                     )
             except ValidationError as error:
                 first = error.errors()[0]
@@ -259,14 +258,12 @@ class Options(MethodOptions):
             if _list_priced(released) != _list_priced(priced):
                 raise ConfigError(
                     f"search: {_spell_options(values)} changes what is priced: how rows are "
-                    f"sampled, the "
-                    "number of steps or how noise is split; search other options"
+                    "sampled, the number of steps or how noise is split; search other options"
                 )
             if (trial.link, trial.multi_label) != (self.link, self.multi_label):
                 raise ConfigError(
                     f"search: {_spell_options(values)} changes what the head's scores are; search "
-                    f"other "
-                    "options"
+                    "other options"
                 )
             clipped_anew |= {
                 item.name

@@ -80,8 +80,7 @@ def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
     published = "row" if unit == "image" else f"{unit}'s rows"
     return (
         f"{_describe_above(delta, n, unit)}: a mechanism that publishes one {published} at random "
-        f"would be "
-        "allowed by such a delta"
+        "would be allowed by such a delta"
     )
 
 

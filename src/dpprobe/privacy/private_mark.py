@@ -52,8 +52,7 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
     if mark.get("format") == FORMAT or "head" in mark:
         raise PrivacyError(
             f"{option} {written}: {_describe_origin(mark)}, and nothing prices a start from them; "
-            f"name a "
-            "file made from public data alone"
+            "name a file made from public data alone"
         )
 
 

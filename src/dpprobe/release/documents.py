@@ -130,8 +130,7 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
         f"that were not, none is right about more than {per_hundred(middle.trained)} in 100 that "
         f"were; guessing is right about 1. Who takes {AN[one]} for as likely trained on as not is "
         f"right at most {percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the "
-        f"time; a "
-        "coin, 50 %."
+        "time; a coin, 50 %."
     )
     return first, second
 

@@ -30,9 +30,7 @@ def wilson_interval(share: float, rows: float, confidence: float = CONFIDENCE) -
     return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
 
 
-def over_classes(
-    mean: float, correct: np.ndarray, labels: np.ndarray, confidence: float = CONFIDENCE
-) -> Ends:
+def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
     """Computes the interval of the mean recall of the classes that rows have, by the classes.
 
     Each class's share of right rows is independent of the others' and has the variance
@@ -43,7 +41,7 @@ def over_classes(
       mean: the middle of the interval, such as the mean over seeds.
       correct: [n] booleans. labels: [n].
     """
-    z = float(ndtri((1 + confidence) / 2))
+    z = float(ndtri((1 + CONFIDENCE) / 2))
     rows = np.bincount(labels)
     right = np.bincount(labels, weights=correct)[rows > 0]
     rows = rows[rows > 0]

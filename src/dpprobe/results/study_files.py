@@ -191,6 +191,6 @@ class StudyFiles:
         """Returns the path of the summary of a dataset's cells."""
         return f"{self.results}/summary/{dataset}.parquet"
 
-    def list_summaries(self, datasets: Iterable[str] = ()) -> list[str]:
-        """Lists the summaries of some datasets, or of all."""
-        return [self.locate_summary(dataset) for dataset in datasets or self.study.datasets]
+    def list_summaries(self) -> list[str]:
+        """Lists the summaries of all datasets."""
+        return [self.locate_summary(dataset) for dataset in self.study.datasets]

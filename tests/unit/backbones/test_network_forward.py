@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ CPU = Runtime(device="cpu")
 
 def load(runtime: Runtime = CPU, **values: Any) -> Backbone:
     return loading.load_backbone(backbone_options(values), runtime=runtime)
+
+
+def renew_list(file: Path, wanted: str) -> None:
+    """Compares a stored list of a library's models; with RENEW=1 it is written anew."""
+    if os.environ.get("RENEW"):
+        file.write_text(wanted, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == wanted, f"run this test with RENEW=1 for {file.name}"
 
 
 def noise(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
@@ -372,10 +380,14 @@ def test_one_value_is_for_all_channels() -> None:
 
 
 def test_the_list_of_architectures_is_timms() -> None:
-    written = timm_models.ARCHITECTURES.read_text()
-    assert written == timm_models.list_architectures(), (
-        "write timm_models.list_architectures() to timm_models.ARCHITECTURES"
-    )
+    listed: dict[str, list[str]] = {name: [] for name in timm.list_models()}
+    for weights in timm.list_pretrained():
+        name, _, tag = weights.partition(".")
+        listed[name].append(tag)
+    listed |= {name: [timm_models.DEPRECATED] for name in timm.models._registry._deprecated_models}
+    lines = [" ".join([name, *sorted(tags)]) for name, tags in sorted(listed.items())]
+    wanted = "\n".join([f"timm {timm.__version__}", *lines]) + "\n"
+    renew_list(timm_models.ARCHITECTURES, wanted)
     known = timm_models.known_architectures()
     assert known is not None
     assert set(timm.list_models()) <= known.keys()

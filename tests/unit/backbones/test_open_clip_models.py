@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -21,6 +23,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
+from tests.unit.backbones.test_network_forward import renew_list
 
 CPU = Runtime(device="cpu")
 
@@ -240,9 +243,19 @@ def test_wrong_options_are_refused_at_once(values: dict[str, Any], message: str)
 
 
 def test_the_list_of_names_is_open_clips() -> None:
-    assert open_clip_models.NAMES.read_text() == open_clip_models.list_names(), (
-        "write open_clip_models.list_names() to open_clip_models.NAMES"
-    )
+    def activation(quick: object) -> str:
+        return open_clip_models.QUICK if quick else open_clip_models.USUAL
+
+    lines = [f"{open_clip_models.LIBRARY} {version(open_clip_models.LIBRARY)}"]
+    for name in sorted(open_clip.list_models()):
+        config = open_clip.get_model_config(name)
+        hub = config["text_cfg"].get("hf_tokenizer_name") is not None
+        words = [name, activation(config.get("quick_gelu"))]
+        words.append("hub" if hub else open_clip_models.OWN)
+        for tag in list_pretrained_tags_by_model(name):
+            words.append(f"{tag}:{activation(get_pretrained_cfg(name, tag).get('quick_gelu'))}")
+        lines.append(" ".join(words))
+    renew_list(open_clip_models.NAMES, "\n".join(lines) + "\n")
 
 
 def test_names_are_checked_only_against_the_open_clip_they_are_of(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from dpprobe.analyses.zero_shot.measure import zero_shot
+from dpprobe.analyses.zero_shot.measure import classify_zero_shot
 from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
@@ -74,9 +74,9 @@ def test_a_tiny_budget_keeps_zero_shot_and_a_larger_one_improves_it(
     manifest = write_store(
         tmp_path / "test", space["features"][ROWS:], space["labels"][ROWS:], class_names=CLASSES
     )
-    zero_shot(
-        manifest, text, output=tmp_path / "metrics.json", predictions=tmp_path / "p.parquet",
-        dataset="d", backbone="clip", model="tiny",
+    classify_zero_shot(
+        manifest, text, metrics=tmp_path / "metrics.json", predictions=tmp_path / "p.parquet",
+        dataset="d", backbone="clip", model="tiny", metric=None, seed=0,
     )  # fmt: skip
     without = read_zero_shot(tmp_path / "metrics.json")["metrics"]["accuracy"]
     assert 0.5 < without < 0.9, "a zero-shot classifier that can be improved"

@@ -200,9 +200,9 @@ class Membership(Part):
     seconds: float
     shadows_per_second: float
 
-    def find_attack(self, rows: str = "all", attack: str = "lira") -> Attack | None:
-        """Returns one of the attacks; by default the one that stands for all of them."""
-        return next((r for r in self.rows if (r.rows, r.attack) == (rows, attack)), None)
+    def find_attack(self) -> Attack | None:
+        """Returns the attack that stands for all of them."""
+        return next((r for r in self.rows if (r.rows, r.attack) == ("all", "lira")), None)
 
 
 class Evidence(Part):

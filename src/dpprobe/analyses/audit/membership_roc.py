@@ -18,11 +18,6 @@ from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 
 _NAMES = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
-_GROUPS = {
-    "all": "all attacked rows",
-    "mislabelled": "mislabelled rows",
-    "rarest_classes": "rows of the rarest classes",
-}
 _LEAST = 1e-4
 _BESIDE_STYLE = (0, (2, 1.5))
 
@@ -58,7 +53,6 @@ def membership_roc(
     svg: Path,
     png: Path,
     title: str,
-    rows: str = "all",
     beside: Mapping[str, Any] | None = None,
 ) -> None:
     """Draws the attacks on a cell's heads on logarithmic axes, a colour an attack.
@@ -67,15 +61,14 @@ def membership_roc(
     intervals. A curve begins where one false positive can be told from none.
 
     Args:
-      rows: the group of rows that is shown.
       beside: the same of the method `nonprivate`, dashed; none where absent.
 
     Raises:
-      DataError: when the record holds no attack on such rows.
+      DataError: when the record holds no attack on all rows.
     """
-    curves = _curves_by_attack(membership, rows)
+    curves = _curves_by_attack(membership)
     if not curves:
-        raise DataError(f"{title}: no membership attack on rows {rows!r}; audit them")
+        raise DataError(f"{title}: no membership attack on all rows; audit them")
     with mpl.rc_context(style.SETTINGS):
         figure = Figure(figsize=(5.6, 6.0), layout="constrained")
         axes = figure.add_subplot()
@@ -84,21 +77,21 @@ def membership_roc(
         _draw_bounds(axes, fpr, allowed)
         colours = dict(zip(_NAMES, style.COLOURS, strict=False))
         for name, curve in curves.items():
-            label = f"{_NAMES[name]}, AUC {_find_auc(membership, rows, name):.3f}"
+            label = f"{_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
             axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
             axes.fill_between(
                 fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
                 color=colours[name], alpha=0.15, linewidth=0,
             )  # fmt: skip
-        for name, curve in _curves_by_attack(beside, rows).items() if beside else ():
+        for name, curve in _curves_by_attack(beside).items() if beside else ():
             assert beside is not None
-            label = f"nonprivate: {_NAMES[name]}, AUC {_find_auc(beside, rows, name):.3f}"
+            label = f"nonprivate: {_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
             axes.plot(
                 np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
                 color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
             )  # fmt: skip
         _finish_axes(axes, figure)
-        style.title_axes(axes, title, _write_caption(membership, rows))
+        style.title_axes(axes, title, _write_caption(membership))
         style.save_figure(figure, svg, png)
 
 
@@ -124,15 +117,15 @@ def _finish_axes(axes: Axes, figure: Figure) -> None:
     figure.legend(loc="outside lower center", ncols=2, handlelength=2.8)
 
 
-def _curves_by_attack(membership: Mapping[str, Any], rows: str) -> dict[str, Mapping[str, Any]]:
+def _curves_by_attack(membership: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {
-        curve["attack"]: curve for curve in membership["roc"]["curves"] if curve["rows"] == rows
+        curve["attack"]: curve for curve in membership["roc"]["curves"] if curve["rows"] == "all"
     }
 
 
-def _find_auc(membership: Mapping[str, Any], rows: str, attack: str) -> float:
+def _find_auc(membership: Mapping[str, Any], attack: str) -> float:
     (entry,) = (
-        one for one in membership["rows"] if one["rows"] == rows and one["attack"] == attack
+        one for one in membership["rows"] if one["rows"] == "all" and one["attack"] == attack
     )
     return float(entry["auc"])
 
@@ -143,11 +136,11 @@ def _rates_or_nan(values: list[float | None]) -> npt.NDArray[np.float64]:
     return np.where(rates > 0, rates, np.where(np.isnan(rates), np.nan, _LEAST / 10))
 
 
-def _write_caption(membership: Mapping[str, Any], rows: str) -> str:
-    units = next(one["units"] for one in membership["rows"] if one["rows"] == rows)
+def _write_caption(membership: Mapping[str, Any]) -> str:
+    units = next(one["units"] for one in membership["rows"] if one["rows"] == "all")
     heads = membership["targets"]
     return (
-        f"{_GROUPS[rows]}: {units}, in or out of {heads} heads by fair coins; "
+        f"all attacked rows: {units}, in or out of {heads} heads by fair coins; "
         f"{membership['shadows']} shadows each\n"
         "bands: 95 %, heads and rows drawn again. Not private: attacks on real rows"
     )

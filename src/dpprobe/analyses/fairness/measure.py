@@ -83,33 +83,20 @@ def compare_groups(
     seed: int,
     threads: int,
 ) -> None:
-    """Runs `fairness_job` with references as the workflow names them."""
-    named = {(method, epsilon): (of, at) for method, epsilon, of, at in references}
-    fairness_job(metrics, options, named, table=table, record=record, seed=seed, threads=threads)
-
-
-def fairness_job(
-    cells: Sequence[Path],
-    options: FairnessOptions,
-    references: Mapping[Key, Key],
-    *,
-    table: Path,
-    record: Path,
-    seed: int,
-    threads: int = 1,
-) -> None:
     """Compares the groups of the test rows of every cell of a (dataset, backbone).
 
     Args:
-      cells: the `metrics.json` of each, with its predictions beside it.
-      references: the cell that a cell's gaps are compared with, where it has one; one of `cells`.
+      metrics: of each cell, with its predictions beside it.
+      references: method and epsilon of a cell, then those of the cell that its gaps are compared
+        with, which is one of them too.
       seed: of the resamples and of the groups at random.
 
     Raises:
       DataError: when the cells were tested on different rows, a score is not finite, or the rows
         have none of the groups that the options name.
     """
-    read = [(read_cell(path), path.with_name(PREDICTIONS_FILE)) for path in cells]
+    read = [(read_cell(path), path.with_name(PREDICTIONS_FILE)) for path in metrics]
+    compared_with = {(method, epsilon): (of, at) for method, epsilon, of, at in references}
     first, predictions = read[0]
     rows = read_rows(first, predictions)
     work = _Work(rows=rows, options=options, seed=seed, threads=threads)
@@ -120,15 +107,15 @@ def fairness_job(
     with Progress(len(read), label=label, unit="cells") as progress:
         # A reference comes before the cells that are compared with it.
         for cell, path in sorted(
-            read, key=lambda item: _cell_key(item[0]) not in references.values()
+            read, key=lambda item: _cell_key(item[0]) not in compared_with.values()
         ):
             key = _cell_key(cell)
-            reference = references.get(key)
+            reference = compared_with.get(key)
             others = kept[reference] if reference else {}
             measured = work.measure_cell(read_heads(cell, path, rows), others)
             described[key] = work.describe_cell(cell, measured, reference)
             lines[key] = [{"method": key[0], "epsilon": key[1], **line} for line in measured.lines]
-            if key in references.values():
+            if key in compared_with.values():
                 kept[key] = measured.heads
             progress.advance_by(1)
     keys = [_cell_key(cell) for cell, _ in read]

@@ -86,8 +86,8 @@ class Task:
     shots: Sequence[Shots]
     seeds: int
     study_seed: int
-    memory_mb: int = 16000
-    metric: Headline | None = None
+    memory_mb: int
+    metric: Headline | None
 
 
 def probe_few_shot(
@@ -105,23 +105,6 @@ def probe_few_shot(
     threads: int,
     study: Study,
 ) -> None:
-    """Runs `few_shot` with the options of a study, on its device."""
-    limit_threads(threads)
-    task = Task(
-        dataset=dataset,
-        backbone=backbone,
-        shots=options["shots"],
-        seeds=options["seeds"],
-        study_seed=seed,
-        memory_mb=memory_mb,
-        metric=metric,
-    )
-    few_shot(train, test, task=task, rows=rows, output=record, device=study.device)
-
-
-def few_shot(
-    train: Path, test: Path, *, task: Task, rows: Path, output: Path, device: str = "cpu"
-) -> None:
     """Trains a probe for each N and draw, and tests it.
 
     The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
@@ -134,11 +117,22 @@ def few_shot(
 
     Args:
       rows: parquet, a row a probe.
-      output: JSON, a record a N with mean and interval.
+      record: JSON, a record a N with mean and interval.
+      study: whose device is used.
 
     Raises:
       DataError: when the two splits do not have the same classes.
     """
+    limit_threads(threads)
+    task = Task(
+        dataset=dataset,
+        backbone=backbone,
+        shots=options["shots"],
+        seeds=options["seeds"],
+        study_seed=seed,
+        memory_mb=memory_mb,
+        metric=metric,
+    )
     stores = FeatureStore(train), FeatureStore(test)
     if stores[0].class_names != stores[1].class_names:
         raise DataError(f"{test}: classes differ from {train}; delete both, run again")
@@ -148,7 +142,7 @@ def few_shot(
         multi_label=stores[1].multi_label,
         test_counts=class_counts(stores[1].labels, stores[1].num_classes),
     )
-    probe = _Probe(task, stores, resolve_device(device))
+    probe = _Probe(task, stores, resolve_device(study.device))
     results, records = [], []
     for count in task.shots:
         draws = probe.run_draws(count)
@@ -168,7 +162,7 @@ def few_shot(
         records += [_make_row(task, shots, index, tested) for index, tested in enumerate(draws)]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
     write_json(
-        output,
+        record,
         {
             "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
             "dataset": task.dataset,

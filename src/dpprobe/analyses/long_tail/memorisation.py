@@ -194,7 +194,6 @@ def measure_memorisation(
     units: Index,
     heads: int,
     seed: int,
-    label: str = "memorisation",
 ) -> Memorisation:
     """Trains heads on random shares of the units, and asks each about every row.
 
@@ -214,7 +213,7 @@ def measure_memorisation(
     family = ridge_heads(rows, targets, ridge)
     right = np.zeros((2, len(rows)), dtype=np.int64)
     trained = np.zeros((2, len(rows)), dtype=np.int64)
-    with Progress(heads, label=label, unit="heads") as progress:
+    with Progress(heads, label="memorisation", unit="heads") as progress:
         for out in _draw_subsets(units, heads, seed=seed, name="memorisation subsets"):
             weights = family.weights_without(np.flatnonzero(out))
             hit = (rows @ weights).argmax(axis=1) == labels

@@ -39,7 +39,7 @@ CONSTANT_ROWS = "the same for all rows, so that nothing is predicted"
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """The two orders of D, None where they are 0/0 or rounding, and the ranks of both scatters.
+    """The two orders of D, None where they are 0/0 or rounding.
 
     Attributes:
       fault: the reason why a number is None.
@@ -47,8 +47,6 @@ class Scatter:
 
     separability: float | None
     fuzziness: float | None
-    within_rank: int
-    between_rank: int
     fault: str | None = None
 
 
@@ -94,28 +92,22 @@ def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     # The rows of v span the range of SS_b; s^2 are its eigenvalues.
     _, s, v = np.linalg.svd(between, full_matrices=False)
     kept = s**2 > max(RCOND * s[0] ** 2, (CONSTANT * _root_mean_square(x)) ** 2)
-    between_rank = int(kept.sum())
     along = ((centred @ v[kept].T) ** 2).mean(axis=0)
-    fuzziness = float((along / s[kept] ** 2).sum()) if between_rank else None
+    fuzziness = float((along / s[kept] ** 2).sum()) if kept.any() else None
     if _root_mean_square(centred) <= CONSTANT * _root_mean_square(x):
-        return Scatter(
-            separability=None, fuzziness=None, within_rank=0, between_rank=between_rank,
-            fault="no scatter within classes but rounding",
-        )  # fmt: skip
+        return _no_scatter("no scatter within classes but rounding")
     values, vectors = _decompose_moment(centred)
     inverse = (means - x.mean(axis=0)) @ vectors / np.sqrt(values)
     separability = float(((sizes / len(x))[:, None] * inverse**2).sum())
     return Scatter(
-        separability=separability if between_rank else None,
+        separability=separability if kept.any() else None,
         fuzziness=fuzziness,
-        within_rank=len(values),
-        between_rank=between_rank,
-        fault=None if between_rank else "class means differ by no more than rounding",
+        fault=None if kept.any() else "class means differ by no more than rounding",
     )
 
 
 def _no_scatter(fault: str) -> Scatter:
-    return Scatter(separability=None, fuzziness=None, within_rank=0, between_rank=0, fault=fault)
+    return Scatter(separability=None, fuzziness=None, fault=fault)
 
 
 def measure_residuals(

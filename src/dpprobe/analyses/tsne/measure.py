@@ -38,28 +38,6 @@ PLANE_ROWS = 3  # fewer have no picture
 def embed_tsne(
     manifest: Path, output: Path, *, options: Mapping[str, Any], seed: int, threads: int
 ) -> None:
-    """Runs `embed_split` with the options of a study."""
-    embed_split(
-        manifest,
-        output,
-        points=options["points"],
-        perplexity=options["perplexity"],
-        components=options["components"],
-        seed=seed,
-        threads=threads,
-    )
-
-
-def embed_split(
-    manifest: Path,
-    output: Path,
-    *,
-    points: int,
-    perplexity: float,
-    components: int,
-    seed: int,
-    threads: int,
-) -> None:
     """Embeds the features of a split in the plane and measures what the plane keeps.
 
     PCA, then openTSNE (Policar, Strazar and Zupan, 2024) from a PCA start. The principal
@@ -75,9 +53,9 @@ def embed_split(
         `pca_agreement` and `tsne_agreement`: the mean share of a point's 15 nearest neighbours
         in feature space that are among its 15 nearest after PCA and after t-SNE, null without
         t-SNE. Where rows have several labels, label is how many are positive.
-      points: at most so many rows; beyond, a sample drawn with the seed.
-      perplexity: lowered to a third of the rows where it is larger.
-      components: principal components to begin with.
+      options: of the study. points: at most so many rows; beyond, a sample drawn with the seed.
+        perplexity: lowered to a third of the rows where it is larger. components: principal
+        components to begin with.
 
     Raises:
       DataError: when a feature shard is missing or damaged.
@@ -86,7 +64,7 @@ def embed_split(
     from dpprobe.features.feature_store import FeatureStore
 
     store = FeatureStore(manifest)
-    rows = _draw_sample(store.rows, points, seed)
+    rows = _draw_sample(store.rows, options["points"], seed)
     features = store.read_rows(rows)
     note = None
     if len(rows) < PLANE_ROWS or not np.ptp(features, axis=0).any():
@@ -98,8 +76,9 @@ def embed_split(
         plane, facts = _principal_plane(features), NO_TSNE | {"method": "PCA", "components": 2}
     else:
         _, plane, facts = compute_embedding(
-            features, perplexity=perplexity, components=components, seed=seed, threads=threads
-        )
+            features, perplexity=options["perplexity"], components=options["components"],
+            seed=seed, threads=threads,
+        )  # fmt: skip
     if note is not None:
         logger.warning("t-SNE: %s", note)
     labels, class_names, legend = _choose_colours(store)
@@ -119,7 +98,7 @@ def embed_split(
 
 
 def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Reads the table that `embed_split` wrote, and its metadata.
+    """Reads the table that `embed_tsne` wrote, and its metadata.
 
     Raises:
       DataError: when it is not one.

@@ -36,15 +36,7 @@ ACROSS = 64  # thumbnails side by side
 def write_backbone_page(
     *, embedding: Path, images: Path | None, dataset: str, backbone: str, split: str, page: Path
 ) -> None:
-    """Writes the page of one (dataset, backbone)."""
-    title = f"{dataset} {split}, {backbone}"
-    write_tsne_page(embedding, page, template=resource_path("tsne"), title=title, images=images)
-
-
-def write_tsne_page(
-    embedding: Path, output: Path, *, template: Path, title: str, images: Path | None = None
-) -> None:
-    """Writes the page; it asks for nothing from outside.
+    """Writes the page of one (dataset, backbone); it asks for nothing from outside.
 
     Args:
       embedding: written by `analysis.tsne`.
@@ -69,13 +61,14 @@ def write_tsne_page(
     if images is not None and ids:
         data["id"] = ids
         sprite = data_uri(_join_images(SplitTable(images), ids))
+    template = resource_path("tsne")
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(template), autoescape=True, undefined=StrictUndefined
     )
-    page = environment.get_template("page.html.j2").render(
-        title=title,
+    text = environment.get_template("page.html.j2").render(
+        title=f"{dataset} {split}, {backbone}",
         facts=facts,
         method=facts.get("method"),
         legend=facts.get("legend", "class"),
@@ -87,7 +80,7 @@ def write_tsne_page(
         # "<" would end the block that holds the data.
         data=Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")),
     )
-    write_text(output, page)
+    write_text(page, text)
 
 
 def _round_values(values: np.ndarray) -> list[float]:

@@ -22,7 +22,8 @@ from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_embeddings import read_text_embeddings
-from dpprobe.results import metrics, uncertainty
+from dpprobe.results import uncertainty
+from dpprobe.results.metrics import Link, evaluate_scores, ranked_labels, right_predictions
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
@@ -44,31 +45,12 @@ def classify_zero_shot(
     metric: Headline | None,
     seed: int,
 ) -> None:
-    """Runs `zero_shot` with the outputs of its rule."""
-    zero_shot(
-        test, text, output=metrics, predictions=predictions, dataset=dataset, backbone=backbone,
-        model=model, metric=metric, seed=seed,
-    )  # fmt: skip
-
-
-def zero_shot(
-    test: Path,
-    text: Path,
-    *,
-    output: Path,
-    predictions: Path,
-    dataset: str,
-    backbone: str,
-    model: str,
-    metric: Headline | None = None,
-    seed: int = 0,
-) -> None:
     """Scores a test split by the text embeddings of its classes.
 
     Args:
       test: manifest of the split's features, image embeddings of the same model.
       text: what `features.text.write_text_embeddings` wrote.
-      output: metrics, with an interval over test rows, or over patients, as JSON.
+      metrics: the results, with an interval over test rows, or over patients, as JSON.
       predictions: parquet with id, label, scores, the subgroups and, where known, numbers of the
         patients.
       model: the name of the model whose text tower made `text`.
@@ -85,12 +67,10 @@ def zero_shot(
     labels = np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
     link = _choose_link(facts["logit_bias"], multi_label=store.multi_label)
     units = unit_codes(store.units)
-    tested = metrics.evaluate_scores(
-        scores, labels, link=link, accepted=store.accepted, units=units
-    )
+    tested = evaluate_scores(scores, labels, link=link, accepted=store.accepted, units=units)
     summary = uncertainty.summarise_records(
         [tested],
-        correct=metrics.right_predictions(scores, labels, link=link),
+        correct=right_predictions(scores, labels, link=link),
         labels=labels,
         scores=scores,
         units=units,
@@ -116,7 +96,7 @@ def zero_shot(
         )
     write_table(predictions, _make_predictions(store, labels, scores, units))
     write_json(
-        output,
+        metrics,
         {
             "format": ZERO_SHOT_FORMAT,
             "format_version": ZERO_SHOT_FORMAT_VERSION,
@@ -127,7 +107,7 @@ def zero_shot(
             "headline": shown,
             "multi_label": store.multi_label,
             "class_names": list(store.class_names),
-            "auc_labels": len(metrics.ranked_labels(labels, store.num_classes)),
+            "auc_labels": len(ranked_labels(labels, store.num_classes)),
             "rows": {"test": store.rows},
             "units": None if units is None else {"test": count_units(units)},
             "link": link,
@@ -173,7 +153,7 @@ def _check_inputs(
         )
 
 
-def _choose_link(bias: float | None, *, multi_label: bool) -> metrics.Link:
+def _choose_link(bias: float | None, *, multi_label: bool) -> Link:
     """Returns the function to probabilities: a softmax, or a sigmoid where it was trained so."""
     if bias is None:
         return "none" if multi_label else "softmax"

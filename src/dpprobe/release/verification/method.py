@@ -112,8 +112,7 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
             "rule of auto",
             None,
             f"rule {options.rule} chose head {options.trained_options.head}; not computed again: "
-            f"this "
-            f"dpprobe has rule {RULE}",
+            f"this dpprobe has rule {RULE}",
         )
     else:
         checks.run_check("rule of auto", lambda *inputs: _check_rule(options, *inputs), plan, facts)

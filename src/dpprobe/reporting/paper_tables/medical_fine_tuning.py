@@ -47,8 +47,7 @@ def radiographs_table(run: Run, published: Published) -> Table:
         "summary that was read does not say which of ImageNet-21K and JFT-4B the networks were "
         "trained on before, nor whose the state of the art is; it has no AUC for MIMIC-CXR. "
         "Measured: the best method of each tuned part at each ε, chosen by its test result; ∞ is "
-        "without privacy. "
-        f"{INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
+        f"without privacy. {INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
     ]
     return make_table(
         "medical_fine_tuning_auc",

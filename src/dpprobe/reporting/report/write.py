@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from dpprobe.analyses.analysis import Analysis, Page
 from dpprobe.analysis_registry import ANALYSES, load_analyses
@@ -21,6 +20,7 @@ from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
+from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.costly_images import read_costly_images
 from dpprobe.reporting.headline import HELD_OUT, TOLD_APART, best_interval
@@ -177,7 +177,7 @@ def _make_environment(template: Path) -> Environment:
     environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
-    environment.filters["coded"] = _mark_code
+    environment.filters["coded"] = mark_code
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment
@@ -186,11 +186,6 @@ def _make_environment(template: Path) -> Environment:
 def find_folder(analysis: Analysis) -> Path:
     """Returns the folder of an analysis, which has its template."""
     return Path(importlib.import_module(ANALYSES[analysis.name].package).__path__[0])
-
-
-def _mark_code(text: str) -> Markup:
-    """Escapes a sentence, and marks what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _format_date(paths: Sequence[Path]) -> str:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.analyses.fairness.fairness_record import COLUMNS, FairnessRecord, Gap
-from dpprobe.analyses.fairness.measure import fairness_job
+from dpprobe.analyses.fairness.measure import compare_groups
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
@@ -18,7 +18,7 @@ from tests.support.fairness_cells import write_grouped_cell
 
 NAMES = ("cat", "dog", "owl")
 ROWS = 600
-REFERENCES = {("sgd", "1"): ("nonprivate", "inf")}
+REFERENCES = [("sgd", "1", "nonprivate", "inf")]
 
 
 def _write(root: Path, seeds: int = 2, **changes: Any) -> list[Path]:
@@ -44,9 +44,9 @@ def _write(root: Path, seeds: int = 2, **changes: Any) -> list[Path]:
 
 
 def _run(root: Path, cells: list[Path], **options: Any) -> FairnessRecord:
-    fairness_job(
-        cells, FairnessOptions(resamples=200, **options), REFERENCES,
-        table=root / "groups.parquet", record=root / "groups.json", seed=0,
+    compare_groups(
+        cells, options=FairnessOptions(resamples=200, **options), references=REFERENCES,
+        table=root / "groups.parquet", record=root / "groups.json", seed=0, threads=1,
     )  # fmt: skip
     return FairnessRecord.read(root / "groups.json")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
@@ -16,13 +18,15 @@ from dpprobe.analyses.few_shot.few_shot_record import read_few_shot
 from dpprobe.analyses.few_shot.measure import (
     FEW_PENALTY,
     METRIC_COLUMNS,
-    Task,
     draw_shots,
-    few_shot,
+    probe_few_shot,
 )
 from dpprobe.errors import DataError
 from dpprobe.results.cell_record import SCALAR_METRICS
 from tests.unit.analyses.tsne.test_measure import write_store
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Study
 
 DIGITS = load_digits()
 
@@ -37,12 +41,14 @@ def _stores(folder: Path, train: slice, test: slice) -> tuple[Path, Path]:
 
 def _run(folder: Path, stores: tuple[Path, Path], **changes: Any) -> tuple[dict[str, Any], Any]:
     facts: dict[str, Any] = {
-        "dataset": "digits", "backbone": "clip", "shots": (1, 4, "full"), "seeds": 3,
-        "study_seed": 0,
-    }  # fmt: skip
-    few_shot(
-        *stores, task=Task(**facts | changes), rows=folder / "probes.parquet",
-        output=folder / "probes.json",
+        "dataset": "digits", "backbone": "clip", "shots": (1, 4, "full"), "seeds": 3, "seed": 0,
+        "memory_mb": 16000, "metric": None,
+    } | changes  # fmt: skip
+    probe_few_shot(
+        *stores, rows=folder / "probes.parquet", record=folder / "probes.json",
+        options={name: facts.pop(name) for name in ("shots", "seeds")},
+        threads=torch.get_num_threads(),
+        study=cast("Study", SimpleNamespace(device="cpu")), **facts,
     )  # fmt: skip
     return read_few_shot(folder / "probes.json"), pq.read_table(folder / "probes.parquet")
 
@@ -124,7 +130,7 @@ def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path
     assert _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist() == first
     assert (tmp_path / "probes.json").read_bytes() == text
     assert len(set(first)) > 1, "the draws of one run differ"
-    assert _run(tmp_path, stores, shots=(1,), study_seed=1)[1]["accuracy"].to_pylist() != first
+    assert _run(tmp_path, stores, shots=(1,), seed=1)[1]["accuracy"].to_pylist() != first
 
 
 def test_several_labels_a_row(tmp_path: Path) -> None:

@@ -52,8 +52,6 @@ def test_both_orders_are_their_definitions(rows: int, dimension: int) -> None:
     separability, fuzziness = _direct(x, labels)
     assert measured.separability == pytest.approx(separability, rel=1e-6)
     assert measured.fuzziness == pytest.approx(fuzziness, rel=1e-6)
-    assert measured.between_rank == 3
-    assert measured.within_rank == min(dimension, len(x) - 4)
 
 
 def test_known_scatter_has_known_values() -> None:
@@ -159,7 +157,6 @@ def test_rounding_is_no_scatter() -> None:
     measured = measure_scatter(x, labels)
     assert measured.separability is None
     assert measured.fuzziness is None
-    assert measured.between_rank == 2
     assert "within" in str(measured.fault)
 
 
@@ -167,7 +164,7 @@ def test_equal_class_means_have_no_d() -> None:
     x = np.tile(np.array([[1.0, 2.0], [-1.0, -2.0]]), (6, 1))
     measured = measure_scatter(x, np.repeat([0, 1, 2], 4))
     assert measured == Scatter(
-        separability=None, fuzziness=None, within_rank=1, between_rank=0,
+        separability=None, fuzziness=None,
         fault="class means differ by no more than rounding",
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from dpprobe.analyses.tsne.measure import (
     compute_embedding,
-    embed_split,
+    embed_tsne,
     find_nearest,
     measure_agreement,
     read_embedding,
@@ -49,9 +49,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tsne(manifest: Path, output: Path, *, points: int = 250, components: int = 20) -> None:
-    embed_split(
-        manifest, output, points=points, perplexity=20, components=components, seed=1, threads=1
-    )
+    options = {"points": points, "perplexity": 20, "components": components}
+    embed_tsne(manifest, output, options=options, seed=1, threads=1)
 
 
 def test_tsne_embeds_a_sample_with_its_ids_and_labels(digits: Path, tmp_path: Path) -> None:

@@ -15,16 +15,13 @@ import pytest
 from PIL import Image
 
 from dpprobe.analyses.tsne.measure import EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION
-from dpprobe.analyses.tsne.tsne_page import ACROSS, THUMBNAIL, write_tsne_page
+from dpprobe.analyses.tsne.tsne_page import ACROSS, THUMBNAIL, write_backbone_page
 from dpprobe.artifacts import write_table
 from dpprobe.data.sklearn_datasets import Options
 from dpprobe.data.table import make_batch, write_dataset
 from dpprobe.errors import DataError
 from dpprobe.exhibits.thumbnails import SPAN_ROWS, row_spans
 from dpprobe.study.study import Study
-from tests.conftest import REPOSITORY
-
-TEMPLATE = REPOSITORY / "resources/tsne"
 
 
 def embedding(path: Path, ids: list[str], **facts: Any) -> Path:
@@ -70,6 +67,19 @@ def images(folder: Path, count: int) -> Path:
     return folder / "test.parquet"
 
 
+def write_page(
+    source: Path, output: Path, *, dataset: str = "d", images: Path | None = None
+) -> None:
+    write_backbone_page(
+        embedding=source,
+        images=images,
+        dataset=dataset,
+        backbone="pixels",
+        split="test",
+        page=output,
+    )
+
+
 def page(path: Path) -> tuple[str, dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
@@ -79,14 +89,14 @@ def page(path: Path) -> tuple[str, dict[str, Any]]:
 
 def test_without_leave_there_are_neither_images_nor_ids(tmp_path: Path) -> None:
     source = embedding(tmp_path / "e.parquet", ["secret-1", "secret-2", "secret-3"])
-    write_tsne_page(source, tmp_path / "p.html", template=TEMPLATE, title="a <b> title")
+    write_page(source, tmp_path / "p.html", dataset="a <b>")
     text, data = page(tmp_path / "p.html")
     assert "secret" not in text
     assert "data:image" not in text
     assert data["x"] == [-1, 0, 1]
     assert data["label"] == [0, 1, 0]
     assert data["names"][1] == "</script><b>"
-    assert "a &lt;b&gt; title" in text
+    assert "a &lt;b&gt; test, pixels" in text
     assert text.count("</script>") == 2
     assert "Not private" in text
     assert not Study.model_fields["tsne"].default.thumbnails
@@ -96,7 +106,7 @@ def test_each_point_has_its_own_image(tmp_path: Path) -> None:
     table = images(tmp_path / "data", 100)
     rows = [99, 3, 50, *range(10, 30), *range(60, 99)]
     source = embedding(tmp_path / "e.parquet", [f"test-{row}" for row in rows])
-    write_tsne_page(source, tmp_path / "p.html", template=TEMPLATE, title="t", images=table)
+    write_page(source, tmp_path / "p.html", images=table)
     text, data = page(tmp_path / "p.html")
     assert data["id"][0] == "test-99"
     assert "holds the images themselves" in text
@@ -116,12 +126,12 @@ def test_rows_of_another_dataset_are_refused(tmp_path: Path) -> None:
     table = images(tmp_path / "data", 10)
     source = embedding(tmp_path / "e.parquet", ["test-1", "other-1"])
     with pytest.raises(DataError, match="1 of 2 rows that are to be shown"):
-        write_tsne_page(source, tmp_path / "p.html", template=TEMPLATE, title="t", images=table)
+        write_page(source, tmp_path / "p.html", images=table)
 
 
 def test_a_plane_without_points_says_why(tmp_path: Path) -> None:
     source = embedding(tmp_path / "e.parquet", [], method=None, note="no points: 2 rows")
-    write_tsne_page(source, tmp_path / "p.html", template=TEMPLATE, title="t")
+    write_page(source, tmp_path / "p.html")
     text, _ = page(tmp_path / "p.html")
     assert "no points: 2 rows" in text
     assert "<canvas" not in text.partition("<script")[0]

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from dpprobe.analyses.zero_shot.measure import zero_shot
+from dpprobe.analyses.zero_shot.measure import classify_zero_shot
 from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.artifacts import canonical_json, read_json
 from dpprobe.backbones import loading
@@ -47,10 +47,10 @@ def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
 
 
 def _run(folder: Path, manifest: Path, text_file: Path, **changes: Any) -> dict[str, Any]:
-    options = {"dataset": "pets", "backbone": "clip", "model": "tiny"} | changes
-    zero_shot(
-        manifest, text_file, output=folder / "metrics.json", predictions=folder / "p.parquet",
-        **options,
+    options = {"dataset": "pets", "backbone": "clip", "model": "tiny", "metric": None, "seed": 0}
+    classify_zero_shot(
+        manifest, text_file, metrics=folder / "metrics.json", predictions=folder / "p.parquet",
+        **options | changes,
     )  # fmt: skip
     return read_zero_shot(folder / "metrics.json")
 
