@@ -66,7 +66,10 @@ def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Resu
     for ours in entry.ours:
         beside = _candidates(number, ours, results)
         chosen = _chosen(beside, ours.methods, ours.take)
-        base = _chosen(beside, (ours.base,), ours.take) if ours.base else None
+        base = None
+        if ours.base:
+            start = ours.model_copy(update={"backbone": ours.base_backbone or ours.backbone})
+            base = _chosen(_candidates(number, start, results), (ours.base,), ours.take)
         if chosen is None or (number.metric == CHANGE and base is None):
             continue
         value, ends = _value(number, chosen, base)

@@ -57,7 +57,7 @@ def measure_disk(file: str, facts: Facts) -> Disk:
     """
     values = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
     study = load_study(values)
-    rows = sum(count_rows(study, dataset) for dataset in study.datasets)
+    rows = sum(sum(count_tables(study, dataset)) for dataset in study.datasets)
     sizes = {name: _network(study, name, facts) for name in study.backbones}
     cuts = _cut_numbers(study, list(sizes.values()))
     # several backbones of a study may be one model at several sizes of images
@@ -71,14 +71,26 @@ def measure_disk(file: str, facts: Facts) -> Disk:
             if name is not None
         },
         weights=WEIGHT_BYTES * parameters / GIGABYTE,
-        features=STORED_BYTES * rows * sum(s.features for s in sizes.values()) / GIGABYTE,
+        features=sum(
+            STORED_BYTES * size.features * _count_vectors(study, name) / GIGABYTE
+            for name, size in sizes.items()
+        ),
         activations=STORED_BYTES * rows * cuts / GIGABYTE,
         networks=count_networks(study),
     )
 
 
-def count_rows(study: Study, dataset: str) -> int:
-    """Counts the images of a study's dataset, both tables, by what it expects or the catalog."""
+def _count_vectors(study: Study, backbone: str) -> int:
+    """Counts the feature vectors of a backbone: one an image, and one for each stored crop."""
+    crops = study.backbones[backbone].stored_crops
+    return sum(
+        train * (1 + crops) + test
+        for train, test in (count_tables(study, dataset) for dataset in study.datasets)
+    )
+
+
+def count_tables(study: Study, dataset: str) -> tuple[int, int]:
+    """Counts the images of each of a dataset's tables, by what it expects or the catalog."""
     options = study.datasets[dataset]
     train, test = options.expect.train, options.expect.test
     if train is None and dataset in catalog.dataset_names():
@@ -87,7 +99,7 @@ def count_rows(study: Study, dataset: str) -> int:
     part = options.subsample
     if part is not None and part.per_class is not None and options.expect.classes is not None:
         train = part.per_class * options.expect.classes
-    return (train or 0) + (test or 0)
+    return train or 0, test or 0
 
 
 def count_networks(study: Study) -> int:

@@ -110,6 +110,7 @@ class Ours(Options):
       epsilon: where the number has none, or another is to stand beside it.
       take: of several methods, the first there is, or the lowest or highest result.
       base: the name or pattern of what a change is measured from, taken in the same way.
+      base_backbone: its backbone, where a change is of backbones.
     """
 
     study: Text
@@ -119,6 +120,7 @@ class Ours(Options):
     epsilon: float | None = Field(None, gt=0)
     take: Literal["first", "lowest", "highest"] = "first"
     base: Text | None = None
+    base_backbone: Text | None = None
 
 
 class Entry(Options):

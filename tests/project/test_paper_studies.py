@@ -46,6 +46,7 @@ def tuned(study: Study, suffix: str = "_tuned") -> Mapping[str, Tuned]:
     [
         ("large_scale_transfer", 1e-6),
         ("large_scale_transfer_ablation", 1e-6),
+        ("large_scale_transfer_crops", 1e-6),
         ("large_scale_transfer_delta", 8e-7),
         ("large_scale_transfer_full", 1e-6),
         ("large_scale_transfer_models", 1e-6),
@@ -117,6 +118,29 @@ def test_each_row_of_the_ablation_is_one_change_at_some_rate(repository: Path, n
         for one in options:
             changed = set(find_changes(base, one)) - {"learning_rate", "ema_decay"}
             assert len(changed) == (0 if group == "lamb" else 1), group
+
+
+@pytest.mark.parametrize("name", ["large_scale_transfer_crops", "large_scale_transfer_crops_local"])
+def test_crops_and_resolutions_are_one_change_each(repository: Path, name: str) -> None:
+    """And steps take as many crops as the full study has epochs: none comes back."""
+    study = study_of(repository, name)
+    assert rates(study, head="lamb") == LAMB
+    base, centre, *sizes = (backbone.extraction_params() for backbone in study.backbones.values())
+    crops = base["preprocessing"].pop("crops")
+    assert crops == (10 if name == "large_scale_transfer_crops" else 4)
+    assert (base["preprocessing"].pop("crop"), centre["preprocessing"].pop("crop")) == (
+        "inception", "centre",
+    )  # fmt: skip
+    assert base == centre
+    for other in sizes:
+        other["preprocessing"].pop("crop")
+        assert other["preprocessing"].pop("crops") == crops
+        assert set(find_changes(base["preprocessing"], other["preprocessing"])) == {"size"}
+    size, (larger, smaller) = (
+        base["preprocessing"]["size"],
+        (other["preprocessing"]["size"] for other in sizes),
+    )
+    assert (larger / size, smaller / size) == (pytest.approx(4 / 3), pytest.approx(2 / 3))
 
 
 def test_the_single_step_takes_all_rows(repository: Path) -> None:

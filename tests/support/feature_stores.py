@@ -26,6 +26,7 @@ def write_split(
     units: Sequence[str] | None = None,
     probe: Mapping[str, Any] | None = None,
     copies: Mapping[str, Mapping[str, int]] | None = None,
+    layers: Mapping[str, np.ndarray] | None = None,
     **header: Any,
 ) -> Path:
     """Writes a split named as its folder; returns its manifest.
@@ -51,6 +52,7 @@ def write_split(
         write_shard(
             paths[-1], ShardHeader(**values, shard=shard), features=features[part],
             labels=labels[part], ids=names[part], units=units and units[part], probe=probe,
+            layers={name: values[part] for name, values in (layers or {}).items()},
         )  # fmt: skip
     manifest = folder / "manifest.json"
     fingerprint = values["dataset_fingerprint"]

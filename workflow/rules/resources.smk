@@ -102,6 +102,8 @@ def extraction_memory(wildcards, input, attempt):
 def extraction_minutes(wildcards, input, attempt, rulename):
     """Minutes for a shard, by the rate of a large network."""
     rows = dict(zip(("train", "test"), table_rows(wildcards)))[wildcards.split]
+    if wildcards.split == "train":
+        rows *= 1 + STUDY.backbones[wildcards.backbone].stored_crops
     rate = 200
     if STUDY.backbones[wildcards.backbone].network:
         rate = FORWARD_RATE[has_gpu(wildcards, input, attempt, rulename)]

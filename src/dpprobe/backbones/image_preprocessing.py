@@ -91,20 +91,24 @@ class InceptionCrop:
     """Image and SHA-256 of its file -> a random part of it, uint8 [channels, *size].
 
     The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015), by a
-    generator that the image's hash and `seed` alone start: a row's features do not depend on where
-    it stands, nor on the other rows.
+    generator that the image's hash, `seed` and `number` alone start: a row's features do not depend
+    on where it stands, on its label, nor on the other rows.
+
+    Attributes:
+      number: of several parts of one image, from 0.
     """
 
     mode: Mode
     size: tuple[int, int]
     interpolation: str
     seed: int
+    number: int = 0
 
     def __call__(self, image: Image.Image, sha256: bytes) -> torch.Tensor:
         from torchvision.transforms import InterpolationMode, functional
 
         image = convert_mode(image, self.mode)
-        box = crop_box(image.width, image.height, seed=self.seed, sha256=sha256)
+        box = crop_box(image.width, image.height, seed=self.seed, sha256=sha256, number=self.number)
         mode = InterpolationMode(self.interpolation)
         part = functional.resized_crop(image, *box, list(self.size), mode)
         return functional.pil_to_tensor(part)
@@ -127,9 +131,12 @@ CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10
 
 
-def crop_box(width: int, height: int, *, seed: int, sha256: bytes) -> tuple[int, int, int, int]:
-    """Returns top, left, height and width of an image's inception crop."""
-    digest = hashlib.sha256(f"{seed}:".encode() + sha256).digest()
+def crop_box(
+    width: int, height: int, *, seed: int, sha256: bytes, number: int = 0
+) -> tuple[int, int, int, int]:
+    """Returns top, left, height and width of an image's inception crop of this number."""
+    start = f"{seed}:{number}:" if number else f"{seed}:"
+    digest = hashlib.sha256(start.encode() + sha256).digest()
     generator = np.random.default_rng(int.from_bytes(digest, "big"))
     low, high = (math.log(ratio) for ratio in CROP_RATIO)
     for _ in range(CROP_TRIES):

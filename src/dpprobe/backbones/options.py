@@ -21,6 +21,9 @@ NO_NETWORK = (
     "cache), or name a local checkpoint"
 )
 
+# Stored parts of an image: their names have two digits.
+MOST_CROPS = 99
+
 # Options of a backbone that do not decide its features.
 BACKBONE_NOTES = frozenset({"catalog", "dimension"})
 
@@ -74,8 +77,13 @@ class BackboneOptions(Options, ABC):
 
     @property
     def random_crops(self) -> bool:
-        """True if training images enter by a part that depends on their bytes."""
+        """True if the only features of training images are of a part that their bytes decide."""
         return False
+
+    @property
+    def stored_crops(self) -> int:
+        """Random parts of each training image whose features are stored beside the centre's."""
+        return 0
 
     def list_warnings(self) -> list[str]:
         """Returns what a user should know beforehand, one line each. Cheap."""
@@ -111,6 +119,15 @@ class Views(Options):
     crop_seed: int | None = Field(
         None, ge=0, description="Of crop: inception; 0 where absent. Public, not the study's seed."
     )
+    crops: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_CROPS,
+        exclude_if=lambda value: value is None,
+        description="Of crop: inception: so many random parts of each training image are stored "
+        "beside its central part. Heads trained by gradient steps take them in turn, one a pass "
+        "over the data; all else reads the central part.",
+    )
     flip: bool = Field(
         False,
         description="Features are the mean of the image's and its mirror image's: two passes, "
@@ -118,12 +135,14 @@ class Views(Options):
     )
 
     @model_validator(mode="after")
-    def _check_seed(self) -> Views:
-        if self.crop_seed is not None and self.crop != "inception":
-            raise ValueError(
-                f"crop_seed {self.crop_seed} says nothing to crop centre; remove it, or write "
-                "crop: inception"
-            )
+    def _check_crops(self) -> Views:
+        for name in ("crop_seed", "crops"):
+            value = getattr(self, name)
+            if value is not None and self.crop != "inception":
+                raise ValueError(
+                    f"{name} {value} says nothing to crop centre; remove it, or write "
+                    "crop: inception"
+                )
         return self
 
     def check_channels(self, channels: int) -> None:
@@ -140,7 +159,8 @@ class Views(Options):
     def resolved_views(self) -> dict[str, Any]:
         """Returns the crop and the views, to stand beside the options that the library resolves."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
-        return {"crop": self.crop, **seed, "flip": self.flip}
+        crops = {} if self.crops is None else {"crops": self.crops}
+        return {"crop": self.crop, **seed, **crops, "flip": self.flip}
 
 
 class NetworkOptions(BackboneOptions):
@@ -180,10 +200,27 @@ class NetworkOptions(BackboneOptions):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_layers_and_crops(self) -> NetworkOptions:
+        if self.layers and self.stored_crops:
+            raise ValueError(
+                f"preprocessing.crops {self.stored_crops} and layers: features of inner blocks are "
+                "of the central part alone; write two backbones, one with each"
+            )
+        return self
+
+    @property
+    def _views(self) -> Views:
+        views: Views = getattr(self, "preprocessing")  # noqa: B009
+        return views
+
     @property
     def random_crops(self) -> bool:
-        views: Views = getattr(self, "preprocessing")  # noqa: B009
-        return views.crop == "inception"
+        return self._views.crop == "inception" and not self.stored_crops
+
+    @property
+    def stored_crops(self) -> int:
+        return self._views.crops or 0
 
     def check_checkpoint(self) -> None:
         if self.checkpoint is not None and not resolve_path(self.checkpoint).is_file():

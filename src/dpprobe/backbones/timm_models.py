@@ -360,7 +360,7 @@ def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dic
     """Returns the preprocessing that timm resolves, with the study's overrides; JSON-compatible."""
     channels = options.model_args.get("in_chans", resolved["input_size"][0])
     given = options.preprocessing.model_dump(
-        exclude_none=True, exclude={"crop", "crop_seed", "flip"}
+        exclude_none=True, exclude={"crop", "crop_seed", "crops", "flip"}
     )
     size = given.pop("size", options.model_args.get("img_size"))
     sides = [size, size] if isinstance(size, int) else list(resolved["input_size"][1:])

@@ -27,6 +27,7 @@ from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_verification import verify_shard
 from dpprobe.features.shard_writer import open_shard
+from dpprobe.features.stored_crops import with_crops
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -93,6 +94,7 @@ def extract_shard(
     start, stop = row_range(source.rows, shard, shards)
     runtime = loading.resolve_runtime(Runtime(device=device, precision=precision))
     loaded = loading.load_backbone(backbone, runtime=runtime)
+    loaded = with_crops(loaded, backbone.stored_crops)
     if changed is not None:
         loaded = changed(loaded, runtime)
     header = ShardHeader(

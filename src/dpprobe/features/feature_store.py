@@ -36,6 +36,7 @@ from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shard_verification import ShardRecord
 
 SELECTED_BLOCK_ROWS = 4096  # rows read at a time where some of them are selected
+CROP_PREFIX = "crop_"
 
 
 class FeatureStore:
@@ -49,7 +50,8 @@ class FeatureStore:
 
     Attributes:
       rows, dimension: n and d.
-      layers: name -> width of the features of each block that was asked for; mostly empty.
+      layers: name -> width of the features of each block that was asked for, and of `crops`;
+        mostly empty.
       architecture, pretrained_tag: of the backbone's model, None where there is none.
       trained: True if the backbone's weights come from training.
       fingerprint: of the content of all rows, however they are cut into shards.
@@ -83,6 +85,11 @@ class FeatureStore:
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._body = body
         self._verified: set[tuple[str, str | None]] = set()
+
+    @property
+    def crops(self) -> tuple[str, ...]:
+        """The layers that hold the features of random parts of the images, in their order."""
+        return tuple(sorted(name for name in self.layers if name.startswith(CROP_PREFIX)))
 
     @property
     def num_classes(self) -> int:

@@ -122,7 +122,13 @@ def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
 
 
 class ClippedGradientSum(ABC):
-    """The sum of clipped gradients at the present weights, step after step."""
+    """The sum of clipped gradients at the present weights, step after step.
+
+    Attributes:
+      gradients: of which rows; others of as many rows may take their place between batches drawn.
+    """
+
+    gradients: ClippedGradients
 
     @abstractmethod
     def draw_batches(self, steps: int) -> None:
@@ -174,7 +180,7 @@ class NativeFullBatchSum(ClippedGradientSum):
     def __init__(
         self, gradients: ClippedGradients, weights: torch.Tensor, pool: Executor | None
     ) -> None:
-        self._gradients = gradients
+        self.gradients = gradients
         self._weights = weights
         self._pool = pool
 
@@ -182,17 +188,17 @@ class NativeFullBatchSum(ClippedGradientSum):
         pass
 
     def add_to(self, release: torch.Tensor) -> None:
-        rows = self._gradients.rows
+        rows = self.gradients.rows
         for arrays in self._read_blocks():
             index = np.arange(len(arrays.features))
             add_in_slices(arrays, index, self._weights, rows.num_classes, release, self._pool)
 
     def _read_blocks(self) -> Iterator[fused_step.Arrays]:
-        if self._gradients.arrays is not None:
-            yield self._gradients.arrays
+        if self.gradients.arrays is not None:
+            yield self.gradients.arrays
             return
-        for start, stop, features in self._gradients.rows.read_blocks():
-            yield self._gradients.copy_arrays(features, slice(start, stop))
+        for start, stop, features in self.gradients.rows.read_blocks():
+            yield self.gradients.copy_arrays(features, slice(start, stop))
 
 
 class Batches(NamedTuple):
@@ -220,7 +226,7 @@ class NativePoissonSum(ClippedGradientSum):
         sampler: Sampler,
         pool: Executor | None,
     ) -> None:
-        self._gradients = gradients
+        self.gradients = gradients
         self._weights = weights
         self._sampler = sampler
         self._pool = pool
@@ -231,9 +237,9 @@ class NativePoissonSum(ClippedGradientSum):
 
     def draw_batches(self, steps: int) -> None:
         """Draws batches, and gathers their rows unless they lie in memory or are too many."""
-        rows, sizes = drawn_rows(self._gradients.rows, self._sampler, steps)
-        arrays = self._gradients.arrays
-        if arrays is None and len(rows) * 4 * self._gradients.rows.dimension <= _PIECE_BYTES:
+        rows, sizes = drawn_rows(self.gradients.rows, self._sampler, steps)
+        arrays = self.gradients.arrays
+        if arrays is None and len(rows) * 4 * self.gradients.rows.dimension <= _PIECE_BYTES:
             arrays, rows = self._gather_rows(rows), np.arange(len(rows))
         self._arrays, self._rows, self._sizes = arrays, rows, sizes
         self._step, self._start = 0, 0
@@ -261,18 +267,18 @@ class NativePoissonSum(ClippedGradientSum):
         if self._arrays is not None:
             self._add_rows(self._arrays, batch, release)
             return
-        piece = max(1, _PIECE_BYTES // (4 * self._gradients.rows.dimension))
+        piece = max(1, _PIECE_BYTES // (4 * self.gradients.rows.dimension))
         for start in range(0, len(batch), piece):
             arrays = self._gather_rows(batch[start : start + piece])
             self._add_rows(arrays, np.arange(len(arrays.features)), release)
 
     def _add_rows(self, arrays: fused_step.Arrays, index: Index, release: torch.Tensor) -> None:
-        classes = self._gradients.rows.num_classes
+        classes = self.gradients.rows.num_classes
         add_in_slices(arrays, index, self._weights, classes, release, self._pool)
 
     def _gather_rows(self, index: Index) -> fused_step.Arrays:
         chosen = torch.from_numpy(index)
-        return self._gradients.copy_arrays(self._gradients.rows.copy_rows(chosen), chosen)
+        return self.gradients.copy_arrays(self.gradients.rows.copy_rows(chosen), chosen)
 
 
 def clipped_residuals(
@@ -305,7 +311,7 @@ class FullBatchSum(ClippedGradientSum):
     """Every row in every step: two products for all seeds, block by block."""
 
     def __init__(self, gradients: ClippedGradients, weights: torch.Tensor) -> None:
-        self._gradients = gradients
+        self.gradients = gradients
         self._weights = weights
 
     def draw_batches(self, steps: int) -> None:
@@ -313,12 +319,12 @@ class FullBatchSum(ClippedGradientSum):
 
     def add_to(self, release: torch.Tensor) -> None:
         seeds, classes, columns = self._weights.shape
-        rows, flat = self._gradients.rows, self._weights.view(seeds * classes, columns)
+        rows, flat = self.gradients.rows, self._weights.view(seeds * classes, columns)
         total = torch.zeros_like(flat)
         for start, stop, block in rows.read_blocks(32 * seeds * classes):
             logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
             labels = rows.labels[start:stop]
-            residuals = self._gradients.clip_residuals(
+            residuals = self.gradients.clip_residuals(
                 logits.view(seeds, classes, -1),
                 (labels.T if rows.multi_label else labels).unsqueeze(0),
                 slice(start, stop),
@@ -338,7 +344,7 @@ class PoissonBatchSum(ClippedGradientSum):
     def __init__(
         self, gradients: ClippedGradients, weights: torch.Tensor, samplers: Sequence[Sampler]
     ) -> None:
-        self._gradients = gradients
+        self.gradients = gradients
         self._heads = weights.unbind()
         self._samplers = samplers
         row_bytes = 4 * (gradients.rows.dimension + 1)
@@ -349,13 +355,13 @@ class PoissonBatchSum(ClippedGradientSum):
         self._counts: Iterator[int] = iter(())
 
     def draw_batches(self, steps: int) -> None:
-        drawn = [drawn_rows(self._gradients.rows, sampler, steps) for sampler in self._samplers]
+        drawn = [drawn_rows(self.gradients.rows, sampler, steps) for sampler in self._samplers]
         step = np.concatenate([np.repeat(np.arange(steps), sizes) for _, sizes in drawn])
         rows = np.concatenate([rows for rows, _ in drawn])[np.argsort(step, kind="stable")]
         sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
         cut = [self._cut_pieces(step_sizes) for step_sizes in sizes]
         self._counts = iter([len(pieces) for pieces in cut])
-        chosen = torch.from_numpy(rows).to(self._gradients.rows.device, non_blocking=True)
+        chosen = torch.from_numpy(rows).to(self.gradients.rows.device, non_blocking=True)
         self._pieces = self._gather_pieces(chosen, [piece for pieces in cut for piece in pieces])
 
     def _cut_pieces(self, sizes: list[int]) -> list[list[int]]:
@@ -372,7 +378,7 @@ class PoissonBatchSum(ClippedGradientSum):
 
     def _gather_pieces(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
         """Yields pieces with their features, gathered a group at a time into one buffer."""
-        rows, start = self._gradients.rows, 0
+        rows, start = self.gradients.rows, 0
         for group in group_pieces(pieces, self._group):
             counts = [sum(piece) for piece in group]
             stop = start + sum(counts)
@@ -401,7 +407,7 @@ class PoissonBatchSum(ClippedGradientSum):
         columns = logits[0].split_with_sizes(piece.sizes, 1)
         for head, batch, out in zip(self._heads, batches, columns, strict=True):
             torch.mm(head, batch.T, out=out)
-        residuals = self._gradients.clip_residuals(logits, piece.labels.unsqueeze(0), piece.places)
+        residuals = self.gradients.clip_residuals(logits, piece.labels.unsqueeze(0), piece.places)
         columns = residuals[0].split_with_sizes(piece.sizes, 1)
         for total, batch, batch_residuals in zip(totals, batches, columns, strict=True):
             total.addmm_(batch_residuals, batch)

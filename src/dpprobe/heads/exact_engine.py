@@ -39,7 +39,7 @@ from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.rows import Affine, Rows
+from dpprobe.heads.rows import Affine, Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
 from dpprobe.privacy.releases import Releases
@@ -91,13 +91,16 @@ def train(
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
-        sums = ExactSums(
-            rows,
-            mechanism.sensitivity,
-            sigmoid=options.loss == "sigmoid",
-            pool=pool,
-            constant=constant,
-        )
+        crops = [
+            ExactSums(
+                each,
+                mechanism.sensitivity,
+                sigmoid=options.loss == "sigmoid",
+                pool=pool,
+                constant=constant,
+            )
+            for each in rows.crops
+        ]
         samplers = [
             releases.choose_sampler(
                 seed,
@@ -115,6 +118,7 @@ def train(
         for stop in record_steps(mechanism.count):
             progress.advance_by(stop - taken)
             for step in range(taken, stop):
+                sums = crops[crop_at(step, mechanism.sample_rate, len(crops))[0]]
                 total = sums.sum_batch(weights, samplers) if samplers else sums.sum_all(weights)
                 release = releases.release_gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(parameters, release, float(rates[step]))

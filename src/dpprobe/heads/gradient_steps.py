@@ -35,7 +35,7 @@ from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.optimiser import MakeOptimiser, is_plain
-from dpprobe.heads.rows import Rows
+from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream
@@ -77,9 +77,8 @@ def train_heads(
         return trained
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
-    gradients = ClippedGradients(
-        rows, releases.sensitivity(GRADIENTS), options.loss == "sigmoid", options.constant
-    )
+    clip, sigmoid = releases.sensitivity(GRADIENTS), options.loss == "sigmoid"
+    gradients = [ClippedGradients(each, clip, sigmoid, options.constant) for each in rows.crops]
     alone = is_native(rows) and mechanism.sample_rate < 1
     groups = [(seed,) for seed in releases.seeds] if alone else [releases.seeds]
     with ExitStack() as stack, torch.inference_mode():
@@ -123,18 +122,22 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
 
 
 class Training:
-    """Heads while they train, one a seed, which share an optimiser and every block of steps."""
+    """Heads while they train, one a seed, which share an optimiser and every block of steps.
+
+    Args:
+      gradients: of each crop of the rows, which steps take in turn; mostly one.
+    """
 
     def __init__(
         self,
         options: GradientOptions,
-        gradients: ClippedGradients,
+        gradients: Sequence[ClippedGradients],
         releases: Releases,
         seeds: Sequence[int],
         optimiser: MakeOptimiser,
         pool: Executor | None,
     ) -> None:
-        mechanism, rows = releases.plan.find_mechanism(GRADIENTS), gradients.rows
+        mechanism, rows = releases.plan.find_mechanism(GRADIENTS), gradients[0].rows
         start = initial_weights(options, rows, seeds)
         size = start[0].numel()
         self.taken = 0
@@ -160,14 +163,15 @@ class Training:
         self._mixed = self._mixed.astype(np.float32)
         self._block = block_steps(size, mechanism, len(rows))
         # Batches of rows that lie in memory are only numbers, drawn for many blocks at once.
-        in_memory = self._native and gradients.arrays is not None
+        in_memory = self._native and gradients[0].arrays is not None
         blocks = batch_steps(mechanism, len(rows)) // self._block if in_memory else 1
         self._batches_at_once = self._block * max(1, blocks)
         self._deviation = releases.noise_deviation(GRADIENTS)
         self._releases, self._seeds = releases, tuple(seeds)
         self._noise = releases.make_noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()
-        self._sum = self._gradient_sum(gradients, mechanism, seeds, pool)
+        self._gradients, self._rate = gradients, mechanism.sample_rate
+        self._sum = self._gradient_sum(gradients[0], mechanism, seeds, pool)
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
         # Steps that compiled code takes.
         self._plain = (
@@ -219,8 +223,12 @@ class Training:
         """Takes the next `steps` steps of every seed."""
         stop = self.taken + steps
         while self.taken < stop:
-            prepared = self.taken + min(self._batches_at_once, stop - self.taken)
-            self._sum.draw_batches(prepared - self.taken)
+            most = min(self._batches_at_once, stop - self.taken)
+            if len(self._gradients) > 1:
+                crop, left = crop_at(self.taken, self._rate, len(self._gradients))
+                self._sum.gradients, most = self._gradients[crop], min(most, left)
+            prepared = self.taken + most
+            self._sum.draw_batches(most)
             while self.taken < prepared:
                 if self._descend_compiled():
                     continue

@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from dpprobe.heads.fitted import Fitted, Record
@@ -17,7 +19,7 @@ from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_we
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.rows import Rows
+from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream, stream_seed
@@ -102,9 +104,8 @@ class _Trainer:
         start: torch.Tensor,
     ) -> None:
         mechanism = releases.plan.find_mechanism(GRADIENTS)
-        self._rows = rows
+        self._crops, self._rate = rows.crops, mechanism.sample_rate
         self._sigmoid = options.loss == "sigmoid"
-        self._usable = rows.norms.isfinite()
         self._batches = poisson_batches(
             rows.n, mechanism.sample_rate, mechanism.count, open_stream(seed, "sampling")
         )
@@ -117,21 +118,23 @@ class _Trainer:
     def take_steps(self, steps: int) -> None:
         """Takes the next `steps` steps."""
         for _ in range(steps):
-            self._take_step(torch.from_numpy(next(self._batches)).to(self._rows.device))
+            self._take_step(next(self._batches))
             mixing = 1.0 if self._mixing is None else float(self._mixing[self.taken])
             self.average.lerp_(self._present_weights(), mixing)
             self.taken += 1
 
-    def _take_step(self, rows: torch.Tensor) -> None:
+    def _take_step(self, batch: npt.NDArray[np.int64]) -> None:
+        crop = self._crops[crop_at(self.taken, self._rate, len(self._crops))[0]]
+        rows = torch.from_numpy(batch).to(crop.device)
         for group in self._optimizer.param_groups:
             group["lr"] = float(self._rates[self.taken])
         self._optimizer.zero_grad(set_to_none=True)
-        logits = self._model(self._rows.copy_rows(rows))
+        logits = self._model(crop.copy_rows(rows))
         # Opacus would pass a row's NaN on to the sum: such rows are left out before the loss.
-        usable = logits.isfinite().all(1) & self._usable[rows]
+        usable = logits.isfinite().all(1) & crop.norms[rows].isfinite()
         logits = logits.masked_fill(~usable.unsqueeze(1), 0.0)
         # A sum, since the mean over an empty batch is no number.
-        (self._compute_losses(logits, self._rows.labels[rows]) * usable).sum().backward()
+        (self._compute_losses(logits, crop.labels[rows]) * usable).sum().backward()
         self._optimizer.step()
 
     def _compute_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

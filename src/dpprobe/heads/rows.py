@@ -87,6 +87,20 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
     return unit_scale(row_lengths(rows)).unsqueeze(1)
 
 
+def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
+    """Returns which of several crops a step takes of every example, and for how many steps yet.
+
+    Crops take turns, one a pass over the data: 1 / `sample_rate` steps, rounded, at least one. All
+    of it is public, and the same whichever examples were sampled.
+
+    Args:
+      step: from 0.
+      sample_rate: the probability with which an example joins a step.
+    """
+    steps = max(1, round(1 / sample_rate))
+    return step // steps % crops, steps - step % steps
+
+
 class Block(NamedTuple):
     """Consecutive normalised rows: float32 [m, d], views where nothing was done to them."""
 
@@ -160,6 +174,26 @@ class Rows:
         if self.data.features is None or self._scale is None:
             return None
         return self.data.features, self._scale
+
+    @property
+    def crops(self) -> tuple[Rows, ...]:
+        """The rows as gradient steps take them in turn, see `crop_at`; the rows alone mostly.
+
+        Of images with stored random parts each is of one part, after the same normalisation. What a
+        normalisation releases is of the central parts, which these rows are of.
+        """
+
+        def make_crops() -> tuple[Rows, ...]:
+            whitener = self._whitener
+            crops = tuple(
+                Rows(data, self.transform, scoring=self.scoring, whitener=whitener)
+                for data in self.data.crops
+            )
+            for crop in crops:
+                crop.weights = self.weights  # with those of classes
+            return crops
+
+        return self.make_once("crops", make_crops) or (self,)
 
     def scored_weights(self, weights: torch.Tensor) -> torch.Tensor:
         """Returns heads for rows after `scoring`, of heads [..., K, d + 1] on these rows."""

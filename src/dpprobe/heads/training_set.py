@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -55,6 +55,8 @@ class TrainingSet:
       num_classes: public.
       units: whose the rows are; None where each row is a unit of privacy.
       device: where a source's blocks are moved to; features in memory stay where they are.
+      crops: reads the sets of other versions of the same rows, in the same order, with the same
+        labels and units, see `Rows.crops`; None where there are none.
 
     Raises:
       DataError: when shapes, types or labels are not these.
@@ -68,6 +70,7 @@ class TrainingSet:
         *,
         units: Units | None = None,
         device: str | torch.device = "cpu",
+        crops: Callable[[], Sequence[TrainingSet]] | None = None,
     ) -> None:
         self.features: torch.Tensor | None = None
         if isinstance(features, torch.Tensor):
@@ -87,7 +90,15 @@ class TrainingSet:
         self.n = self.rows if units is None else units.count
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
+        self._read_crops = crops
         self._cache: dict[Hashable, object] = {}
+
+    @property
+    def crops(self) -> tuple[TrainingSet, ...]:
+        """The versions of the rows that gradient steps take in turn, read once; mostly none."""
+        return self.make_once(
+            "crops", lambda: tuple(self._read_crops() if self._read_crops else ())
+        )
 
     def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns what `make` returned the first time: shared by all methods and seeds of a job."""
@@ -102,10 +113,12 @@ class TrainingSet:
           DataError: for labels that do not fit.
         """
         _check_labels(labels, self.rows, self.num_classes)
-        other = copy.copy(self)  # with the rows' lengths, which are the same
+        _ = self.lengths  # known to both: finding them clears unusable rows, which both share
+        other = copy.copy(self)
         other.__dict__.pop("weights", None)
         other.labels, other.units, other.n = labels.to(self.device), units, units.count
         other._cache = {}
+        other._read_crops = lambda: [crop.replace_labels(labels, units) for crop in self.crops]
         return other
 
     @property

@@ -24,7 +24,7 @@ exact: z depends on its row alone, not on the row's place.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,15 +75,32 @@ def whitened_rows(
         matrix = compute_whitener(
             estimate_spectrum(released, deviation), spec.exponent, noise=deviation, n=data.n
         )
-        source = _MappedRows(design, matrix)
-        mapped = TrainingSet(
-            source if data.is_streamed else source.in_memory(),
-            data.labels,
-            data.num_classes,
-            units=data.units,
-            device=data.device,
-        )
+
+        def map_crops() -> list[TrainingSet]:
+            designs = (
+                Design(UnitRows(), Rows(crop, transform), private=releases.plan.private)
+                for crop in data.crops
+            )
+            return [_map_rows(each, matrix) for each in designs]
+
+        mapped = _map_rows(design, matrix, map_crops)
         return Rows(mapped, Transform(kinds.L2()), scoring=transform, whitener=matrix)
+
+
+@torch.inference_mode()
+def _map_rows(
+    design: Design, matrix: torch.Tensor, crops: Callable[[], Sequence[TrainingSet]] | None = None
+) -> TrainingSet:
+    """Returns the rows A x of a design's rows x, in memory where these are."""
+    source, data = _MappedRows(design, matrix), design.rows.data
+    return TrainingSet(
+        source if data.is_streamed else source.in_memory(),
+        data.labels,
+        data.num_classes,
+        units=data.units,
+        device=data.device,
+        crops=crops,
+    )
 
 
 def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:

@@ -75,6 +75,11 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
             f"family {backbone.family} has no network to train; move the method to a study of "
             "networks (timm, open_clip, convolutional)"
         )
+    if backbone.stored_crops:
+        return (
+            "preprocessing.crops are features for linear heads; for networks remove it, and write "
+            "augment, which draws views in each step"
+        )
     if options.cut_blocks is None:
         return None
     if backbone.random_crops:

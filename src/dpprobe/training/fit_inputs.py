@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,9 +19,10 @@ import torch
 
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.stored_crops import StoredCrop
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.training_set import RowSource, TrainingSet
 
 logger = logging.getLogger("dpprobe")
 
@@ -91,22 +93,40 @@ class FitInputs:
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
         """Reads the rows, or leaves them to be streamed where they would take too much memory."""
-        return TrainingSet(
-            read_vectors(self.store, device, memory_mb),
-            torch.from_numpy(read_labels(self.store)),
-            num_classes=len(self.store.class_names),
-            units=self.units,
-            device=device,
-        )
+        labels = torch.from_numpy(read_labels(self.store))
+
+        def make_set(
+            features: torch.Tensor | RowSource,
+            crops: Callable[[], Sequence[TrainingSet]] | None = None,
+        ) -> TrainingSet:
+            return TrainingSet(
+                features,
+                labels,
+                num_classes=len(self.store.class_names),
+                units=self.units,
+                device=device,
+                crops=crops,
+            )
+
+        def read_crops() -> list[TrainingSet]:
+            sources = [StoredCrop(self.store, name) for name in self.store.crops]
+            if isinstance(features, torch.Tensor):
+                return [make_set(torch.from_numpy(one.read()).to(device)) for one in sources]
+            return [make_set(one) for one in sources]
+
+        features = read_vectors(self.store, device, memory_mb)
+        return make_set(features, read_crops)
 
 
 def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor | FeatureStore:
     """Returns the features in memory, or the store if they would take more than `memory_mb`.
 
     Args:
-      memory_mb: megabytes of float32; 0 where only labels and names are read.
+      memory_mb: megabytes of float32, with those of stored crops; 0 where only labels and names are
+        read.
     """
-    if 4 * store.rows * store.dimension <= memory_mb * 10**6:
+    arrays = 1 + len(store.crops)
+    if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:
         return torch.from_numpy(store.read()).to(device)
     if memory_mb:
         logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)

@@ -192,6 +192,22 @@ def test_of_a_pattern_the_lowest_or_the_highest_is_taken(take: str, mean: float)
     assert found.result.mean == mean
 
 
+def test_a_change_of_backbones_is_from_the_base_s_best() -> None:
+    ours = {
+        "study": "mine", "methods": ["sgd_*"], "backbone": "centre", "take": "highest",
+        "base": "sgd_*", "base_backbone": "pixels",
+    }  # fmt: skip
+    results = [
+        result(method=f"sgd_{rate}", backbone=backbone, mean=mean, values=(mean, mean + 0.01))
+        for backbone, rate, mean in (
+            ("pixels", 1, 0.5), ("pixels", 2, 0.6), ("centre", 1, 0.9), ("centre", 2, 0.8),
+        )
+    ]  # fmt: skip
+    found = compared(printed(metric="accuracy change"), known({"ours": [ours]}), *results)
+    assert found.result == results[2]
+    assert found.value == pytest.approx(30)
+
+
 def test_the_first_study_that_was_run_is_taken() -> None:
     ours = [{"study": "whole", "methods": ["sgd"]}, {"study": "mine", "methods": ["sgd"]}]
     assert compared(printed(), known({"ours": ours}), result()).result == result()

@@ -39,6 +39,12 @@ def test_one_model_at_several_sizes_is_fetched_once() -> None:
     assert steps.fetched == {"imagenet": 150}
 
 
+def test_stored_crops_of_training_images_are_kept() -> None:
+    crops = measure_disk("config/large_scale_transfer_crops.yaml", facts.read())
+    vectors = 3 * (11 * 1_281_167 + 50_000) + 1_331_167
+    assert crops.features == pytest.approx(2 * vectors * 1280 / 1e9)
+
+
 def test_scattering_fetches_no_weights() -> None:
     mnist = measure_disk("config/scatternet_mnist.yaml", facts.read())
     assert (mnist.weights, mnist.networks, mnist.activations) == (0, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,43 @@ def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
     assert not torch.equal(first, reseeded.train_transform(noise(), one))
     prints = {load().fingerprint, backbone.fingerprint, reseeded.fingerprint}
     assert len(prints) == 3
+
+
+def test_crops_of_an_image_have_public_numbers() -> None:
+    """The first is the crop of a study without `crops`; none depends on the others or on labels."""
+    backbone = load(preprocessing={"crop": "inception", "crops": 3})
+    first, sha256 = backbone.train_transform, hashlib.sha256(b"one").digest()
+    assert isinstance(first, image_preprocessing.InceptionCrop)
+    assert first == load(preprocessing={"crop": "inception"}).train_transform
+    parts = [replace(first, number=number)(noise(), sha256) for number in range(3)]
+    again = [replace(first, number=number)(noise(), sha256) for number in (2, 1, 0)]
+    assert all(torch.equal(part, same) for part, same in zip(parts, again[::-1], strict=True))
+    assert len({part.numpy().tobytes() for part in parts}) == 3
+    boxes = {
+        image_preprocessing.crop_box(900, 900, seed=seed, sha256=sha256, number=number)
+        for seed in (0, 1, 11)
+        for number in (0, 1, 11)
+    }
+    assert len(boxes) == 9
+
+
+def test_options_of_a_backbone_without_crops_are_what_they_were() -> None:
+    for written in ({}, {"crop": "inception"}):
+        options = backbone_options(
+            {"family": "timm", "model": "test_vit", "pretrained": False, "preprocessing": written}
+        )
+        assert "crops" not in options.extraction_params()["preprocessing"]
+        assert "crops" not in load(preprocessing=written).preprocessing
+        assert options.stored_crops == 0
+        assert options.random_crops == ("crop" in written)
+    crops = load(preprocessing={"crop": "inception", "crops": 3})
+    assert crops.preprocessing["crops"] == 3
+    options = backbone_options(
+        {"family": "timm", "model": "x", "preprocessing": {"crop": "inception", "crops": 3}}
+    )
+    assert not options.random_crops, "the central part is there for all that is no step"
+    assert options.stored_crops == 3
+    assert len({crops.fingerprint, load(preprocessing={"crop": "inception"}).fingerprint}) == 2
 
 
 def test_drawing_a_crop_leaves_the_random_state_alone() -> None:

@@ -581,6 +581,58 @@ def test_layers_are_written_beside_the_features(
     np.testing.assert_array_equal(features.read(layer="last"), features.read() * 3)
 
 
+def noise_png(seed: int, size: int = 48) -> bytes:
+    stream = io.BytesIO()
+    small = np.random.default_rng(seed).integers(0, 256, (size // 8, size // 8, 3), dtype=np.uint8)
+    Image.fromarray(small).resize((size, size)).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def vit(**preprocessing: Any) -> dict[str, Any]:
+    size = {"size": 32, **preprocessing}
+    return {"family": "timm", "model": "test_vit", "pretrained": False, "preprocessing": size}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_crops_are_stored_beside_the_features_of_the_central_part(
+    tmp_path: Path, workers: int
+) -> None:
+    images = [noise_png(seed) for seed in range(20)]
+    dataset = write_dataset(tmp_path / "data", images)
+    crops = vit(crop="inception", crops=3)
+    stored = extract(dataset, tmp_path / "out", shards=2, backbone=crops, workers=workers)
+    central = extract(dataset, tmp_path / "central", backbone=vit())
+    single = extract(dataset, tmp_path / "single", backbone=vit(crop="inception"))
+    np.testing.assert_array_equal(stored.read(), central.read())
+    assert stored.crops == ("crop_00", "crop_01", "crop_02")
+    np.testing.assert_array_equal(stored.read(layer="crop_00"), single.read())
+    rows = [stored.read(layer=name) for name in stored.crops]
+    assert all(np.abs(rows[0] - other).max() > 0.1 for other in (*rows[1:], stored.read()))
+    test = extract(dataset, tmp_path / "test", split="test", backbone=crops)
+    plain = extract(dataset, tmp_path / "plain", split="test", backbone=vit())
+    assert test.crops == ()
+    np.testing.assert_array_equal(test.read(), plain.read())
+
+
+def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
+    """Neither on its place, its label, the other rows nor on how many crops there are."""
+    images, crops = [noise_png(seed) for seed in range(6)], vit(crop="inception", crops=2)
+    stored = extract(write_dataset(tmp_path / "a", images), tmp_path / "out", backbone=crops)
+    others = [noise_png(9), noise_png(8), *images[5:2:-1]]  # in other places, with other labels
+    more = extract(
+        write_dataset(tmp_path / "b", others), tmp_path / "more",
+        backbone=vit(crop="inception", crops=4),
+    )  # fmt: skip
+    assert (stored.labels[5:2:-1] != more.labels[2:]).all()
+    for name in stored.crops:
+        np.testing.assert_array_equal(more.read(layer=name)[2:], stored.read(layer=name)[5:2:-1])
+    other = extract(
+        write_dataset(tmp_path / "c", images), tmp_path / "seeded",
+        backbone=vit(crop="inception", crops=2, crop_seed=1),
+    )  # fmt: skip
+    assert np.abs(other.read(layer="crop_01") - stored.read(layer="crop_01")).max() > 0.1
+
+
 def test_a_layer_that_is_not_finite_is_named(
     tmp_path: Path, change_backbone: Callable[[Change], None]
 ) -> None:

@@ -21,6 +21,10 @@ PART = {"source": "sklearn", "name": "digits", "duplicates": "warn"}
 NETWORK = {
     "family": "timm", "model": "test_vit", "pretrained": False, "layers": [0, 2],
 }  # fmt: skip
+CROPS = {
+    "family": "timm", "model": "test_vit", "pretrained": False,
+    "preprocessing": {"size": 32, "crop": "inception", "crops": 2},
+}  # fmt: skip
 
 
 def part_of(whole: Path, directory: Path, **subsample: Any) -> Path:
@@ -44,7 +48,7 @@ def select(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("backbone", [{"family": "pixels"}, NETWORK])
+@pytest.mark.parametrize("backbone", [{"family": "pixels"}, NETWORK, CROPS])
 def test_selected_features_are_the_extracted_ones(
     tmp_path: Path, backbone: dict[str, Any], dtype: str
 ) -> None:

@@ -12,6 +12,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.privacy.plan import Patients
 from dpprobe.training.fit_inputs import FitInputs
+from tests.support.feature_stores import write_split
 from tests.unit.training.test_head_job_patients import CLASSES, DIMENSION, IMAGES, write_features
 
 ROWS, PATIENTS = sum(IMAGES["train"]), len(IMAGES["train"])
@@ -41,6 +42,32 @@ def test_rows_of_a_patient_weigh_as_one_in_memory_and_streamed(tmp_path: Path) -
         assert rows.units is of_patients.units
         assert torch.equal(rows.labels, held.labels)
     assert len(held.labels) == ROWS
+
+
+@pytest.mark.parametrize("unit", ["image", "patient"])
+def test_crops_have_the_rows_labels_and_units(tmp_path: Path, unit: str) -> None:
+    """Read when steps ask for them, or streamed where all of them together are too many."""
+    write_features(tmp_path)
+    whole = FeatureStore(tmp_path / "train/manifest.json")
+    values = whole.read()
+    crops = {f"crop_{number:02d}": values + number + 1 for number in range(11)}
+    manifest = write_split(
+        tmp_path / "crops/train", values, whole.labels, units=whole.units, layers=crops
+    )
+    of_unit = FitInputs(FeatureStore(manifest), unit)
+    megabytes = values.nbytes / 1e6
+    for memory_mb, streamed in ((13 * megabytes, False), (11 * megabytes, True)):
+        rows = of_unit.read_rows(device="cpu", memory_mb=memory_mb)  # type: ignore[arg-type]
+        assert rows.is_streamed == streamed
+        assert len(rows.crops) == 11
+        for number, crop in enumerate(rows.crops):
+            assert crop.is_streamed == streamed
+            (start, block), *_ = crop.read_blocks(10**9)
+            assert torch.equal(block, torch.from_numpy(values[start : len(block)] + number + 1))
+            assert torch.equal(crop.labels, rows.labels)
+            assert crop.units is rows.units
+            assert crop.n == rows.n
+    assert FitInputs(whole, unit).read_rows(device="cpu", memory_mb=1).crops == ()
 
 
 def test_images_stand_alone(tmp_path: Path) -> None:

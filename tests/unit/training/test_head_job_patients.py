@@ -34,7 +34,7 @@ METHODS = {
 }
 
 
-def write_features(folder: Path, *, named: bool = True) -> None:
+def write_features(folder: Path, *, named: bool = True, crops: int = 0) -> None:
     for number, (split, images) in enumerate(IMAGES.items()):
         generator = np.random.default_rng(number)
         patients = np.repeat(np.arange(len(images)), images)
@@ -42,7 +42,11 @@ def write_features(folder: Path, *, named: bool = True) -> None:
         features = generator.normal(size=(len(patients), DIMENSION))
         features[np.arange(len(labels)), labels] += 2.0
         units = [f"{split} {patient}" for patient in patients] if named else None
-        write_split(folder / split, features, labels, units=units)
+        layers = {
+            f"crop_{crop:02d}": features + generator.normal(size=features.shape)
+            for crop in range(crops if split == "train" else 0)
+        }
+        write_split(folder / split, features, labels, units=units, layers=layers)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,27 @@ def test_patients_are_the_unit_of_every_statement(run: Run) -> None:
     (gradients,) = run.read("sampled", "privacy")["mechanisms"]
     assert gradients["sample_rate"] == 20 / 120  # of patients
     assert run.read("full", "metrics")["rows"]["train"] == sum(IMAGES["train"])
+
+
+def test_crops_make_cells_stale_and_keep_every_promise(run: Run) -> None:
+    """Of a patient's images, each in several random parts: one unit at the price of one part."""
+
+    def read_cells() -> dict[str, tuple[Any, Any]]:
+        return {
+            method: (run.read(method, "privacy"), run.read(method, "metrics")["fingerprint"])
+            for method in METHODS
+        }
+
+    run.plan()
+    run.train()
+    before = read_cells()
+    write_features(run.folder, crops=3)
+    run.train()
+    for method, (now, fingerprint) in read_cells().items():
+        promise, stale = before[method]
+        for key in ("epsilon_realised", "mechanisms", "unit_of_privacy", "promise", "n"):
+            assert now[key] == promise[key]
+        assert fingerprint != stale
 
 
 def test_features_in_memory_and_streamed_give_the_same_second_order_cells(run: Run) -> None:

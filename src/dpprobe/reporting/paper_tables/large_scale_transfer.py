@@ -126,6 +126,8 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
                 continue
             options = (run.backbones[cell.backbone] for cell in (first, other))
             changed = find_changes(*map(_flatten_options, options))
+            if "preprocessing.crop" in changed:
+                changed.pop("preprocessing.crops", None)  # how many there are is part of the change
         elif other.method == first.method:
             continue
         if len(changed) < 2:

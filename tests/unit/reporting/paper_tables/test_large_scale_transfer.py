@@ -82,6 +82,17 @@ def test_the_ablation_has_one_change_a_row_and_its_difference(tmp_path: Path) ->
     assert "dpprobe, two" not in {row["Source"] for row in ours}
 
 
+def test_the_number_of_crops_is_part_of_the_change_of_crop(tmp_path: Path) -> None:
+    backbones = {
+        "pixels": {"preprocessing": {"size": 224, "crop": "inception", "crops": 4}},
+        "clip": {"preprocessing": {"size": 224, "crop": "centre"}},
+    }
+    paths = ablation_cells(tmp_path)
+    table = table_of(paper_run(paths, backbones=backbones), "large_scale_transfer_table4")
+    changes = {row["Change"] for row in rows_as_text(table)}
+    assert "preprocessing crop inception → centre" in changes
+
+
 def test_the_rate_is_rows_by_the_recorded_seconds(tmp_path: Path) -> None:
     options = {"head": "sgd", "batch_size": 50, "steps": 40}
     path = paper_cell(tmp_path, options=options)

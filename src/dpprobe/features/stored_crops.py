@@ -1,0 +1,84 @@
+"""Features of several random parts of each training image, stored beside those of its central part.
+
+They are layers of the same shard, `layers/crop_00` and so on: hashed, verified, streamed and
+selected with the rows that they belong to. A row's parts are those of one image, and belong to its
+unit of privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.image_preprocessing import InceptionCrop
+from dpprobe.features.feature_store import CROP_PREFIX, FeatureStore
+
+
+def with_crops(backbone: Backbone, crops: int) -> Backbone:
+    """Makes a backbone that gives a training image the features of its random parts as layers.
+
+    Each part passes by itself, so that the features of the central part stay what they are without
+    the others.
+
+    Args:
+      backbone: with an inception crop of training images, whose number 0 is the first part.
+      crops: how many parts; 0 returns the backbone as it is.
+    """
+    if not crops:
+        return backbone
+    first = backbone.train_transform
+    assert isinstance(first, InceptionCrop), first
+    parts = tuple(replace(first, number=number) for number in range(crops))
+    names = [f"{CROP_PREFIX}{part.number:02d}" for part in parts]
+
+    def forward_parts(images: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        if images.ndim == 4:  # of a test split
+            return backbone.forward(images), {}
+        central, *others = (backbone.forward(part.contiguous()) for part in images.unbind(1))
+        return central, dict(zip(names, others, strict=True))
+
+    return replace(
+        backbone, train_transform=_Parts(backbone.transform, parts), forward_layers=forward_parts
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Image and SHA-256 of its file -> its central part and its random ones, [1 + crops, ...]."""
+
+    central: Callable[[Image.Image], torch.Tensor]
+    others: tuple[InceptionCrop, ...]
+
+    def __call__(self, image: Image.Image, sha256: bytes) -> torch.Tensor:
+        return torch.stack([self.central(image), *(part(image, sha256) for part in self.others)])
+
+
+@dataclass(frozen=True)
+class StoredCrop:
+    """One layer of a store, as a source of rows that are read again at each pass."""
+
+    store: FeatureStore
+    layer: str
+
+    @property
+    def rows(self) -> int:
+        return self.store.rows
+
+    @property
+    def dimension(self) -> int:
+        return self.store.layers[self.layer]
+
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yields blocks of about `rows` rows, see `FeatureStore.read_blocks`."""
+        return self.store.read_blocks(rows, layer=self.layer)
+
+    def read(self) -> npt.NDArray[Any]:
+        """Reads all rows, float32 [rows, dimension]."""
+        return self.store.read(layer=self.layer)

@@ -1,0 +1,256 @@
+"""Heads whose steps take stored crops of every example in turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.heads import adam, feature_covariance, least_squares, newton, prototypes
+from dpprobe.heads.balance import weigh_classes
+from dpprobe.heads.exact_engine import ExactSums
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.normalisation import KINDS
+from dpprobe.heads.normalised_rows import normalise_rows
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.rows import Rows, crop_at
+from dpprobe.heads.sgd import Options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import Sampler
+from tests.support.linear_heads import (
+    Source,
+    features_of,
+    oracle_sum,
+    plan_for,
+    relative,
+    rows_of,
+    training_set,
+    whole,
+)
+from tests.support.plain_heads import Adam, Lamb, Momentum
+
+SEEDS = [cell_seed("crops", index) for index in range(2)]
+PATIENTS = Units.number_units([f"{row % 17}" for row in range(120)])
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def with_crops(
+    *crops: torch.Tensor, units: Units | None = None, streamed: bool = False
+) -> TrainingSet:
+    """The rows of `training_set`, and versions of them."""
+    data = training_set()
+
+    def make(features: torch.Tensor, **more: Any) -> TrainingSet:
+        rows = Source(features.numpy().copy()) if streamed else features.clone()
+        return TrainingSet(rows, data.labels, data.num_classes, units=units, **more)
+
+    return make(features_of(data), crops=lambda: [make(crop) for crop in crops])
+
+
+def versions(count: int = 3) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(9)
+    rows = features_of(training_set())
+    return [rows + torch.randn(rows.shape, generator=generator) for _ in range(count)]
+
+
+def fit(method: MethodOptions, data: TrainingSet) -> np.ndarray:
+    return fit_heads(method, data, plan_for(method, data.n), SEEDS).weights
+
+
+def test_crops_take_turns_one_a_pass() -> None:
+    full = [crop_at(step, 1.0, 3) for step in range(5)]
+    assert full == [(0, 1), (1, 1), (2, 1), (0, 1), (1, 1)]
+    assert [crop_at(step, 2**20 / 1_281_167, 3)[0] for step in range(4)] == [0, 1, 2, 0]
+    batches = [crop_at(step, 32 / 1437, 2) for step in range(136)]  # 44.9 steps a pass
+    assert [crop for crop, _ in batches] == [0] * 45 + [1] * 45 + [0] * 45 + [1]
+    assert [left for _, left in batches[43:47]] == [2, 1, 45, 44]
+    assert {crop for crop, _ in (crop_at(step, 0.1, 1) for step in range(40))} == {0}
+
+
+ENGINES = [
+    *((head, "closed_form") for head in (Options, Momentum, Adam, Lamb)),
+    (Options, "exact"), (Adam, "exact"), (Options, "opacus"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("batch_size", [16, "full"])
+@pytest.mark.parametrize(("head", "engine"), ENGINES)
+def test_crops_that_are_the_rows_train_the_same_head(
+    head: Any, engine: str, batch_size: int | str
+) -> None:
+    """To the bit: neither batches nor noise know of crops."""
+    method = head(engine=engine, batch_size=batch_size, steps=30, average="ema", normalize="l2")
+    rows = features_of(training_set())
+    alone = fit(method, training_set())
+    assert np.array_equal(fit(method, with_crops(rows, rows, rows)), alone)
+    assert not np.array_equal(fit(method, with_crops(*versions())), alone)
+
+
+class Watching:
+    """Keeps each step's sum and batch, and lets nothing through: the head stays at its start."""
+
+    def __init__(self) -> None:
+        self.sums: list[torch.Tensor] = []
+        self.batches: list[np.ndarray] = []
+
+    def observe_release(
+        self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        del name, seed, draw
+        self.sums.append(sums.clone())
+        return torch.zeros_like(sums)
+
+    def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:
+        del seed
+        watched = self
+
+        class Kept:
+            def draw_block(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+                drawn, sizes = sampler.draw_block(steps)
+                watched.batches += np.split(drawn, np.cumsum(sizes)[:-1])
+                return drawn, sizes
+
+        return Kept()
+
+
+@pytest.mark.parametrize("units", [None, PATIENTS])
+@pytest.mark.parametrize("engine", ["closed_form", "exact"])
+@pytest.mark.parametrize(("batch_size", "streamed"), [(5, False), ("full", False), ("full", True)])
+def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
+    engine: str, batch_size: Any, streamed: bool, units: Units | None
+) -> None:
+    """Rows of a patient with m images weigh 1 / m, whichever crop they are of."""
+    data, watching = with_crops(*versions(), units=units, streamed=streamed), Watching()
+    method = Options(engine=engine, batch_size=batch_size, steps=80, init="zero", max_grad_norm=0.9)
+    fit_heads(method, data, plan_for(method, data.n), SEEDS[:1], observer=watching)
+    assert len(watching.sums) == 80
+    zero, rate = np.zeros((4, 8)), 1.0 if batch_size == "full" else 5 / data.n
+    parts = []  # of each row of each crop
+    for features in versions():
+        rows = rows_of(TrainingSet(features, data.labels, 4))
+        parts.append([oracle_sum(rows, zero, np.array([row]), 0.9) for row in range(120)])
+    assert all(np.linalg.norm(part) <= 0.9 + 1e-9 for crop in parts for part in crop)
+    used = set()
+    for step, actual in enumerate(watching.sums):
+        crop, _ = crop_at(step, rate, 3)
+        batch = watching.batches[step] if watching.batches else np.arange(data.n)
+        weights = np.ones(120, np.float32) if units is None else units.weights
+        if units is not None:
+            batch, _ = units.rows_of(batch, np.array([len(batch)]))
+        wanted = sum((weights[row] * parts[crop][row] for row in batch), np.zeros((4, 8)))
+        assert (
+            np.linalg.norm(actual.double().numpy() - wanted) < 1e-3
+        )  # of the grid; crops differ by more than 0.1
+        used.add(crop)
+    assert used == {0, 1, 2}
+
+
+def square(sums: torch.Tensor, step: float) -> Fraction:
+    whole_units = [Fraction(unit) for unit in sums.flatten().tolist()]
+    return sum((unit**2 for unit in whole_units), Fraction(0)) * Fraction(step) ** 2
+
+
+@pytest.mark.parametrize("class_weights", [None, (1.0, 0.5, 0.25, 1.0)])
+@pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
+def test_a_null_patient_changes_the_sum_of_any_crop_by_at_most_the_sensitivity(
+    kind: str, class_weights: tuple[float, ...] | None
+) -> None:
+    """A patient's images and all their crops are one unit of privacy."""
+    long = [crop * torch.logspace(-3, 3, 120)[:, None] for crop in versions()]
+    method = Options(class_weights=class_weights)
+
+    def totals(left_out: Sequence[int] | np.ndarray) -> list[GridSum]:
+        changed = [crop.clone() for crop in long]
+        for crop in changed:
+            crop[left_out] = math.nan
+        rows = rows_of(with_crops(*changed, units=PATIENTS), kind)
+        if class_weights:
+            rows = weigh_classes(method, rows)
+        weights = torch.linspace(-1, 1, 32, dtype=torch.float64).view(1, 4, 8)
+        return [
+            ExactSums(crop, 0.9, sigmoid=False, pool=None).sum_all(weights) for crop in rows.crops
+        ]
+
+    everything, largest = totals([]), Fraction(0)
+    for unit in range(PATIENTS.count):
+        rows = PATIENTS.members[PATIENTS.starts[unit] : PATIENTS.starts[unit + 1]]
+        for before, after in zip(everything, totals(rows), strict=True):
+            moved = square(before.units - after.units, before.step)
+            assert moved <= Fraction(0.9) ** 2
+            largest = max(largest, moved)
+    assert largest > Fraction(0.2) ** 2
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_crop_is_normalised_as_the_rows_are(kind: str, streamed: bool) -> None:
+    """By what was released of the central parts; these crops are the rows in another order."""
+    options: dict[str, dict[str, Any]] = {
+        "group_norm": {"groups": 1},
+        "channels": {"channels": 7, "max_mean_norm": 3.0, "max_deviation_norm": 3.0},
+    }
+    values = options.get(kind, {})
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(1))
+    data = with_crops(features_of(training_set())[order], streamed=streamed)
+    method = adam.Options(normalize={"kind": kind, **values}, learning_rate=0.1)
+    rows = normalise_rows(
+        data, method.normalize, Releases(plan_for(method, data.n), SEEDS[:1], data.device)
+    )
+    (crop,) = rows.crops
+    assert relative(whole(crop), whole(rows)[order]) < 1e-6
+    assert relative(crop.lengths, rows.lengths[order]) < 1e-6
+    assert crop.streamed == streamed
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        least_squares.Options(), prototypes.Options(), newton.Options(steps=2),
+        feature_covariance.Options(steps=2),
+    ],
+)  # fmt: skip
+def test_heads_of_sums_over_all_rows_read_the_central_parts_alone(method: MethodOptions) -> None:
+    def refuse() -> list[TrainingSet]:
+        raise AssertionError("crops were read")
+
+    rows = training_set()
+    unread = TrainingSet(features_of(rows).clone(), rows.labels, 4, crops=refuse)
+    assert np.array_equal(fit(method, unread), fit(method, training_set()))
+    with pytest.raises(AssertionError, match="crops were read"):
+        fit(Options(steps=1), unread)
+
+
+def test_crops_follow_labels_and_units_that_are_put_in_place_of_others() -> None:
+    """Of an audit's shadow heads, one unit of which is left out; rows are cleared once."""
+    crops = versions()
+    crops[1][5] = math.nan
+    data = with_crops(*crops)
+    labels = (data.labels + 1) % 4
+    weights = np.ones(120, np.float32)
+    weights[7] = 0
+    single = Units.number_units([str(row) for row in range(120)])
+    other = data.replace_labels(labels, Units(single.members, single.starts, weights))
+    for rows in (rows_of(other), rows_of(data)):
+        assert len(rows.crops) == 3
+        assert rows.crops[1].lengths.isinf().nonzero().flatten().tolist() == [5]
+    for mine, theirs in zip(rows_of(other).crops, rows_of(data).crops, strict=True):
+        assert torch.equal(mine.labels, labels)
+        assert torch.equal(theirs.labels, data.labels)
+        assert mine.data.features is theirs.data.features
+        assert mine.weights is not None
+        assert float(mine.weights[7]) == 0
+
+
+def test_without_crops_the_rows_are_their_only_version() -> None:
+    rows: Rows = rows_of(training_set())
+    assert rows.crops == (rows,)
