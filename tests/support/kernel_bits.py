@@ -1,6 +1,7 @@
 """Prints a hash of the native kernels' results, of floating ones or, with "exact", of exact ones.
 
-Arguments: folders of machine code; "exact"; "noise-first", the reverse order of imports.
+Arguments: folders of machine code, without any those of dpprobe itself; "exact"; "noise-first",
+the reverse order of imports.
 
 Run in a process of its own: machine code is made or loaded when the kernels are imported.
 """
@@ -34,7 +35,8 @@ EXACT_KERNELS = [
 def main(*arguments: str) -> None:
     words = {"exact", "noise-first"}
     folders = [Path(argument) for argument in arguments if argument not in words]
-    MachineCode.list_folders = lambda _: folders  # type: ignore[method-assign, assignment]
+    if folders:
+        MachineCode.list_folders = lambda _: folders  # type: ignore[method-assign, assignment]
     kernels = EXACT_KERNELS if "exact" in arguments else FLOAT_KERNELS
     for name in kernels[::-1] if "noise-first" in arguments else kernels:
         importlib.import_module(name)

@@ -7,6 +7,7 @@ names of features that the processor is to lack; alone in a process, as Numba lo
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,18 @@ def hide(prefixes: list[str]) -> None:
     features = binding.get_host_cpu_features()
     features.update({name: False for name in features if name.startswith(tuple(prefixes))})
     binding.get_host_cpu_features = lambda: features
+
+
+def compile_what_is_called() -> None:
+    """Compiles functions at their first call, for the types of its arguments.
+
+    Else steps and their noise are compiled too, which takes as long again and nothing calls them.
+    """
+    from dpprobe.privacy import machine_code
+
+    code: Any = machine_code.MachineCode
+    jit = code.jit
+    code.jit = lambda self, *_, **flags: jit(self, **flags)
 
 
 def clipped_sum(x: Matrix, labels: npt.NDArray[np.int64], weights: Matrix, bound: float) -> Matrix:
@@ -61,6 +74,7 @@ def compare(n: int, dimension: int, classes: int) -> float:
 
 def main() -> None:
     hide(sys.argv[2:])
+    compile_what_is_called()
     from dpprobe.heads.kernels import vectors
 
     assert int(sys.argv[1]) >= vectors.LANES, f"{vectors.LANES} lanes"
