@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Looks for garbage again."""
+    """Looks for garbage again, among what tests make."""
+    gc.freeze()
     gc.enable()
 
 
