@@ -30,14 +30,18 @@ def read_refusals(path: Path, base: Mapping[str, Any]) -> list[Any]:
 
 
 def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of nested values with some set by their dotted paths."""
+    """Returns a copy of nested values with some set by their dotted paths; `...` removes one."""
     changed = copy.deepcopy(dict(values))
     for path, value in change.items():
         *parents, last = path.split(".")
-        place = changed
+        place: Any = changed
         for name in parents:
-            place = place.setdefault(name, {})
-        place[last] = value
+            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+        key = int(last) if isinstance(place, list) else last
+        if value is ...:
+            del place[key]
+        else:
+            place[key] = value
     return changed
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
+
+from tests.support.refusals import change_values
 
 STUDY: dict[str, Any] = {
     "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
@@ -18,13 +19,4 @@ STUDY: dict[str, Any] = {
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """STUDY with one value set, by dotted path; the value `...` removes the key."""
-    study = copy.deepcopy(STUDY)
-    *parents, last = path.split(".")
-    place = study
-    for key in parents:
-        place = place[key]
-    if value is ...:
-        del place[last]
-    else:
-        place[last] = value
-    return study
+    return change_values(STUDY, {path: value})
