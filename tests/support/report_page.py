@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
+import tempfile
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -74,9 +78,7 @@ class Made:
         """Writes them; further options are those of `write_cell`."""
         self.root = root
         self.results = root / "results"
-        for name in datasets:
-            write_study(self.results, dataset=name, **options)
-            write_dataset_info(root / "data" / name / "dataset.json")
+        shutil.copytree(_write_files(datasets, **options), root, dirs_exist_ok=True)
         self.study: dict[str, Any] = Study.model_validate(
             {
                 "study": "small",
@@ -87,33 +89,22 @@ class Made:
             }
         ).model_dump(mode="json")
         self.origin = Origin(study=self.study, results=Path("results"), commit="abc123")
-        self.summarise(datasets)
-
-    def summarise(self, datasets: tuple[str, ...]) -> None:
-        summaries, figures = [], []
-        for name in datasets:
-            summary = self.results / f"summary/{name}.parquet"
-            cells = sorted(self.results.glob(f"cells/{name}/*/*/*/metrics.json"))
-            summarise_cells(cells, summary, study="small")
-            summaries.append(summary)
-            for stem in ("accuracy", "tsne_pixels"):
-                svg = self.results / f"figures/{name}/{stem}.svg"
-                write_text(svg, f"<svg xmlns='http://www.w3.org/2000/svg'>{name} {stem}</svg>")
-                svg.with_suffix(".png").write_bytes(PNG)
-                figures += [svg, svg.with_suffix(".png")]
-        self.table_files: list[Path] = []
-        for stem, shown in [("accuracy", summaries), *zip(
-            [f"{name}_accuracy" for name in datasets], [[s] for s in summaries], strict=True
-        )]:  # fmt: skip
-            csv, markdown = (self.results / f"tables/{stem}.{kind}" for kind in ("csv", "md"))
-            write_accuracy_table(shown, csv=csv, markdown=markdown)
-            self.table_files += [csv, markdown]
+        summaries = [self.results / f"summary/{name}.parquet" for name in datasets]
+        tables = ["accuracy", *(f"{name}_accuracy" for name in datasets)]
+        self.table_files = [
+            self.results / f"tables/{name}.{kind}" for name in tables for kind in ("csv", "md")
+        ]
         self.sources = Sources(
             summaries=summaries,
             statements=sorted(self.results.glob("cells/*/*/*/*/privacy.json")),
             datasets={name: self.root / f"data/{name}/dataset.json" for name in datasets},
             tables=study_tables(self.table_files, summaries, None),
-            figures=figures,
+            figures=[
+                self.results / f"figures/{name}/{stem}.{kind}"
+                for name in datasets
+                for stem in ("accuracy", "tsne_pixels")
+                for kind in ("svg", "png")
+            ],
             captions=sorted((REPOSITORY / "resources/captions").glob("*.rst")),
         )
 
@@ -121,3 +112,33 @@ class Made:
         output = self.results / "report.html"
         write_report(output, replace(self.sources, **changes), self.origin, template=TEMPLATE)
         return Page(output.read_text(encoding="utf-8"))
+
+
+@cache
+def _write_files(datasets: tuple[str, ...], **options: Any) -> Path:
+    """Writes the files of a study, once in a process; returns their folder."""
+    root = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    for name in datasets:
+        write_study(root / "results", dataset=name, **options)
+        write_dataset_info(root / "data" / name / "dataset.json")
+    write_summaries(root / "results", datasets)
+    for name in datasets:
+        for stem in ("accuracy", "tsne_pixels"):
+            svg = root / f"results/figures/{name}/{stem}.svg"
+            write_text(svg, f"<svg xmlns='http://www.w3.org/2000/svg'>{name} {stem}</svg>")
+            svg.with_suffix(".png").write_bytes(PNG)
+    return root
+
+
+def write_summaries(results: Path, datasets: tuple[str, ...] = ("digits",)) -> None:
+    """Writes the summaries of all cells, and the tables of accuracy."""
+    summaries = [results / f"summary/{name}.parquet" for name in datasets]
+    for name, summary in zip(datasets, summaries, strict=True):
+        cells = sorted(results.glob(f"cells/{name}/*/*/*/metrics.json"))
+        summarise_cells(cells, summary, study="small")
+    shown = {"accuracy": summaries}
+    shown |= {f"{name}_accuracy": [s] for name, s in zip(datasets, summaries, strict=True)}
+    for stem, files in shown.items():
+        csv, markdown = (results / f"tables/{stem}.{kind}" for kind in ("csv", "md"))
+        write_accuracy_table(files, csv=csv, markdown=markdown)

@@ -94,8 +94,3 @@ def test_a_report_shows_images_only_where_it_is_given_them(made: Made) -> None:
     assert "5 of 200 test images" in page.words
     assert "Private images." in page.words
     assert "<two>" not in page.text
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path)

@@ -96,12 +96,6 @@ def test_without_a_white_box_audit_there_is_nothing_to_draw(tmp_path: Path) -> N
         audit_figure([record], dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
 
 
-def test_a_study_without_audits_has_no_section(made: Made) -> None:
-    page = made.page()
-    assert "audits" not in {part.get("id") for part in page.all("section")}
-    assert "#audits" not in {link.get("href") for link in page.all("a")}
-
-
 def test_claim_and_bound_stand_with_attack_and_power(made: Made) -> None:
     page = made.page(records={"audit": [write_audit(made.results, controls=CONTROLS)]})
     assert "audits" in {part.get("id") for part in page.all("section")}

@@ -264,7 +264,3 @@ def test_long_tails_stand_in_a_section_that_says_they_are_not_private(made: Made
         "0.82 (0.75 to 0.90)",
     ):
         assert words in page.words, words
-
-
-def test_a_study_without_long_tails_has_no_such_section(made: Made) -> None:
-    assert "long-tail" not in {part.get("id") for part in made.page().all("section")}

@@ -159,10 +159,6 @@ def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> N
         assert words in page.words, words
 
 
-def test_a_study_without_laws_has_no_such_section(made: Made) -> None:
-    assert "laws" not in {part.get("id") for part in made.page().all("section")}
-
-
 @pytest.mark.parametrize(
     ("name", "title"),
     [

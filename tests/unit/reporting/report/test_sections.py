@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dpprobe import analyses
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.results.summary import summarise_cells
@@ -103,3 +105,20 @@ def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) ->
     assert f"{told} patients:" in words
     assert "1,000 of 200 patients" in words
     assert "200 of 40 patients" in words
+
+
+def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:
+    packages = Path(analyses.__file__).parent
+    templates = [
+        packages / analysis.name / analysis.section.template
+        for analysis in load_analyses()
+        if analysis.section
+    ]
+    names = {
+        name for path in templates for name in re.findall('<section id="([^"]+)"', path.read_text())
+    }
+    assert len(names) == len(templates) == 5
+    page = made.page()
+    assert not names & {part.get("id") for part in page.all("section")}
+    assert not {f"#{name}" for name in names} & {link.get("href") for link in page.all("a")}
+    assert "labels and subgroups of test rows" not in page.words, "as not covered by any statement"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
-from dpprobe.reporting.report.shown_tables import ReportTable
+from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.cautions import NEVER_REMEDY
 from dpprobe.results.summary import summarise_cells
-from tests.support.report_page import Made
+from tests.support.report_page import Made, write_summaries
 
 
 def test_nothing_is_asked_for_from_outside(made: Made) -> None:
@@ -115,8 +115,8 @@ def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) 
         for seed in record["seeds"]:
             seed["never_predicted"] = [0]
         write_json(cell, record)
-    made.summarise(("digits",))
-    page = made.page()
+    write_summaries(made.results)
+    page = made.page(tables=study_tables(made.table_files, made.sources.summaries, None))
     words = page.words
     assert "digits: class zero: 2 training images, 1 test image: no number about it means" in words
     remedy = NEVER_REMEDY.replace("`", "")
