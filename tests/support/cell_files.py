@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 from dpprobe.artifacts import hash_value, write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.privacy.plan import Plan
 from dpprobe.results.halves import half_values
 from dpprobe.results.metrics import (
     Link,
@@ -26,6 +25,7 @@ from dpprobe.results.metrics import (
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.training.cell_contents import HISTORY
+from tests.support.stored_records import read_stored
 
 TEST_ROWS = 200
 TRAIN_ROWS = 1000
@@ -140,52 +140,23 @@ def write_cell(
 
 
 def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[str, Any]:
-    """A privacy statement with the keys of a real one."""
+    """The statement of a real cell, with the names and the epsilon of another."""
     _, backbone, method, epsilon = identity
-    mechanism = {
-        "name": "gradients", "released": "sum of the rows' clipped gradients",
-        "noise": "Gaussian", "sensitivity": 1.2, "noise_multiplier": 1.23456789,
-        "sampling": "Poisson", "sample_rate": 0.032, "count": 40, "repeated": False,
-    }  # fmt: skip
-    promise = f"The weights of any one of the heads are ({epsilon}, 1e-05)-differentially private."
-    return {
-        "format": "dpprobe-privacy",
-        "format_version": 4,
-        "promise": promise if private else "No privacy is promised: epsilon is infinite.",
-        "private": private,
-        "unit_of_privacy": "one training image",
-        "neighbouring_relation": Plan.NEIGHBOURING,
-        "epsilon_realised": 0.996 * epsilon_value(epsilon) if private else "inf",
-        "epsilon_all_heads": 2.0 * epsilon_value(epsilon) if private else "inf",
-        "delta": 1e-5 if private else None,
-        "allows": {
-            "words": "An attacker is right at most 60.4 % of the time."
-            if private
-            else "Everything is allowed.",
-            "balanced_accuracy": 0.603217 if private else 1.0,
-            "true_positives": {"0.001": 0.004321, "0.01": 0.0312} if private else
-            {"0.001": 1.0, "0.01": 1.0},
-            "exact": False,
-            "all_heads": None,
-            "patient": None,
-        },
-        "accountant": "pld",
-        "checks": {"rdp": 1.1} if private else {},
-        "n": TRAIN_ROWS,
-        "mechanisms": [mechanism] if private else [],
-        "selection": None,
-        "method": method,
-        "mode": "benchmark",
-        "release": "Not for release. Noise comes from seeds stored with the results.",
+    stored = read_stored(f"statement_{'sgd' if private else 'nonprivate'}.json")
+    stored["public_data"]["backbone"] = backbone
+    values = {
+        "method": method, "n": TRAIN_ROWS,
         "seeds": [hash_value([*identity, index])[:32] for index in range(seeds)],
-        "engine_limits": None,
-        "public": ["the number of training rows n"],
-        "public_data": {
-            "assumption": "The weights are fixed.", "backbone": backbone,
-            "near_duplicate_check": "not run",
-        },
-        "not_covered": ["the features", "training losses"],
     }  # fmt: skip
+    if private:
+        value = epsilon_value(epsilon)
+        values |= {
+            "promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
+            "epsilon_target": value,
+            "epsilon_realised": 0.996 * value,
+            "epsilon_all_heads": 2.0 * value,
+        }
+    return stored | values
 
 
 def write_study(

@@ -25,17 +25,28 @@ TRAIN_ROWS = 1400
 
 
 def write_digits(folder: Path) -> None:
-    """Digits with the labels above, and with the last of them as a class, in two splits each."""
+    """Digits with the labels above, and with the last of them as a class, in two splits each.
+
+    Groups are how bold a digit is, and its side of the image, unknown for three test rows.
+    """
     images, digits = load_digits(return_X_y=True)
     labels = np.stack([digits % 2 == 0, digits >= 5, np.isin(digits, HOLES)], axis=1)
     column = [{"bytes": _png(image.reshape(8, 8)), "path": None} for image in images]
+    left, ink = images.reshape(-1, 8, 8)[:, :, :4].sum((1, 2)), images.sum(1)
+    groups = {
+        "ink": np.where(ink < 310, "thin", "bold").tolist(),
+        "side": np.select(
+            [left < 0.45 * ink, left < 0.55 * ink], ["right", "middle"], "left"
+        ).tolist(),
+    }
+    groups["side"][-3:] = ["unknown"] * 3
     kinds = {
         "labels": pa.array(labels.astype(np.int8).tolist(), pa.list_(pa.int8())),
         "hole": pa.array(labels[:, 2].astype(np.int64)),
     }
     folder.mkdir()
     for name, values in kinds.items():
-        table = pa.table({"image": column, "label": values})
+        table = pa.table({"image": column, "label": values, **groups})
         pq.write_table(table.slice(0, TRAIN_ROWS), folder / f"{name}_train.parquet")
         pq.write_table(table.slice(TRAIN_ROWS), folder / f"{name}_test.parquet")
 

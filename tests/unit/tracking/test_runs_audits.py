@@ -42,8 +42,9 @@ def test_an_audit_renews_the_run_of_its_cell_alone(study: Study) -> None:
     assert study.runs()[KEY].data.metrics["audit/epsilon_lower"] == 0.1
 
 
-def test_without_audits_no_run_tells_of_any(study: Study) -> None:
+def test_without_audits_and_subgroups_no_run_tells_of_any(study: Study) -> None:
     study.ingest()
+    told = ("audit/", "attack/", "fairness/")
     for run in study.runs().values():
-        assert not any(name.startswith(("audit/", "attack/")) for name in run.data.metrics)
+        assert not any(name.startswith(told) for name in run.data.metrics)
     assert "audit/" not in str(study.view("digits"))

@@ -8,10 +8,8 @@ from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_section import make_section
 from dpprobe.analyses.fairness.fairness_table import write_fairness_table
 from dpprobe.analyses.fairness.show import gap_figure, quality_figure
-from tests.support.fairness_records import write_fairness
+from tests.support.fairness_records import APART, gap_of, write_fairness
 from tests.support.report_page import Made, Page, section_page
-
-EMPTY = dict.fromkeys(("gap", "low", "high", "chance_gap", "difference"))
 
 
 def section(made: Made, paths: list[Path], **changes: object) -> tuple[Page, str]:
@@ -25,81 +23,85 @@ def section(made: Made, paths: list[Path], **changes: object) -> tuple[Page, str
     return page, page.text[start : page.text.index("</section>", start)]
 
 
-def test_a_study_without_subgroups_has_no_section(made: Made) -> None:
-    page = made.page()
-    assert "subgroups" not in {part.get("id") for part in page.all("section")}
-    assert "#subgroups" not in {link.get("href") for link in page.all("a")}
-    assert "labels and subgroups of test rows" not in page.words
-
-
 def test_gaps_stand_beside_chance_and_the_gap_without_privacy(made: Made) -> None:
-    page, text = section(made, [write_fairness(made.results)])
+    page, text = section(made, [write_fairness(made.results, gap=APART)])
     assert {"gaps-digits", "all-gaps-digits", "parity-digits"} <= {
         table.get("id") for table in page.all("table")
     }
-    assert "<td>male (79.0)</td><td>female (85.0)</td>" in text
+    ink = gap_of("sgd", "0.5", "ink")
+    worst, best = (f"{100 * value:.1f}" for value in (ink.worst, ink.best))
+    assert f"<td>{ink.worst_group} ({worst})</td><td>{ink.best_group} ({best})</td>" in text
     assert '<strong>6.0</strong></td><td class="num">2.5 to 9.0</td><td class="num">3.0' in text
     assert '<strong>+3.0</strong></td><td class="num">1.0 to 5.0</td><td>nonprivate at ∞' in text
-    assert "age: unknown (fewer than 10 units)" in page.words
-    assert "labels and subgroups of test rows" in page.words, "as not covered by any statement"
+    assert "side: unknown (3 rows, 30 needed)" in page.words
+    assert "results of groups are computed from them" in page.words, "as not covered"
 
 
 def test_what_stands_out_is_counted_beside_what_chance_would_show(tmp_path: Path) -> None:
-    (part,) = make_section([write_fairness(tmp_path)], section_page("digits"))
-    sex = part["summary"][0]
-    # two private methods at three epsilons; at 0.5 alone the difference exceeds its interval
-    assert (sex["wide"], sex["private"], sex["larger"], sex["smaller"]) == (6, 6, 2, 0)
-    assert sex["by_chance"] == f"{0.025 * 6:.1f}"
-    assert sex["widest"] == "6.0"
+    # of two private cells one has a difference that is within its interval
+    within = {"cells.1.attributes.0.gaps.auc.difference_low": -0.01}
+    path = write_fairness(tmp_path, gap=APART, changes=within | {"confidence": 0.5})
+    (part,) = make_section([path], section_page("digits"))
+    ink = part["summary"][0]
+    assert (ink["wide"], ink["private"], ink["larger"], ink["smaller"]) == (2, 2, 1, 0)
+    assert ink["by_chance"] == "0.5", "a quarter of two, on either side"
+    assert ink["widest"] == "6.0"
 
 
 def test_two_classes_have_the_parity_of_the_second(tmp_path: Path) -> None:
-    path = write_fairness(tmp_path, headline="accuracy", class_names=("benign", "effusion"))
-    record = FairnessRecord.read(path)
-    attributes = [
-        item.model_copy(
-            update={"parity": tuple(each for each in item.parity if each.label == "effusion")}
-        )
-        for item in record.cells[0].attributes
-    ]
-    compared = {"auc": {"labels": ("effusion",), "left_out": {}}}
-    cell = record.cells[0].model_copy(update={"attributes": tuple(attributes)})
-    values = record.model_copy(update={"cells": (cell,)}).model_dump()
+    path = write_fairness(tmp_path)
+    values = FairnessRecord.read(path).model_dump()
+    values |= {"class_names": ("benign", "five_or_more"), "multi_label": False}
     for item in values["attributes"]:
-        item["compared"] |= compared
+        for compared in item["compared"].values():
+            compared["labels"] = compared["labels"] and ("five_or_more",)
+    for item in (each for cell in values["cells"] for each in cell["attributes"]):
+        item["parity"] = [each for each in item["parity"] if each["label"] == "five_or_more"]
     FairnessRecord.model_validate(values).write(path)
     (part,) = make_section([path], section_page("digits"))
-    assert part["parity_label"] == "effusion"
-    assert part["parity"]
-    rows = [row["values"] for row in part["parity"]]
-    assert rows[:2] == [["11.0", "7.0", ""], ["11.0", "7.0", "8.0"]]
+    assert part["parity_label"] == "five_or_more"
+    names = ("demographic_parity", "equal_opportunity", "equalized_odds")
+    cells = sorted(values["cells"], key=lambda cell: (cell["method"], cell["epsilon"]))
+    differences = [
+        [each[f"{name}_difference"] for name in names]
+        for cell in cells
+        for item in cell["attributes"]
+        if item["attribute"] == "ink"
+        for each in item["parity"]
+    ]
+    assert len(differences) == 3 * 2
+    shown = [row["values"] for row in part["parity"] if row["attribute"] == "ink"]
+    assert shown == [
+        ["" if value is None else f"{100 * value:.1f}" for value in row] for row in differences
+    ]
     assert not [line for line in part["left_out"] if "alone" in line], "nothing is left out"
 
 
 def test_narrower_gaps_are_counted_too(tmp_path: Path) -> None:
     narrower = {"difference": -0.03, "difference_low": -0.05, "difference_high": -0.01}
-    path = write_fairness(tmp_path, gap=narrower)
+    path = write_fairness(tmp_path, gap=APART | narrower)
     (part,) = make_section([path], section_page("digits"))
-    assert [(row["larger"], row["smaller"]) for row in part["summary"]] == [(0, 6)] * 2
+    assert [(row["larger"], row["smaller"]) for row in part["summary"]] == [(0, 2)] * 2
     assert all(row["apart"] for row in part["gaps"])
 
 
 def test_without_a_reference_nothing_is_said_of_differences(made: Made) -> None:
-    _, text = section(made, [write_fairness(made.results, reference=None)])
+    path = write_fairness(made.results, reference=False)
+    _, text = section(made, [path])
     assert "nonprivate at" not in text
-    (part,) = make_section([write_fairness(made.results, reference=None)], section_page("digits"))
+    (part,) = make_section([path], section_page("digits"))
     assert all(row["compared"] == 0 for row in part["summary"])
 
 
 def test_groups_that_are_all_too_small_are_said_to_be(made: Made) -> None:
-    path = write_fairness(made.results, groups={"sex": {"f": 3}}, gap=EMPTY)
-    page, _ = section(made, [path])
-    assert "sex, pixels: no two groups are large enough to compare." in page.words
+    page, _ = section(made, [write_fairness(made.results, compared=False)])
+    assert "side, pixels: no two groups are large enough to compare." in page.words
     assert "gaps-digits" not in {table.get("id") for table in page.all("table")}
 
 
 def test_names_of_groups_cannot_write_into_the_page(made: Made) -> None:
-    path = write_fairness(made.results, groups={"<i>": {"<b>x": 300, "</script>": 200}})
+    names = {"ink": "<i>", "bold": "<b>x", "thin": "</script>"}
+    path = write_fairness(made.results, names=names)
     page, text = section(made, [path])
     assert "<b>x" not in text
     assert "&lt;b&gt;x" in text

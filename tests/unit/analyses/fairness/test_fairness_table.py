@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +18,10 @@ from dpprobe.analyses.fairness.fairness_table import (
     write_fairness_table,
 )
 from dpprobe.errors import DataError
-from dpprobe.exhibits.tables import Table
-from tests.support.fairness_records import value, write_fairness
+from dpprobe.exhibits.tables import Table, mean_cell
+from tests.support.fairness_records import APART, RECORD, value_of, write_fairness
+
+INKS, SIDES = ("bold", "thin"), ("left", "middle", "right")
 
 
 def made(root: Path, **options: object) -> Table:
@@ -35,32 +38,38 @@ def row(table: Table, *beginning: str) -> list[str]:
     return [cell.text for cell in found][6:]
 
 
+def mean_text(row: dict[str, Any]) -> str:
+    return mean_cell(row["value"], row["low"], row["high"]).text
+
+
 def test_every_group_has_a_row_and_every_epsilon_a_column(tmp_path: Path) -> None:
     table = made(tmp_path)
-    assert [column.title for column in table.columns][6:] == [
-        "ε = 0.5", "ε = 1", "ε = 2", "ε = inf",
-    ]  # fmt: skip
-    expected = [f"{100 * value('sgd', e, 1):.1f} ± 2.0" for e in ("0.5", "1", "2", "inf")]
-    assert row(table, "pixels", "sgd", "sex", "AUC", "male") == expected
-    ceiling = row(table, "pixels", "nonprivate", "sex", "AUC", "female")
-    assert ceiling[:3] == ["", "", ""]
-    assert ceiling[3].startswith("90.0")
+    assert [column.title for column in table.columns][6:] == ["ε = 0.5", "ε = 2", "ε = inf"]
+    expected = [mean_text(value_of("sgd", epsilon, "bold")) for epsilon in ("0.5", "2")]
+    assert row(table, "pixels", "sgd", "ink", "AUC", "bold") == [*expected, ""]
+    thin = mean_text(value_of("nonprivate", "inf", "thin"))
+    assert row(table, "pixels", "nonprivate", "ink", "AUC", "thin") == ["", "", thin]
 
 
 def test_a_gap_stands_with_chance_and_with_the_gap_without_privacy(tmp_path: Path) -> None:
-    table = made(tmp_path)
-    names = ("pixels", "sgd", "sex", "AUC")
-    assert row(table, *names, "gap, best to worst")[0] == "6.0 (2.5 to 9.0)"
-    assert row(table, *names, "gap by chance alone (95 %)") == ["3.0", "2.5", "2.2", "2.0"]
+    second = "cells.1.attributes.0.gaps.auc"
+    weaker = {
+        f"{second}.chance_gap": 0.07, f"{second}.difference_low": -0.01,
+        f"{second}.difference_high": 0.07,
+    }  # fmt: skip
+    table = made(tmp_path, gap=APART, changes=weaker)
+    names = ("pixels", "sgd", "ink", "AUC")
+    assert row(table, *names, "gap, best to worst") == ["6.0 (2.5 to 9.0)"] * 2 + [""]
+    assert row(table, *names, "gap by chance alone (95 %)") == ["3.0", "7.0", ""]
     less = row(table, *names, "gap less that of nonprivate at ∞")
-    assert less[:2] == ["+3.0 ± 2.0", "+1.5 ± 2.0"]
+    assert less == ["+3.0 ± 2.0", "+3.0 ± 4.0", ""]
     bold = {
         cells[4].text: [cell.bold for cell in cells[6:]]
         for cells in table.rows
-        if [cell.text for cell in cells[:3]] == ["pixels", "sgd", "sex"]
+        if [cell.text for cell in cells[:3]] == ["pixels", "sgd", "ink"]
     }
-    assert bold["gap, best to worst"] == [True, True, True, False]
-    assert bold["gap less that of nonprivate at ∞"] == [True, False, False, False]
+    assert bold["gap, best to worst"] == [True, False, False]
+    assert bold["gap less that of nonprivate at ∞"] == [True, False, False]
 
 
 def test_a_gap_that_random_groups_show_too_is_not_bold(tmp_path: Path) -> None:
@@ -77,33 +86,35 @@ def test_a_gap_that_random_groups_show_too_is_not_bold(tmp_path: Path) -> None:
 def test_groups_that_are_left_out_are_named_with_the_reason(tmp_path: Path) -> None:
     table = made(tmp_path)
     assert not [cells for cells in table.rows if cells[4].text == "unknown"]
-    assert "Left out: age: unknown (fewer than 10 units)." in table.notes
+    assert "Left out: side: unknown (3 rows, 30 needed)." in table.notes
     assert table.notes[0].startswith("Not private:")
 
 
 def test_under_a_macro_accuracy_the_notes_say_that_groups_have_accuracies(tmp_path: Path) -> None:
-    assert BY_ACCURACY in made(tmp_path, headline="accuracy", cell_headline="macro_accuracy").notes
-    assert BY_ACCURACY not in made(tmp_path, headline="accuracy").notes
+    by_accuracy = {"headline": "accuracy", "cell_headline": "macro_accuracy"}
+    assert BY_ACCURACY in made(tmp_path, changes=by_accuracy).notes
+    assert BY_ACCURACY not in made(tmp_path, changes={"headline": "accuracy"}).notes
 
 
 def test_without_a_reference_there_is_no_row_of_differences(tmp_path: Path) -> None:
-    table = made(tmp_path, reference=None)
+    table = made(tmp_path, reference=False)
     assert not [cells for cells in table.rows if cells[4].text.startswith("gap less")]
 
 
 def test_where_nothing_can_be_compared_the_table_is_empty(tmp_path: Path) -> None:
-    empty = dict.fromkeys(("gap", "low", "high", "chance_gap", "difference"))
-    table = made(tmp_path, groups={"sex": {"f": 3}}, gap=empty)
+    table = made(tmp_path, compared=False)
     assert table.rows == []
-    assert "sex: f (fewer than 10 units)" in table.notes[-1]
+    assert "side: unknown (3 rows, 30 needed)" in table.notes[-1]
 
 
-def test_an_attribute_without_the_headline_shows_the_metric_that_it_has(tmp_path: Path) -> None:
-    path = write_fairness(tmp_path, headline="accuracy")
-    record = FairnessRecord.read(path)
-    assert shown_metric(record, "sex") == "accuracy"
-    assert shown_metric(record.model_copy(update={"headline": "auc"}), "sex") == "accuracy"
-    assert shown_metric(record, "unknown") is None
+def test_an_attribute_without_the_headline_shows_the_metric_that_it_has() -> None:
+    assert shown_metric(RECORD, "ink") == "auc"
+    assert shown_metric(RECORD.model_copy(update={"headline": "accuracy"}), "ink") == "accuracy"
+    assert shown_metric(RECORD, "unknown") is None
+    values = RECORD.model_dump()
+    for cell in values["cells"]:
+        del cell["attributes"][0]["gaps"]["auc"]
+    assert shown_metric(FairnessRecord.model_validate(values), "ink") == "accuracy"
 
 
 def test_both_files_hold_the_same_rows(tmp_path: Path) -> None:
@@ -117,10 +128,11 @@ def test_both_files_hold_the_same_rows(tmp_path: Path) -> None:
     (first,) = [
         each
         for each in rows
-        if (each["backbone"], each["method"], each["group"]) == ("scattering", "newton", "female")
+        if (each["backbone"], each["method"], each["group"]) == ("scattering", "sgd", "thin")
     ]
-    assert float(first["ε = 1"]) == pytest.approx(100 * value("newton", "1", 0), rel=1e-5)
-    assert float(first["ε = 1 low"]) == pytest.approx(100 * value("newton", "1", 0) - 2, rel=1e-5)
+    thin = value_of("sgd", "2", "thin")
+    assert float(first["ε = 2"]) == pytest.approx(100 * thin["value"], rel=1e-5)
+    assert float(first["ε = 2 low"]) == pytest.approx(100 * thin["low"], rel=1e-5)
 
 
 def test_a_table_without_its_columns_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -133,10 +145,19 @@ def test_a_table_without_its_columns_is_refused_in_one_line(tmp_path: Path) -> N
 
 
 def test_ranges_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    ages = {">=80": 30, "18-39": 300, "<18": 12, "40-79": 200}
-    pairs = {f"{age} x f": units for age, units in ages.items()}
-    table = made(tmp_path, groups={"age": ages, "age x sex": pairs, "sex": {"f": 40, "m": 500}})
-    groups = [each[4].text for each in table.rows if each[1].text == "sgd"]
-    named = [group for group in groups if not group.startswith("gap")]
-    order = ["<18", "18-39", "40-79", ">=80"]
-    assert named == [*order, *(f"{age} x f" for age in order), "m", "f"]
+    """Others stand in that of their sizes; a pair has the order of its first column."""
+    sizes = {
+        group.group: group.units
+        for attribute in RECORD.attributes
+        for group in attribute.groups
+        if not group.left_out
+    }
+    by_size = sorted(sizes, key=lambda group: -sizes[group])
+    sides, inks = ([name for name in by_size if name in own] for own in (SIDES, INKS))
+    ranges = dict(zip(sides, (">=80", "18-79", "<18"), strict=True))
+    for suffix in ("", " x f"):
+        names = {side: f"{ages}{suffix}" for side, ages in ranges.items()}
+        table = made(tmp_path, names=names)
+        groups = [each[4].text for each in table.rows if each[1].text == "sgd"]
+        named = [group for group in groups if not group.startswith("gap")]
+        assert named == [*inks, *(f"{ages}{suffix}" for ages in ("<18", "18-79", ">=80"))]
