@@ -267,6 +267,27 @@ def begin_snakemake(folder: Path) -> None:
     workflow.parse = parse_once
 
 
+def describe_networks_once(folder: Path) -> None:
+    """Keeps what networks are for all studies, as a study keeps it for its own next starts."""
+    from dpprobe.artifacts import write_text
+    from dpprobe.backbones import feature_dimensions as known
+
+    ask_process = known._ask_process
+
+    def ask_for_new(backbones: Any, dimensions: Any) -> dict[str, Any]:
+        path = folder / known.FILE
+        keys = {name: known._hash_options(one) for name, one in backbones.items()}
+        kept = known._read_known(path)
+        new = {name: one for name, one in backbones.items() if keys[name] not in kept}
+        answers = ask_process(new, dimensions) if new else {}
+        found = {keys[name]: one for name, one in answers.items() if "dimension" in one}
+        if found:
+            write_text(path, json.dumps({"format": known.FORMAT, "networks": kept | found}))
+        return answers | {name: kept[key] for name, key in keys.items() if key in kept}
+
+    known._ask_process = ask_for_new
+
+
 def python_path() -> list[str]:
     """Returns the folders that PYTHONPATH names."""
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -338,6 +359,7 @@ def main() -> None:
     prepare(["-m", "snakemake"])
     let_runs_ask(path)
     begin_snakemake(Path(path).parent)
+    describe_networks_once(Path(path).parent)
     request = server.serve()
     if request:
         end_with(lambda: become(request))
