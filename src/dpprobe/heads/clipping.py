@@ -148,12 +148,18 @@ def add_in_slices(
     pool: Executor | None,
 ) -> None:
     """Adds `fused_step`'s clipped sums over any number of rows, by the pool's threads."""
+    if not len(index):  # many batches of an audit's few rows
+        return
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
+    total, heads = release.numpy(), weights.numpy()
+    if count == 1:
+        sizes = np.array([len(index)])
+        fused_step.add_clipped_sums(*arrays, index, sizes, heads, classes, total[np.newaxis])
+        return
     sizes = np.full(count, len(index) // count)
     sizes[: len(index) % count] += 1
-    total, heads = release.numpy(), weights.numpy()
-    partial = total[np.newaxis] if count == 1 else np.zeros((count, *total.shape), np.float32)
+    partial = np.zeros((count, *total.shape), np.float32)
 
     def add_slice(first: int, last: int) -> None:
         rows = index[sizes[:first].sum() : sizes[:last].sum()]
@@ -161,13 +167,12 @@ def add_in_slices(
             *arrays, rows, sizes[first:last], heads, classes, partial[first:last]
         )
 
-    if pool is None or count == 1:
+    if pool is None:
         add_slice(0, count)
     else:
         deque(pool.map(add_slice, range(count), range(1, count + 1)), maxlen=0)
-    if count > 1:
-        for one in partial:
-            total += one
+    for one in partial:
+        total += one
 
 
 class NativeFullBatchSum(ClippedGradientSum):

@@ -41,13 +41,19 @@ class Observer(Protocol):
     """Sees all that a fit releases, as the attacker of an audit does; no head's fit has one."""
 
     def observe_release(
-        self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
+        self,
+        name: str,
+        seed: int,
+        sums: torch.Tensor,
+        draw: Callable[[], torch.Tensor],
+        step: float | None = None,
     ) -> torch.Tensor:
         """Returns the output of a release, which the head goes on with.
 
         Args:
           sums: one seed's, without noise.
           draw: returns a copy of them with the plan's noise.
+          step: of the grid that sums and output are on; None for float32 sums.
         """
         ...
 
@@ -309,7 +315,7 @@ class Releases:
 
         outputs = [
             self.observer.observe_release(
-                name, seed, sums.values[index], partial(draw_noisy, index)
+                name, seed, sums.values[index], partial(draw_noisy, index), sums.step
             )
             for index, seed in enumerate(self.seeds)
         ]

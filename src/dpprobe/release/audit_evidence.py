@@ -31,6 +31,7 @@ class Evidence(BaseModel):
       code: that ran it.
       caught_factor: noise too small by so much would have been caught with `probability`; None
         where none would.
+      tests: the number of tests, none of which refuted the promise; None in bundles of before.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -42,6 +43,7 @@ class Evidence(BaseModel):
     epsilon_lower: float = Field(ge=0)
     caught_factor: float | None = Field(gt=1)
     probability: float = Field(gt=0, lt=1)
+    tests: int | None = Field(None, ge=1, le=1000)
 
 
 def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
@@ -49,7 +51,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
 
     Raises:
       DataError: when the record cannot be read.
-      PrivacyError: when the audit shows more than the plan promises.
+      PrivacyError: when one of the audit's tests refutes the promise.
     """
     record = AuditRecord.read(audit)
     box, values = record.white_box, plan.to_dict()
@@ -60,11 +62,12 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
             "%s: of another plan (%s) than the release's: no evidence", audit, ", ".join(other)
         )
         return None
-    if not box.holds:
+    if not box.holds or box.refuted_by:
         raise PrivacyError(
-            f"{audit}: epsilon is at least {at_least(box.epsilon_lower)} at confidence "
-            f"{box.confidence:g}, and {plan.realised_epsilon:g} would be promised; nothing is "
-            "released. Look for the fault: by chance this happens once in a thousand audits"
+            f"{audit}: the audit refutes epsilon {plan.realised_epsilon:g} ("
+            f"{', '.join(box.refuted_by)}; lower bound {at_least(box.epsilon_lower)} at confidence "
+            f"{box.confidence:g}); nothing is released. Look for the fault: by chance this happens "
+            "in one of 1,000 audits"
         )
     return Evidence(
         audited=record.evidence.date,
@@ -74,6 +77,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
         epsilon_lower=box.epsilon_lower,
         caught_factor=box.caught_factor,
         probability=box.probability,
+        tests=len(box.tests),
     ).model_dump()
 
 
@@ -81,9 +85,11 @@ def in_words(evidence: Mapping[str, Any] | None) -> str | None:
     """Says in plain words what an audit showed; None where there was none."""
     if evidence is None:
         return None
+    tests = evidence.get("tests")
+    refuted = f"none of its {tests} tests refuted the promise; it" if tests else "it"
     return (
         f"On {evidence['audited']} an audit attacked {evidence['runs']:,} other heads of the same "
-        "method and noise, trained on made-up rows: it shows epsilon to be at least "
+        f"method and noise, trained on made-up rows: {refuted} shows epsilon to be at least "
         f"{at_least(evidence['epsilon_lower'])} at {100 * evidence['confidence']:g} % confidence, "
         f"and {power_in_words(evidence)}. A low bound is no certificate: the promise above rests "
         "on the mathematics."

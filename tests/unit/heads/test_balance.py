@@ -105,7 +105,7 @@ class _Watching:
         self.sums: list[torch.Tensor] = []
 
     def observe_release(
-        self, _name: str, _seed: int, sums: torch.Tensor, _draw: Any
+        self, _name: str, _seed: int, sums: torch.Tensor, _draw: Any, _step: Any = None
     ) -> torch.Tensor:
         self.sums.append(sums.clone())
         return torch.eye(len(sums)) if sums.shape[0] == sums.shape[-1] else torch.zeros_like(sums)

@@ -57,7 +57,9 @@ class Watching:
         self.sums: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []
 
-    def observe_release(self, name: str, _seed: int, sums: torch.Tensor, draw: Any) -> torch.Tensor:
+    def observe_release(
+        self, name: str, _seed: int, sums: torch.Tensor, draw: Any, _step: Any = None
+    ) -> torch.Tensor:
         output: torch.Tensor = draw()
         if name == CLASS_COUNTS:
             self.sums.append(sums.clone())

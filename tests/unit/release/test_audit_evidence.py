@@ -27,6 +27,7 @@ EVIDENCE = {
     "epsilon_lower": 0.71234,
     "caught_factor": 1.52,
     "probability": 0.95,
+    "tests": 3,
 }
 
 
@@ -90,6 +91,10 @@ def test_it_is_said_with_its_power() -> None:
     assert words is not None
     for part in ("2026-01-31", "1,000 other heads", "0.712 at 95 %", "1.52", "no certificate"):
         assert part in words
+    assert "rows: none of its 3 tests refuted the promise; it shows" in words
+    before = in_words({name: value for name, value in EVIDENCE.items() if name != "tests"})
+    assert before is not None
+    assert "rows: it shows epsilon" in before
     assert in_words(None) is None
 
 
@@ -113,12 +118,14 @@ def test_a_release_states_its_evidence_and_verifies(
     assert "rest on the word" in check.detail
 
 
-def test_nothing_is_released_or_booked_where_an_audit_refutes_the_promise(
-    tmp_path: Path, plan: Plan, calibration: Path
+@pytest.mark.parametrize("holds", [False, True])
+def test_nothing_is_released_or_booked_where_a_test_refutes_the_promise(
+    holds: bool, tmp_path: Path, plan: Plan, calibration: Path
 ) -> None:
     write_features(tmp_path)
-    refuted = {**WHITE_BOX, "epsilon_lower": 3.0, "holds": False}
-    with pytest.raises(PrivacyError, match="epsilon is at least 3 .* nothing is released"):
+    tests = [{"name": "releases", "p_value": 0.4}, {"name": "head", "p_value": 1e-9}]
+    refuted = {**WHITE_BOX, "tests": tests, "holds": holds}
+    with pytest.raises(PrivacyError, match=r"refutes epsilon .* \(head; .* nothing is released"):
         make_release(
             study(tmp_path), "first", train=tmp_path / "train/manifest.json",
             test=tmp_path / "test/manifest.json", output=tmp_path / "results/releases/first",

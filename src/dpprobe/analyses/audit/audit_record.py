@@ -22,7 +22,7 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import Part, Record
 
 AUDIT_FORMAT: Final = "dpprobe-audit"
-AUDIT_FORMAT_VERSION: Final = 1
+AUDIT_FORMAT_VERSION: Final = 2
 # The folder of all audits, beside that of the cells; a cell's files are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
@@ -83,8 +83,20 @@ class Bundle(Part):
     epsilon_lower: Number
 
 
+class Test(Part):
+    """One of the tests of an audit.
+
+    Attributes:
+      p_value: if the claim is right: exact, or too large; 0 or 1 of what a right mechanism never
+        fails.
+    """
+
+    name: str
+    p_value: float
+
+
 class WhiteBox(Part):
-    """The test with one canary of all that a fit releases.
+    """The tests of all that a fit releases: those with a canary, and those of the noise alone.
 
     Attributes:
       test: the statistic, in words.
@@ -93,7 +105,12 @@ class WhiteBox(Part):
       inside, outside: runs with the canaries, and without.
       accuracy: the share of the runs that the test was right in, counting both kinds alike.
       epsilon_lower: the bound, at `confidence`, that assumes nothing of the scores.
-      holds: False where the test refutes the claim at confidence 0.999, or a sum moves too far.
+      holds: False where one of the tests refutes the claim: all of them together do so by chance
+        in one of 1,000 audits of a right mechanism.
+      tests: all of them, by name.
+      level: a p-value of at most this refutes the claim (Bonferroni over the tests).
+      number_factor: noise that is too small by so much in one number alone, such as a bias of one
+        step, is caught with `probability`; None where releases are not seen.
       noise_factor: the noise is at most so many times the plan's, by this test.
       caught_factor: noise too small by so much would have been caught with `probability`, by how
         far the test came; None where none would.
@@ -117,6 +134,9 @@ class WhiteBox(Part):
     accuracy: float
     epsilon_lower: Number
     holds: bool
+    tests: tuple[Test, ...]
+    level: float
+    number_factor: float | None
     noise_factor: OptionalNumber
     caught_factor: OptionalNumber
     probability: float
@@ -126,15 +146,29 @@ class WhiteBox(Part):
     sensitivity_used: dict[str, float]
     seconds: float
 
+    @property
+    def refuted_by(self) -> list[str]:
+        """The names of the tests that refute the claim."""
+        return [test.name for test in self.tests if test.p_value <= self.level]
+
 
 class Control(Part):
-    """A broken mechanism that the same audit has to catch: its bound above the claim."""
+    """A broken mechanism, which one of the tests of an audit has to refute.
+
+    Attributes:
+      epsilon_lower: by the likelihood ratio of all releases alone.
+      refuted_by: the names of the tests that refute the claim.
+      p_value: the smallest of all tests.
+      level: a p-value of at most this refutes the claim.
+    """
 
     name: str
     breaks: str
-    test: str
     runs: int
     epsilon_lower: Number
+    refuted_by: tuple[str, ...]
+    p_value: float
+    level: float
     caught: bool
 
 
@@ -222,7 +256,7 @@ class AuditRecord(Record):
     """
 
     format: Literal["dpprobe-audit"] = AUDIT_FORMAT
-    format_version: Literal[1] = AUDIT_FORMAT_VERSION
+    format_version: Literal[2] = AUDIT_FORMAT_VERSION
     dataset: str
     backbone: str
     method: str
@@ -246,9 +280,10 @@ class AuditRecord(Record):
         box = self.white_box
         if box is None:
             return None
+        refuted = f"REFUTED by an audit ({', '.join(box.refuted_by)}). " if not box.holds else ""
         return (
-            f"An audit of {box.runs} runs with a synthetic canary shows epsilon to be at least "
-            f"{at_least(box.epsilon_lower)} at {100 * box.confidence:g} % confidence, and "
+            f"{refuted}An audit of {box.runs} runs with a synthetic canary shows epsilon to be at "
+            f"least {at_least(box.epsilon_lower)} at {100 * box.confidence:g} % confidence, and "
             f"{self.evidence.power}; a low bound is no certificate."
         )
 

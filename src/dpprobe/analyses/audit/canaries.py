@@ -23,7 +23,6 @@ from dpprobe.privacy.randomness import open_stream
 
 # Rows beside the canaries.
 OTHERS = 64
-LABEL, OTHER_LABEL = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,21 +46,25 @@ class Worlds:
     Attributes:
       absent, present: with null rows in the canaries' place, and with the canaries.
       canary: one's features, float32 [1, d].
+      label, other_label: the canaries', and that of the rows in their direction.
     """
 
     absent: TrainingSet
     present: TrainingSet
     canaries: range
     canary: torch.Tensor
+    label: int = 0
+    other_label: int = 1
 
 
-def make_worlds(shape: Shape, *, group: int, length: float, seed: int) -> Worlds:
+def make_worlds(shape: Shape, *, group: int, length: float, seed: int, label: int = 0) -> Worlds:
     """Makes the two data sets.
 
     Args:
       group: canaries, fewer than n.
       length: a canary's norm before normalisation and clipping.
       seed: of the other rows.
+      label: of the canaries; where a row has several labels, canaries have all.
     """
     generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
@@ -70,10 +73,10 @@ def make_worlds(shape: Shape, *, group: int, length: float, seed: int) -> Worlds
     direction = generator.standard_normal(shape.dimension).astype(np.float32)
     direction /= np.linalg.norm(direction)
     rows[: others // 2] = direction * length
-    labels = generator.integers(shape.num_classes, size=others)
-    labels[: others // 2] = min(OTHER_LABEL, shape.num_classes - 1)
+    labels = np.arange(others) % shape.num_classes
+    labels[: others // 2] = (label + 1) % shape.num_classes
     features = np.concatenate([rows, np.tile(direction * length, (group, 1))])
-    return worlds_of(shape, features, np.concatenate([labels, [LABEL] * group]), group)
+    return worlds_of(shape, features, np.concatenate([labels, [label] * group]), group)
 
 
 def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
@@ -85,7 +88,7 @@ def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
     direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
     direction /= np.linalg.norm(direction)
     others = min(OTHERS, shape.n - group)
-    labels = np.array([min(OTHER_LABEL, shape.num_classes - 1)] * others + [LABEL] * group)
+    labels = np.array([1 % shape.num_classes] * others + [0] * group)
     features = np.concatenate([np.tile(direction, (others, 1)), np.tile(-direction, (group, 1))])
     return worlds_of(shape, features, labels, group, centre=True)
 
@@ -100,14 +103,17 @@ def worlds_of(
 ) -> Worlds:
     """Makes the data sets of given rows, whose last `group` are the canaries."""
     others = len(features) - group
+    label = int(labels[-1])
     absent, present = features[:others], features
     if centre:
         absent, present = _centre_rows(absent), _centre_rows(present)
     return Worlds(
-        absent=_training_set(shape, absent, labels[:others]),
-        present=_training_set(shape, present, labels),
+        absent=_training_set(shape, absent, labels[:others], label),
+        present=_training_set(shape, present, labels, label),
         canaries=range(others, len(features)),
         canary=torch.from_numpy(present[-1:].copy()),
+        label=label,
+        other_label=(label + 1) % shape.num_classes,
     )
 
 
@@ -119,11 +125,14 @@ def _centre_rows(features: np.ndarray) -> np.ndarray:
     return scaled.astype(np.float32)
 
 
-def _training_set(shape: Shape, features: np.ndarray, labels: np.ndarray) -> TrainingSet:
+def _training_set(
+    shape: Shape, features: np.ndarray, labels: np.ndarray, canary: int
+) -> TrainingSet:
     """Returns a training set of n units, of which the first have rows and the others none.
 
     Args:
       features, labels: one row a unit.
+      canary: the canaries' label.
     """
     each = shape.rows_per_unit
     features, labels = features.repeat(each, axis=0), labels.repeat(each)
@@ -135,7 +144,7 @@ def _training_set(shape: Shape, features: np.ndarray, labels: np.ndarray) -> Tra
     )
     if shape.multi_label:  # a canary has every label, the rows against it none
         hot = np.zeros((rows, shape.num_classes), dtype=np.uint8)
-        hot[labels == LABEL] = 1
+        hot[labels == canary] = 1
         targets = torch.from_numpy(hot)
     else:
         targets = torch.from_numpy(labels.astype(np.int64))

@@ -15,19 +15,23 @@ the mixture: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2 s_t
 
 By Neyman and Pearson a score above 0 is the best guess of a fair coin. The share of right guesses
 is a binomial with a mean of at most (1 + total variation) / 2, whatever the scores' distribution.
+
+Runs take their canary's class in turns, so that all classes have one. A replay shows more: given
+the releases a head must be the same on both data sets, for it may know them by its releases alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.audit.canaries import LABEL, OTHER_LABEL, Worlds
+from dpprobe.analyses.audit.canaries import Worlds
+from dpprobe.analyses.audit.noise_tests import NoiseTests, Outcome
 from dpprobe.analyses.audit.transcripts import Break, Recorder, Replayer, Transcript
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
@@ -35,6 +39,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Observer
 from dpprobe.progress import Progress, silent_progress
 
 Numbers = npt.NDArray[np.float64]
@@ -53,12 +58,17 @@ class Runs:
       releases: float64 [runs], log likelihood ratios of all releases.
       bundle: float64 [runs], of the head alone: its score of the canary's label minus another's.
       used: by mechanism, the largest change of a sum by one canary, over the sensitivity.
+      head_change: the largest change of a head between the data sets with all releases alike,
+        relative to its largest weight; 0 is right.
+      noise: the tests of the noise.
     """
 
     members: npt.NDArray[np.bool_]
     releases: Numbers
     bundle: Numbers
     used: Mapping[str, float]
+    head_change: float = 0.0
+    noise: Sequence[Outcome] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,154 +76,149 @@ class Attack:
     """An attack on a method and a plan.
 
     Attributes:
-      noise: the noise that the attacker expects, relative to the plan's; of a control.
+      worlds: pairs of data sets, which runs take in turns.
+      claim: the plan that is promised; other than `plan` in controls alone.
       broken: what a control does to releases; None elsewhere.
-      contrast: True to score differences between classes alone, where a release has a row a class:
-        noise that classes share cancels in them.
-      low_bits: True to score in which of the two worlds the noise would be of float32 numbers.
+      broken_head: what a control does to heads, by the rows that they were trained on.
     """
 
     method: MethodOptions
     plan: Plan
-    worlds: Worlds
-    noise: float = 1.0
+    worlds: Sequence[Worlds]
+    claim: Plan
     broken: Break | None = None
-    contrast: bool = False
-    low_bits: bool = False
+    broken_head: Callable[[Heads, TrainingSet], Heads] | None = None
 
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
         """Trains and scores one run a seed."""
         releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
-        used: dict[str, float] = {}
-        for chunk in self._split_runs(seeds, members):
-            present = bool(members[chunk[0]])
+        seen = _Seen(NoiseTests(self.claim))
+        for worlds, present, chunk in self._split_runs(seeds, members):
             with silent_progress():
-                scores, margins = self._score_runs([seeds[i] for i in chunk], present, used)
-            releases[chunk], bundle[chunk] = scores, margins
+                part = [seeds[place] for place in chunk]
+                releases[chunk], bundle[chunk] = self._score_runs(worlds, part, present, seen)
             progress.advance_by(len(chunk))
-        return Runs(members=members, releases=releases, bundle=bundle, used=used)
+        return Runs(
+            members=members,
+            releases=releases,
+            bundle=bundle,
+            used=seen.used,
+            head_change=seen.head_change,
+            noise=seen.noise.list_results() if self.plan.selection is None else (),
+        )
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
         """Returns the root of the sum of |d_t|^2 / s_t^2 over the releases of a run.
 
         The mean of one run a seed.
         """
+        worlds = self.worlds[0]
         with silent_progress():
-            _, transcripts = self._train_heads(seeds, present=True)
-            without, with_ = self._collect_sums(transcripts, present=True)
+            _, recorder = self._train_heads(worlds, seeds, present=False)
+            _, with_ = self._replay_heads(worlds, recorder.transcripts, present=True)
         strengths = []
-        for seed, transcript in transcripts.items():
+        for seed, transcript in recorder.transcripts.items():
             squares = 0.0
-            for release, absent, present in zip(
-                transcript, without[seed], with_[seed], strict=True
-            ):
-                change = float((present - absent).double().square().sum())
+            for release, present in zip(transcript, with_[seed], strict=True):
+                change = float((present - release.sums).double().square().sum())
                 squares += change / self._noise_deviation(release.name) ** 2
             strengths.append(math.sqrt(squares))
         return math.fsum(strengths) / len(strengths)
 
     def _split_runs(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
-    ) -> Iterator[list[int]]:
-        """Yields indices of runs that are trained together: all in, or all out."""
+    ) -> Iterator[tuple[Worlds, bool, list[int]]]:
+        """Yields indices of runs that are trained together, with their data sets: all in or out."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
             with silent_progress():
-                _, transcripts = self._train_heads([seeds[0]], present=False)
+                _, recorder = self._train_heads(self.worlds[0], [seeds[0]], present=False)
             size = sum(
                 2 * release.output.nelement() * release.output.element_size()
                 + release.sums.nelement() * release.sums.element_size()
-                for release in transcripts[seeds[0]]
+                for release in recorder.transcripts[seeds[0]]
             )
             most = max(1, min(most, _CHUNK_BYTES // max(size, 1)))
-        for present in (False, True):
-            group = np.flatnonzero(members == present).tolist()
-            for start in range(0, len(group), most):
-                yield group[start : start + most]
+        turns = np.arange(len(seeds)) % len(self.worlds)
+        for turn, worlds in enumerate(self.worlds):
+            for present in (False, True):
+                group = np.flatnonzero((members == present) & (turns == turn)).tolist()
+                for start in range(0, len(group), most):
+                    yield worlds, present, group[start : start + most]
 
     def _score_runs(
-        self, seeds: Sequence[int], present: bool, used: dict[str, float]
+        self, worlds: Worlds, seeds: Sequence[int], present: bool, seen: _Seen
     ) -> tuple[list[float], Numbers]:
         if self.plan.selection is not None:
-            heads = fit_heads(self.method, self._training_set(present), self.plan, seeds)
-            return [math.nan] * len(seeds), self._compute_margins(heads)
-        heads, transcripts = self._train_heads(seeds, present=present)
-        without, with_ = self._collect_sums(transcripts, present=present)
-        scores = [
-            self._log_ratio(transcripts[seed], without[seed], with_[seed], used) for seed in seeds
-        ]
-        return scores, self._compute_margins(heads)
-
-    def _collect_sums(
-        self, transcripts: dict[int, Transcript], *, present: bool
-    ) -> tuple[dict[int, list[torch.Tensor]], dict[int, list[torch.Tensor]]]:
-        """Returns each seed's sums without and with canaries, of runs in one of the worlds."""
-        seen = {
-            seed: [release.sums for release in transcript]
-            for seed, transcript in transcripts.items()
-        }
+            heads = self._fit_heads(worlds, seeds, present, None)
+            return [math.nan] * len(seeds), _compute_margins(heads, worlds)
+        heads, recorder = self._train_heads(worlds, seeds, present=present)
+        transcripts = recorder.transcripts
+        seen.noise.add_batches(recorder)
+        sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
-        # The sums of a run are those of its world, but where a sample decides if canaries are in.
-        without = self._replay_sums(transcripts, present=False) if present else seen
-        with_ = seen if present and not sampled else self._replay_sums(transcripts, present=True)
-        return without, with_
+        for world in (False, True):
+            # The sums of a run are those of its world, but where a sample decides if canaries are
+            # in.
+            if world == present and not (sampled and present):
+                sums[world] = {
+                    seed: [release.sums for release in transcript]
+                    for seed, transcript in transcripts.items()
+                }
+                continue
+            again, sums[world] = self._replay_heads(worlds, transcripts, present=world)
+            seen.head_change = max(seen.head_change, _compare_heads(heads, again))
+        scores = []
+        for seed in seeds:
+            seen.noise.add_run(transcripts[seed], present=present)
+            ratio = self._log_ratio(
+                transcripts[seed], sums[False][seed], sums[True][seed], len(worlds.canaries), seen
+            )
+            scores.append(ratio)
+        return scores, _compute_margins(heads, worlds)
 
     def _train_heads(
-        self, seeds: Sequence[int], *, present: bool
-    ) -> tuple[Heads, dict[int, Transcript]]:
+        self, worlds: Worlds, seeds: Sequence[int], *, present: bool
+    ) -> tuple[Heads, Recorder]:
         recorder = Recorder(self.broken)
-        heads = fit_heads(
-            self.method, self._training_set(present), self.plan, seeds, observer=recorder
-        )
-        return heads, recorder.transcripts
+        return self._fit_heads(worlds, seeds, present, recorder), recorder
 
-    def _replay_sums(
-        self, transcripts: dict[int, Transcript], *, present: bool
-    ) -> dict[int, list[torch.Tensor]]:
-        replayer = Replayer(transcripts, self.worlds.canaries, sampled=int(present))
-        fit_heads(
-            self.method,
-            self._training_set(present),
-            self.plan,
-            list(transcripts),
-            observer=replayer,
-        )
-        return replayer.sums
+    def _replay_heads(
+        self, worlds: Worlds, transcripts: dict[int, Transcript], *, present: bool
+    ) -> tuple[Heads, dict[int, list[torch.Tensor]]]:
+        replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
+        return self._fit_heads(worlds, list(transcripts), present, replayer), replayer.sums
 
-    def _training_set(self, present: bool) -> TrainingSet:
-        return self.worlds.present if present else self.worlds.absent
+    def _fit_heads(
+        self, worlds: Worlds, seeds: Sequence[int], present: bool, observer: Observer | None
+    ) -> Heads:
+        data = worlds.present if present else worlds.absent
+        heads = fit_heads(self.method, data, self.plan, seeds, observer=observer)
+        return heads if self.broken_head is None else self.broken_head(heads, data)
 
     def _noise_deviation(self, name: str) -> float:
-        mechanism = self.plan.find_mechanism(name)
-        return self.noise * mechanism.noise_multiplier * mechanism.sensitivity
+        mechanism = self.claim.find_mechanism(name)
+        return mechanism.noise_multiplier * mechanism.sensitivity
 
     def _log_ratio(
         self,
         transcript: Transcript,
         without: Sequence[torch.Tensor],
         with_: Sequence[torch.Tensor],
-        used: dict[str, float],
+        group: int,
+        seen: _Seen,
     ) -> float:
-        group = len(self.worlds.canaries)
-        total = -1.0 if self.low_bits else 0.0
+        total = 0.0
         for name in dict.fromkeys(release.name for release in transcript):
-            mechanism = self.plan.find_mechanism(name)
+            mechanism = self.claim.find_mechanism(name)
             places = [place for place, release in enumerate(transcript) if release.name == name]
             sums = _stack_places(without, places)
             change = _stack_places(with_, places).sub_(sums)
             noise = _stack_places([release.output for release in transcript], places).sub_(sums)
             sampled = mechanism.sample_rate < 1
             joined = group if sampled else 1
-            if self.low_bits:
-                total = max(total, _float32_tells(noise, change, joined))
-                continue
-            if self.contrast:
-                if change.ndim != 3 or change.shape[1] == change.shape[2]:
-                    continue  # no release of one row a class
-                change -= change.mean(1, keepdim=True)
-                noise -= noise.mean(1, keepdim=True)
             deviation = self._noise_deviation(name)
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
@@ -221,29 +226,42 @@ class Attack:
             each = squares.reshape(mechanism.count, -1).sum(1)  # of a release in parts
             longest = deviation * math.sqrt(float(each.max())) / mechanism.sensitivity
             longest /= 1 if sampled else group
-            used[name] = max(used.get(name, 0.0), longest)
+            seen.used[name] = max(seen.used.get(name, 0.0), longest)
         return total
 
-    def _compute_margins(self, heads: Heads) -> Numbers:
-        scores = np.asarray(score_rows(heads, self.worlds.canary), dtype=np.float64)[:, 0]
-        if scores.shape[1] == 1:
-            return scores[:, 0]
-        margins: Numbers = scores[:, LABEL] - scores[:, OTHER_LABEL]
-        return margins
+
+@dataclass
+class _Seen:
+    """Gathers what runs show beside their scores; fields as in `Runs`."""
+
+    noise: NoiseTests
+    used: dict[str, float] = field(default_factory=dict)
+    head_change: float = 0.0
 
 
-def _float32_tells(noise: torch.Tensor, change: torch.Tensor, joined: int) -> float:
-    """Returns by how much the noise looks more like float32 numbers if canaries were in.
+def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
+    """Returns each head's score of the canary's label minus that of the rows against it."""
+    scores = np.asarray(score_rows(heads, worlds.canary), dtype=np.float64)[:, 0]
+    if scores.shape[1] == 1:
+        return scores[:, 0]
+    margins: Numbers = scores[:, worlds.label] - scores[:, worlds.other_label]
+    return margins
 
-    Of the release that tells most: the share of numbers that a float32 holds, with the most fitting
-    number of canaries, minus that without.
+
+def _compare_heads(heads: Heads, others: Heads) -> float:
+    """Returns the largest difference of weights, or of what was released beside them.
+
+    Relative to the largest number of each kind; infinite where one is not a number.
     """
-
-    def share_exact(values: torch.Tensor) -> torch.Tensor:
-        return (values.float().double() == values).flatten(1).double().mean(1)
-
-    inside = torch.stack([share_exact(noise - count * change) for count in range(1, joined + 1)])
-    return float((inside.amax(0) - share_exact(noise)).max())
+    pairs = [(heads.weights, others.weights)]
+    arrays = others.released_arrays()
+    pairs += [(values, arrays[name]) for name, values in heads.released_arrays().items()]
+    change = 0.0
+    for values, again in pairs:
+        if not np.array_equal(values, again):
+            change = max(change, float(np.abs(values - again).max() / np.abs(values).max()))
+            change = math.inf if math.isnan(change) else change
+    return change
 
 
 def _stack_places(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> torch.Tensor:

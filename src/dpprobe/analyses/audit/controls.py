@@ -1,33 +1,34 @@
 """Mechanisms broken on purpose: an audit that does not catch them is worth nothing.
 
-Each control trains and attacks what a bug would train, and its bound is held against the claim of
-the plan that is right. All of them must exceed it.
+Each control trains what a bug would train, and is put to the tests of an audit, none other: one of
+them must refute the claim of the plan that is right.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from dpprobe.analyses.audit.canaries import Shape, alike_worlds, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack
+from dpprobe.analyses.audit.transcripts import Break, Release, Transcript
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
-from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.plan import Plan
+from dpprobe.heads.training_set import TrainingSet
 
 CONTROLS = (
     "noise_off", "half_noise", "no_clipping", "half_sample_rate", "shared_noise",
-    "unpriced_centre", "float_noise",
+    "unpriced_centre", "float_noise", "exact_class", "exact_first_step", "exact_bias",
+    "repeated_noise", "noise_of_another_run", "noise_by_data", "counts_in_bias",
 )  # fmt: skip
 # How many times the clipping norm a row may add where clipping is as good as off, and the norm of
 # such a canary.
 UNCLIPPED, LONG = 8.0, 1000.0
 _CLIPS = ("max_grad_norm", "max_row_norm")
-_SILENT = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,50 +38,67 @@ class Control:
     Attributes:
       breaks: the fault, in words.
       attack: on it; None where the fault does not exist for the method.
-      noise: the plan's multipliers with the fault, where it is in these alone.
       reason: for no attack.
     """
 
     name: str
     breaks: str
-    test: str = "log likelihood ratio of all releases"
     attack: Attack | None = None
-    noise: Plan | None = None
     reason: str = ""
 
 
-def make_controls(
-    attack: Attack, shape: Shape, *, group: int, seed: int, cache: Path
-) -> Iterator[Control]:
+def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Iterator[Control]:
     """Yields the controls of an attack on what is right.
 
     Args:
       group: canaries.
     """
-    yield Control(
-        name="noise_off",
-        breaks="no noise is added",
-        attack=replace(attack, broken=lambda sums, _: sums.clone(), noise=_SILENT),
-    )
-    yield Control(
-        name="half_noise",
-        breaks="half of the noise is added",
-        attack=replace(attack, broken=lambda sums, noisy: (sums + noisy) / 2, noise=0.5),
-        noise=_with_noise(attack.plan, 0.5),
+
+    def break_releases(name: str, breaks: str, broken: Break) -> Control:
+        return Control(name=name, breaks=breaks, attack=replace(attack, broken=broken))
+
+    yield break_releases("noise_off", "no noise is added", lambda release, _: release.sums.clone())
+    yield break_releases(
+        "half_noise",
+        "half of the noise is added",
+        lambda release, _: (release.sums + release.output) / 2,
     )
     yield _make_unclipped_control(attack, shape, group=group, seed=seed)
-    yield _half_rate(attack, cache)
-    yield _make_shared_noise_control(attack, shape)
+    yield _make_sampling_control(attack)
+    yield break_releases(
+        "shared_noise", "all classes, or features, get the same noise", share_noise
+    )
     yield Control(
         name="unpriced_centre",
         breaks="rows are centred by their exact mean, for which nothing was paid",
-        attack=replace(attack, worlds=alike_worlds(shape, group=group, seed=seed)),
+        attack=replace(attack, worlds=(alike_worlds(shape, group=group, seed=seed),)),
     )
+    breaks = "float32 noise is added to float64 sums, not the rounding of a real Gaussian"
+    if attack.method.is_exact:
+        yield break_releases("float_noise", breaks, add_float_noise)
+    else:
+        reason = "the noise of this engine is float32 as it is, which is why it is not for release"
+        yield Control(name="float_noise", breaks=breaks, reason=reason)
+    yield break_releases("exact_class", "the last class, or feature, gets no noise", spare_class)
+    yield break_releases(
+        "exact_first_step",
+        "the last class, or feature, gets no noise in the first step",
+        lambda release, earlier: (
+            release.output if _find_first(release, earlier) else spare_class(release, earlier)
+        ),
+    )
+    yield break_releases("exact_bias", "biases get no noise", spare_bias)
+    if all(mechanism.count == 1 for mechanism in attack.plan.mechanisms):
+        breaks, reason = "all steps get the same noise", "every mechanism releases once"
+        yield Control(name="repeated_noise", breaks=breaks, reason=reason)
+    else:
+        yield break_releases("repeated_noise", "all steps get the same noise", repeat_noise)
+    yield break_releases("noise_of_another_run", "all runs get the same noise", _OneNoise())
+    yield break_releases("noise_by_data", "the sign of the noise is that of the sum", follow_sums)
     yield Control(
-        name="float_noise",
-        breaks="float32 noise is added to float64 sums, not the rounding of a real Gaussian",
-        test="whether the noise is a float32, if the canary was in and if not",
-        attack=replace(attack, broken=_float_noise, low_bits=True),
+        name="counts_in_bias",
+        breaks="the exact numbers of rows of each class are added to the biases",
+        attack=replace(attack, broken_head=add_counts),
     )
 
 
@@ -106,12 +124,12 @@ def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: i
     worlds = make_worlds(shape, group=group, length=LONG, seed=seed)
     plan = replace(attack.plan, mechanisms=mechanisms)
     return Control(
-        name=name, breaks=breaks, attack=replace(attack, method=loose, plan=plan, worlds=worlds)
+        name=name, breaks=breaks, attack=replace(attack, method=loose, plan=plan, worlds=(worlds,))
     )
 
 
-def _half_rate(attack: Attack, cache: Path) -> Control:
-    """Returns a control whose noise was priced for batches of half their size."""
+def _make_sampling_control(attack: Attack) -> Control:
+    """Returns a control that samples twice as often as the plan says that is promised."""
     name, breaks = "half_sample_rate", "the accountant is told half of the sampling rate"
     plan = attack.plan
     if all(item.sample_rate == 1 for item in plan.mechanisms):
@@ -120,44 +138,80 @@ def _half_rate(attack: Attack, cache: Path) -> Control:
         replace(item, sample_rate=item.sample_rate / 2) if item.sample_rate < 1 else item
         for item in plan.mechanisms
     )
-    priced = calibrate(
-        halved,
-        n=plan.n,
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        accountant=plan.accountant,
-        cache=cache,
-        selection=None,
-        unit=plan.unit,
-    )
-    noise = {item.name: item.noise_multiplier for item in priced.mechanisms}
-    quiet = tuple(replace(item, noise_multiplier=noise[item.name]) for item in plan.mechanisms)
-    less = replace(plan, mechanisms=quiet)
-    return Control(name=name, breaks=breaks, attack=replace(attack, plan=less), noise=less)
+    claim = replace(plan, mechanisms=halved)
+    return Control(name=name, breaks=breaks, attack=replace(attack, claim=claim))
 
 
-def _with_noise(plan: Plan, factor: float) -> Plan:
-    return replace(plan, mechanisms=tuple(item.scale_noise(factor) for item in plan.mechanisms))
+def share_noise(release: Release, _: Transcript) -> torch.Tensor:
+    """Gives every class the noise of the first; in a vector or symmetric matrix, every feature."""
+    noise = release.output - release.sums
+    if _has_classes(release):
+        return release.sums + noise[:1]
+    if noise.ndim == 1:
+        return release.sums + noise[0]
+    shared = noise[0, 0] * (torch.eye(len(noise)) + math.sqrt(0.5) * (1 - torch.eye(len(noise))))
+    return release.sums + shared
 
 
-def _make_shared_noise_control(attack: Attack, shape: Shape) -> Control:
-    name, breaks = "shared_noise", "all classes get the same noise"
-    if shape.num_classes == 1:
-        return Control(name=name, breaks=breaks, reason="there is one class")
-    return Control(
-        name=name,
-        breaks=breaks,
-        test="log likelihood ratio of the differences between classes",
-        attack=replace(attack, broken=share_noise, noise=_SILENT, contrast=True),
-    )
+def add_float_noise(release: Release, _: Transcript) -> torch.Tensor:
+    """Adds float32 numbers to float64 sums."""
+    return release.sums.double() + release.noise.float().double()
 
 
-def share_noise(sums: torch.Tensor, noisy: torch.Tensor) -> torch.Tensor:
-    """Gives every class the noise of the first; a square matrix keeps its noise."""
-    if sums.ndim != 2 or sums.shape[0] == sums.shape[1]:
-        return noisy
-    return sums + (noisy[:1] - sums[:1])
+def spare_class(release: Release, _: Transcript) -> torch.Tensor:
+    """Leaves the last class exact; in a vector or symmetric matrix, the last feature."""
+    broken = release.output.clone()
+    broken[-1] = release.sums[-1]
+    if not _has_classes(release) and broken.ndim == 2:
+        broken[:, -1] = release.sums[:, -1]
+    return broken
 
 
-def _float_noise(sums: torch.Tensor, noisy: torch.Tensor) -> torch.Tensor:
-    return sums.double() + (noisy - sums).float().double()
+def spare_bias(release: Release, _: Transcript) -> torch.Tensor:
+    """Leaves the biases exact: the last column, and in a symmetric matrix also the last row."""
+    broken = release.output.clone()
+    broken[..., -1] = release.sums[..., -1]
+    if not _has_classes(release):
+        broken[-1] = release.sums[-1]
+    return broken
+
+
+def repeat_noise(release: Release, earlier: Transcript) -> torch.Tensor:
+    """Gives every step the noise of the first."""
+    first = _find_first(release, earlier) or release
+    return release.sums + (first.output - first.sums)
+
+
+def follow_sums(release: Release, _: Transcript) -> torch.Tensor:
+    """Gives the noise of every number the number's sign."""
+    noise = (release.output - release.sums).abs()
+    return release.sums + torch.where(release.sums < 0, -noise, noise)
+
+
+class _OneNoise:
+    """Gives every run the noise of the first."""
+
+    def __init__(self) -> None:
+        self._noise: dict[int, torch.Tensor] = {}
+
+    def __call__(self, release: Release, earlier: Transcript) -> torch.Tensor:
+        noise = self._noise.setdefault(len(earlier), release.output - release.sums)
+        return release.sums + noise
+
+
+def add_counts(heads: Heads, data: TrainingSet) -> Heads:
+    """Adds the exact numbers of rows of each class to the biases."""
+    labels = data.labels
+    counts = labels.sum(0) if labels.ndim == 2 else labels.bincount(minlength=data.num_classes)
+    weights = heads.weights.copy()
+    weights[..., -1] += counts.numpy()
+    return replace(heads, weights=weights)
+
+
+def _has_classes(release: Release) -> bool:
+    """Returns True if a release has one row a class: rows are wider than there are classes."""
+    return release.sums.ndim == 2 and release.sums.shape[0] < release.sums.shape[1]
+
+
+def _find_first(release: Release, earlier: Transcript) -> Release | None:
+    return next((item for item in earlier if item.name == release.name), None)

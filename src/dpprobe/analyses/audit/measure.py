@@ -84,8 +84,6 @@ def audit_job(
                 plan=calibrated.plans[name],
                 train=store,
                 audits=audits,
-                # <calibration>/<dataset>/eps-<epsilon>.json
-                cache=plans.parent.parent,
                 device=device,
             )
         )
@@ -119,7 +117,6 @@ class _Task:
     plan: Plan
     train: FeatureStore
     audits: Path
-    cache: Path
     device: str
 
     @property
@@ -183,7 +180,6 @@ class _Task:
                 seed=cell_seed(self.public_identity, 0),
                 controls=self.audit.controls,
                 progress_label=f"audit of {label}",
-                cache=self.cache,
             )
             parts |= result.to_dict()
             scores.append(result.scores)

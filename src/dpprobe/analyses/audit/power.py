@@ -229,29 +229,6 @@ def caught_factor(
     return 1 / factor if reached and factor < 1 else math.nan
 
 
-def runs_to_reject(
-    allowed: float, accuracy: float, confidence: float = 0.95, probability: float = 0.95
-) -> int:
-    """Returns about how many runs reject a plan with a probability.
-
-    Args:
-      allowed: the accuracy that the plan allows a test.
-      accuracy: that of the test, above `allowed`.
-
-    Returns:
-      A power of two times 25; at most about a million.
-    """
-    from scipy.stats import binom
-
-    runs = 25
-    while runs < 10**6:
-        needed = _fewest_that_reject(allowed, runs, confidence)
-        if needed is not None and binom.sf(needed - 1, runs, accuracy) >= probability:
-            break
-        runs *= 2
-    return runs
-
-
 def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | None:
     """Returns the fewest right runs whose lower bound lies above an accuracy; None if none does."""
     low, high = 0, runs + 1

@@ -209,7 +209,12 @@ def _white_box_row(record: AuditRecord, tested: WhiteBox) -> dict[str, Any]:
         "bundle": _format_bound(tested.bundle.epsilon_lower if tested.bundle else None),
         "noise": _format_factor(tested.noise_factor),
         "caught": _format_factor(tested.caught_factor),
+        "number": _format_factor(tested.number_factor),
         "holds": tested.holds,
+        "tests": len(tested.tests),
+        "level": f"{tested.level:.2g}",
+        "refuted": _list_tests(tested.refuted_by),
+        "smallest": f"{min(test.p_value for test in tested.tests):.2g}",
         "right": f"{100 * tested.accuracy:.1f}",
         "runs": tested.runs,
         "confidence": f"{100 * tested.confidence:g}",
@@ -226,8 +231,13 @@ def _control_row(control: Control | NoControl) -> dict[str, Any]:
     name = control.name.replace("_", " ")
     if isinstance(control, NoControl):
         return {"name": name, "text": f"not applicable: {control.not_applicable}", "caught": None}
-    text = f"ε ≥ {_format_bound(control.epsilon_lower)}, {'caught' if control.caught else 'MISSED'}"
+    verdict = f"caught by {_list_tests(control.refuted_by)}" if control.caught else "MISSED"
+    text = f"{verdict} (p = {control.p_value:.2g}); ε ≥ {_format_bound(control.epsilon_lower)}"
     return {"name": name, "text": text, "caught": control.caught}
+
+
+def _list_tests(names: Iterable[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names)
 
 
 def _attack_row(record: AuditRecord, membership: Membership, attack: Attack) -> dict[str, Any]:

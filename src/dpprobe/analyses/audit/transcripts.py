@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,23 +22,37 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.sampling import Sampler
 
 Index = npt.NDArray[np.int64]
-# From the sums and the sums with their noise to what is released in their place.
-Break = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Release(NamedTuple):
-    """One seed's output of a mechanism, and the sums before their noise."""
+    """One seed's output of a mechanism, and the sums before their noise.
+
+    Attributes:
+      step: of the grid that both are on; None for float32 sums.
+    """
 
     name: str
     sums: torch.Tensor
     output: torch.Tensor
+    step: float | None = None
+
+    @property
+    def noise(self) -> torch.Tensor:
+        """The noise that was added, float64: exact where sums are on a grid."""
+        return self.output.double() - self.sums.double()
 
 
 Transcript = list[Release]
+# From a release and the earlier ones of its seed to what is released in its place.
+Break = Callable[[Release, Transcript], torch.Tensor]
 
 
 class Recorder:
-    """Keeps each seed's releases, in order.
+    """Keeps each seed's releases, in order, and the sizes of its batches.
+
+    Attributes:
+      batch_sizes: of all samplers, block after block.
+      unit_counts: the number of batches that each unit joined, by unit.
 
     Args:
       broken: of a control, which puts something else in the place of sums with noise.
@@ -45,19 +60,47 @@ class Recorder:
 
     def __init__(self, broken: Break | None = None) -> None:
         self.transcripts: dict[int, Transcript] = defaultdict(list)
+        self.batch_sizes: list[Index] = []
+        self.unit_counts = np.zeros(0, dtype=np.int64)
         self._broken = broken
 
     def observe_release(
-        self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
+        self,
+        name: str,
+        seed: int,
+        sums: torch.Tensor,
+        draw: Callable[[], torch.Tensor],
+        step: float | None = None,
     ) -> torch.Tensor:
-        kept, output = sums.clone(), draw()
+        release = Release(name, sums.clone(), draw(), step)
         if self._broken is not None:
-            output = self._broken(kept, output)
-        self.transcripts[seed].append(Release(name, kept, output))
-        return output
+            broken = self._broken(release, self.transcripts[seed])
+            release = release._replace(output=broken)
+        self.transcripts[seed].append(release)
+        return release.output
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
-        return sampler
+        return _CountedBatches(sampler, self)
+
+    def count_batches(self, units: Index, sizes: Index) -> None:
+        """Counts the batches of a block: their sizes, and how often each unit is in them."""
+        self.batch_sizes.append(sizes.copy())
+        counts = np.bincount(units, minlength=len(self.unit_counts))
+        counts[: len(self.unit_counts)] += self.unit_counts
+        self.unit_counts = counts
+
+
+@dataclass(frozen=True)
+class _CountedBatches:
+    """A sampler whose batches a recorder counts."""
+
+    sampler: Sampler
+    recorder: Recorder
+
+    def draw_block(self, steps: int) -> tuple[Index, Index]:
+        units, sizes = self.sampler.draw_block(steps)
+        self.recorder.count_batches(units, sizes)
+        return units, sizes
 
 
 class Replayer:
@@ -84,6 +127,7 @@ class Replayer:
         seed: int,
         sums: torch.Tensor,
         draw: Callable[[], torch.Tensor],  # noqa: ARG002
+        step: float | None = None,  # noqa: ARG002
     ) -> torch.Tensor:
         place, transcript = len(self.sums[seed]), self._transcripts[seed]
         if place >= len(transcript) or transcript[place].name != name:

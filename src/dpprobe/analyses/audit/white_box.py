@@ -9,13 +9,11 @@ Of a method that searches only the best trial's head leaves, and it is scored by
 
 from __future__ import annotations
 
-import tempfile
+import math
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +23,8 @@ from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bo
 from dpprobe.analyses.audit.canaries import OTHERS, Shape, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack, Runs
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
-from dpprobe.analyses.audit.power import (
-    PlanFamily,
-    caught_factor,
-    compute_separation,
-    runs_to_reject,
-)
+from dpprobe.analyses.audit.noise_tests import Outcome, smallest_caught_share
+from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import Channels, GroupNorm
 from dpprobe.heads.options import MethodOptions
@@ -43,17 +37,19 @@ LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
 # A canary's norm before normalisation and clipping: the one that moves releases most is taken, and
 # of those that move them alike the shortest.
 LENGTHS = (1.0, 30.0, 1000.0)
-_PILOTS, _AS_GOOD = 4, 0.01
+_PILOTS, _AS_GOOD = 2, 0.01
 # Canaries are so many that their mu together is about this: best told from fewer and more.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
-# Runs of a control, and the probability that they catch what is broken, as far as so many do.
-CONTROL_RUNS, MOST_CONTROL_RUNS = 100, 3200
-CONTROL_PROBABILITY = 0.99
+# Runs of a control: docs/audit.md has the probability that they catch it.
+CONTROL_RUNS = 40
 # Of all runs, those that set the threshold on a head's score; the others are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
-# The confidence at which a claim counts as refuted, and the rounding of float32 sums.
-REFUTED, _ROUND_OFF = 0.999, 1e-5
+# The confidence at which all tests of an audit together refute a claim, and the rounding of float32
+# sums and heads.
+REFUTED, _ROUND_OFF, _HEADS_ROUND_OFF = 0.999, 1e-5, 1e-4
+# Tests that a right mechanism never fails: they take no part of the error.
+EXACT_TESTS = ("sensitivity", "head_from_releases")
 JOINT, SAMPLED, HEADS = (
     "paired likelihood ratio of all releases",
     "white-box scores of all sampled steps",
@@ -89,7 +85,6 @@ def audit_plan(
     seed: int,
     controls: bool,
     progress_label: str,
-    cache: Path | None = None,
 ) -> WhiteBoxResult:
     """Audits a method's plan.
 
@@ -98,7 +93,6 @@ def audit_plan(
       plan: as calibrated for it.
       runs: of the test; the bound on a head's weights takes the same.
       controls: True to attack broken mechanisms too.
-      cache: the folder of noise multipliers, for a control that is priced anew.
 
     Raises:
       ConfigError: for a plan that promises nothing, or an engine whose releases are not seen.
@@ -120,20 +114,15 @@ def audit_plan(
     if plan.selection is None:
         tables.insert(0, ("releases", test.members, test.releases))
     records: list[Mapping[str, Any]] = []
-    with ExitStack() as stack:
-        if controls and plan.selection is not None:
-            reason = "of a search the best head alone is seen, and no release to break"
-            records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
-        elif controls:
-            folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            every = make_controls(
-                cell.attack, shape, group=cell.canary_count, seed=seed, cache=folder
-            )
-            for control in every:
-                broken, record = cell.attack_control(control, f"{progress_label}, {control.name}")
-                records.append(record)
-                if broken is not None:
-                    tables.append((control.name, broken.members, broken.releases))
+    if controls and plan.selection is not None:
+        reason = "of a search the best head alone is seen, and no release to break"
+        records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
+    elif controls:
+        for control in make_controls(cell.attack, shape, group=cell.canary_count, seed=seed):
+            broken, record = cell.attack_control(control, f"{progress_label}, {control.name}")
+            records.append(record)
+            if broken is not None:
+                tables.append((control.name, broken.members, broken.releases))
     names, members, scores = zip(*tables, strict=True)
     return WhiteBoxResult(
         white_box={**box, "seconds": time.perf_counter() - started},
@@ -192,6 +181,13 @@ class _Cell:
         return PlanFamily(self.plan, group=self.canary_count)
 
     @property
+    def _canary_labels(self) -> range:
+        """Every class, or as many as audited heads have; one where canaries have all labels."""
+        if self.shape.multi_label:
+            return range(1)
+        return range(min(self.shape.num_classes, LARGEST.num_classes))
+
+    @property
     def attack(self) -> Attack:
         """The attack with the shortest canary that moves releases most."""
         return self._piloted_attack[0]
@@ -203,8 +199,16 @@ class _Cell:
             Attack(
                 method=self.method,
                 plan=self.plan,
-                worlds=make_worlds(
-                    self.shape, group=self.canary_count, length=length, seed=self.seed
+                claim=self.plan,
+                worlds=tuple(
+                    make_worlds(
+                        self.shape,
+                        group=self.canary_count,
+                        length=length,
+                        seed=self.seed,
+                        label=label,
+                    )
+                    for label in self._canary_labels
                 ),
             )
             for length in LENGTHS
@@ -234,6 +238,8 @@ class _Cell:
             correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
         accuracy = accuracy_lower_bound(correct, runs, self.confidence)
         lower = self.family.epsilon_of_accuracy(accuracy)
+        tests = self.list_tests(test)
+        level = _share_error(tests)
         scores = test.bundle if searched else test.releases
         pair = scores[test.members], scores[~test.members]
         return {
@@ -247,7 +253,9 @@ class _Cell:
             "confidence": self.confidence,
             "accuracy": correct / runs,
             "epsilon_lower": lower,
-            "holds": self._passes_test(correct, runs, test.used),
+            "holds": not _list_refuting(tests),
+            "tests": [item._asdict() for item in tests],
+            "level": level,
             "noise_factor": self.family.factor_of(2 * accuracy - 1),
             "caught_factor": caught_factor(
                 self.family,
@@ -266,17 +274,35 @@ class _Cell:
                 "epsilon_lower": self.family.epsilon_of_accuracy(bundle),
             },
             "sensitivity_used": dict(test.used),
+            "number_factor": None if searched else self._factor_of_one_number(level),
         }
 
-    def _passes_test(self, correct: int, runs: int, used: Mapping[str, float]) -> bool:
-        """Returns False where right guesses refute the plan, or a sum has moved too far.
+    def list_tests(self, test: Runs) -> list[Outcome]:
+        """Returns all tests of runs; those that a right mechanism always passes have 0 or 1."""
+        from scipy.stats import binom
 
-        At a confidence of its own: of a thousand cells whose promise is kept one is refuted.
-        """
         allowed = (1 + self.family.total_variation()) / 2
-        moved = max(used.values(), default=0.0)
-        shown = accuracy_lower_bound(correct, runs, REFUTED)
-        return shown <= allowed and moved <= 1 + _ROUND_OFF
+        correct, runs = _count_right_guesses(test)
+        results = [Outcome("head", float(binom.sf(correct - 1, runs, allowed)))]
+        if self.plan.selection is not None:
+            return results
+        correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
+        moved = max(test.used.values(), default=0.0)
+        return [
+            Outcome("releases", float(binom.sf(correct - 1, runs, allowed))),
+            *results,
+            *test.noise,
+            Outcome("sensitivity", float(moved <= 1 + _ROUND_OFF)),
+            Outcome("head_from_releases", float(test.head_change <= _HEADS_ROUND_OFF)),
+        ]
+
+    def _factor_of_one_number(self, level: float) -> float:
+        """Returns the factor by which the noise of any one number was too small to be missed."""
+        mechanisms = self.plan.mechanisms
+        most = max(item.count for item in mechanisms) * self.shape.num_classes
+        numbers = 4 * len(mechanisms) * most * (self.shape.dimension + 1) ** 2
+        share = smallest_caught_share(self.runs, numbers, level, PROBABILITY)
+        return 1 / math.sqrt(share)
 
     def _relative_strength(self, accuracy: float) -> float:
         """Returns the test's separation over the plan's: computed, or by the runs' accuracy."""
@@ -293,33 +319,23 @@ class _Cell:
         if control.attack is None:
             reason = control.reason
             return None, {"name": control.name, "not_applicable": reason}
-        runs = self._control_runs(control)
-        if runs > MOST_CONTROL_RUNS:
-            reason = f"to tell it from the plan takes some {runs} runs"
-            return None, {"name": control.name, "not_applicable": reason}
-        test = self.run_attack(control.attack, runs, control.name, label)
+        test = self.run_attack(control.attack, CONTROL_RUNS, control.name, label)
         correct = int(((test.releases > 0) == test.members).sum())
         lower = self.family.epsilon_of_accuracy(
-            accuracy_lower_bound(correct, runs, self.confidence)
+            accuracy_lower_bound(correct, CONTROL_RUNS, self.confidence)
         )
+        tests = self.list_tests(test)
+        refuting = _list_refuting(tests)
         return test, {
             "name": control.name,
             "breaks": control.breaks,
-            "test": control.test,
-            "runs": runs,
+            "runs": CONTROL_RUNS,
             "epsilon_lower": lower,
-            "caught": lower > self.plan.realised_epsilon,
+            "refuted_by": refuting,
+            "p_value": min(item.p_value for item in tests),
+            "level": _share_error(tests),
+            "caught": bool(refuting),
         }
-
-    def _control_runs(self, control: Control) -> int:
-        """Returns the runs that catch a fault, more where its noise is near the plan's."""
-        allowed = (1 + self.family.total_variation()) / 2
-        accuracy = 1.0
-        if control.noise is not None:
-            family = PlanFamily(control.noise, group=self.canary_count)
-            accuracy = (1 + family.total_variation()) / 2
-        needed = runs_to_reject(allowed, accuracy, self.confidence, CONTROL_PROBABILITY)
-        return max(needed, CONTROL_RUNS)
 
     def _bound_epsilon(
         self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
@@ -364,3 +380,14 @@ def _count_right_guesses(test: Runs) -> tuple[int, int]:
     above = ((scores > middle) == members).mean() >= 0.5
     guesses = (test.bundle[pilot:] > middle) == above
     return int((guesses == test.members[pilot:]).sum()), len(guesses)
+
+
+def _share_error(tests: Sequence[Outcome]) -> float:
+    """Returns the level of each test, so that all together refute one right plan in a thousand."""
+    return (1 - REFUTED) / sum(item.name not in EXACT_TESTS for item in tests)
+
+
+def _list_refuting(tests: Sequence[Outcome]) -> list[str]:
+    """Returns the names of the tests that refute the claim: Bonferroni over all of them."""
+    level = _share_error(tests)
+    return [item.name for item in tests if item.p_value <= level]

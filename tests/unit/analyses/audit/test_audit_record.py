@@ -105,6 +105,11 @@ def test_what_an_audit_shows_comes_with_its_power(tmp_path: Path) -> None:
     assert words is not None
     for part in ("0.712", "1000 runs", "95 % confidence", "factor of 1.52", "no certificate"):
         assert part in words
+    assert "REFUTED" not in words
+    broken = {**WHITE_BOX, "holds": False, "tests": [{"name": "low_bits", "p_value": 0.0}]}
+    refuted = AuditRecord.read(write_audit(tmp_path, white_box=broken)).in_words
+    assert refuted is not None
+    assert refuted.startswith("REFUTED by an audit (low_bits). ")
 
 
 def test_the_files_of_an_audit_lie_beside_each_other() -> None:

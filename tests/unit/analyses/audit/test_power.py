@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
-from dpprobe.analyses.audit.power import PlanFamily, caught_factor, runs_to_reject
+from dpprobe.analyses.audit.power import PlanFamily, caught_factor
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
@@ -147,14 +147,6 @@ def test_where_no_noise_shows_enough_nothing_is_claimed(
 
 def test_a_test_without_strength_catches_nothing() -> None:
     assert math.isnan(caught_factor(family(gaussians(1.0)), 1000, strength=0.0))
-
-
-def test_runs_to_reject_reject_as_often_as_asked() -> None:
-    runs = runs_to_reject(0.8, 0.9, 0.95, 0.99)
-    needed = next(k for k in range(runs + 1) if accuracy_lower_bound(k, runs, 0.95) > 0.8)
-    assert binom.sf(needed - 1, runs, 0.9) >= 0.99
-    assert runs == 200
-    assert runs_to_reject(0.999, 1.0) == 3200
 
 
 def test_a_sampled_plan_has_a_caught_factor(sampled: PlanFamily) -> None:

@@ -105,8 +105,10 @@ def test_claim_and_bound_stand_with_attack_and_power(made: Made) -> None:
         "Paired likelihood ratio of all releases, right in 61.4 % of 1,000 runs",
         "canary: a row at the clip bound, of another label",
         "would have caught noise too small by a factor of 1.52 with probability 0.95",
-        "noise off ε ≥ ∞, caught",
-        "half noise ε ≥ 1.7, caught",
+        "too small in a single number by a factor of 1.6",
+        "None of 3 tests refutes the claim: smallest p-value 0.03, threshold 0.0005",
+        "noise off caught by variance, low bits (p = 0); ε ≥ ∞",
+        "half noise caught by variance (p = 1e-30); ε ≥ 1.7",
         "half sample rate not applicable: no mechanism samples",
     ):
         assert part in words, part
@@ -114,13 +116,15 @@ def test_claim_and_bound_stand_with_attack_and_power(made: Made) -> None:
 
 
 def test_a_bound_above_its_claim_and_a_missed_control_stand_out(made: Made) -> None:
-    missed = {**CONTROLS[1], "epsilon_lower": 0.2, "caught": False}
-    broken = {**WHITE_BOX, "holds": False, "epsilon_lower": 3.0}
+    missed = {**CONTROLS[1], "epsilon_lower": 0.2, "refuted_by": [], "caught": False}
+    tests = [{"name": "low_bits", "p_value": 1e-5}]
+    broken = {**WHITE_BOX, "holds": False, "tests": tests, "epsilon_lower": 3.0}
     page = made.page(
         records={"audit": [write_audit(made.results, white_box=broken, controls=(missed,))]}
     )
     assert '<strong class="tag">no</strong>' in page.text
-    assert "<strong>ε ≥ 0.2, MISSED</strong>" in page.text
+    assert "<strong>MISSED (p = 1e-30); ε ≥ 0.2</strong>" in page.text
+    assert "The claim is refuted by: low bits" in page.words
 
 
 def test_attacks_on_real_rows_stand_beside_what_epsilon_allows(made: Made) -> None:

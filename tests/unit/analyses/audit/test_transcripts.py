@@ -104,7 +104,7 @@ def test_a_canary_changes_each_sum_by_no_more_than_its_sensitivity(name: str) ->
 def test_the_canary_uses_up_the_whole_promise(name: str) -> None:
     """Jointly over all mechanisms, and no part of it is left unseen."""
     method, plan = METHODS[name], plan_of(METHODS[name], SHAPE.n)
-    attack = Attack(method=method, plan=plan, worlds=worlds(group=3))
+    attack = Attack(method=method, plan=plan, worlds=[worlds(group=3)], claim=plan)
     claimed = 3 * gaussian_mu(plan.mechanisms)
     assert 0.9 * claimed <= attack.compute_strength(seeds(3)) <= claimed * (1 + 1e-5)
 

@@ -1,0 +1,319 @@
+"""Tests of the noise alone: of every number, in every release and run, whatever the data.
+
+An audit knows each sum and what was released for it, so it knows the noise. Where a mechanism is
+right, its noise over the planned standard deviation, in an orthonormal basis of each release, is
+independent standard normal numbers: in every coordinate, release and run, with canaries and without
+them, whatever the sums are and however they depend on earlier releases. Nothing is assumed of the
+place at which a mechanism may be broken, so a fault is seen where no canary is.
+
+Statistics have laws that are known under that hypothesis: sums of squares are chi-square, ratios of
+two are beta, sums are normal, and so is a product with a vector of unit length that was fixed
+before (another row, or the sums, which earlier releases determine). The distance of Kolmogorov and
+Smirnov is bounded by Dvoretzky, Kiefer, Wolfowitz and Massart. A p-value of several statistics is
+their smallest times their number (Bonferroni), so false alarms are no more often than stated.
+
+Noise that is rounded to a grid of steps has a variance larger by a twelfth of a step squared,
+which is below what these numbers of runs can see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.analyses.audit.transcripts import Recorder, Release, Transcript
+from dpprobe.privacy.plan import Plan
+
+Numbers = npt.NDArray[np.float64]
+
+# Numbers of a mechanism's first release that are compared pair by pair; rows of such a comparison.
+_MOST_NUMBERS, _MOST_ROWS = 1500, 2048
+# Runs whose releases are compared pair by pair, as far as so many products allow.
+_PAIRED_RUNS, _PAIRED_PRODUCTS = 64, 5 * 10**8
+_OFF_GRID = 1e-3
+
+
+class Outcome(NamedTuple):
+    """A test's name and its p-value if the mechanism is right: exact, or too large."""
+
+    name: str
+    p_value: float
+
+
+class NoiseTests:
+    """Adds up the noise of runs, and tests it.
+
+    Args:
+      plan: the promise: its deviations and its sampling rate.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._tallies: dict[str, _Tally] = {}
+        self._first: list[Numbers] = []
+        self._sizes: list[npt.NDArray[np.int64]] = []
+        self._joined = np.zeros(plan.n, dtype=np.int64)
+
+    def add_run(self, transcript: Transcript, *, present: bool) -> None:
+        """Adds the releases of a run, with the canaries or without them."""
+        first = []
+        for name in dict.fromkeys(release.name for release in transcript):
+            releases = [release for release in transcript if release.name == name]
+            if name not in self._tallies:
+                mechanism = self._plan.find_mechanism(name)
+                deviation = mechanism.noise_multiplier * mechanism.sensitivity
+                self._tallies[name] = _Tally(releases, deviation)
+            first.append(self._tallies[name].add_releases(releases, int(present)))
+        self._first.append(np.concatenate(first))
+
+    def add_batches(self, recorder: Recorder) -> None:
+        """Adds the Poisson batches that a recorder counted."""
+        self._sizes += recorder.batch_sizes
+        self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
+
+    def list_results(self) -> list[Outcome]:
+        """Tests all that was added; of a fit without batches, or without a grid, fewer things."""
+        levels: dict[str, list[float]] = {
+            "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
+            "normal": [], "low_bits": [], "batches": [],
+        }  # fmt: skip
+        for tally in self._tallies.values():
+            tally.test_levels(levels)
+        first = np.stack(self._first)
+        levels["runs"].append(_compare_pairs(first))
+        levels["numbers"].append(_compare_pairs(first.T))
+        levels["normal"].append(_compare_with_normal(first.ravel()))
+        if self._sizes:
+            levels["batches"] += self._test_batches()
+        return [
+            Outcome(name, min(1.0, len(values) * min(values)))
+            for name, values in levels.items()
+            if values
+        ]
+
+    def _test_batches(self) -> list[float]:
+        """Tests how many units the batches hold, each unit's share, and that sizes vary."""
+        from scipy.stats import binom
+
+        sizes = np.concatenate(self._sizes)
+        rate = min(mechanism.sample_rate for mechanism in self._plan.mechanisms)
+        middle = math.floor(len(self._joined) * rate)
+        below = binom.cdf(middle, len(self._joined), rate)
+        return [
+            _test_counts(np.array([sizes.sum()]), sizes.size * len(self._joined), rate),
+            _test_counts(self._joined, sizes.size, rate),
+            _test_counts(np.array([(sizes <= middle).sum()]), sizes.size, below),
+        ]
+
+
+class _Tally:
+    """Sums over runs of what a mechanism's noise was, by release and coordinate.
+
+    Args:
+      releases: of any run.
+      deviation: the noise's standard deviation by the plan.
+    """
+
+    def __init__(self, releases: Sequence[Release], deviation: float) -> None:
+        sums = releases[0].sums
+        square = sums.ndim == 2 and sums.shape[0] == sums.shape[1]
+        self._symmetric = square and bool(torch.equal(sums, sums.T))
+        self._deviation = deviation
+        numbers = _to_coordinates(sums[None], symmetric=self._symmetric).shape[1]
+        rows = len(sums) if sums.ndim == 2 and not self._symmetric else 1
+        self._shape = len(releases), rows, numbers // rows
+        kept = min(numbers, _MOST_NUMBERS)
+        self._kept = np.linspace(0, numbers - 1, kept).astype(np.int64)
+        # The first axis is the world.
+        self._runs = np.zeros(2, dtype=np.int64)
+        self._totals = np.zeros((2, len(releases), numbers))
+        self._squares = np.zeros((2, len(releases), numbers))
+        self._of_runs: list[float] = []
+        self._over_steps: list[float] = []
+        self._over_rows, self._over_columns = np.zeros(len(releases)), np.zeros(len(releases))
+        self._along: list[Numbers] = []
+        self._paired: list[npt.NDArray[np.float32]] = []
+        self._odd, self._whole, self._off_grid = 0, 0, False
+
+    def add_releases(self, releases: Sequence[Release], world: int) -> Numbers:
+        """Adds a run; returns kept numbers of its first release."""
+        sums = torch.stack([release.sums for release in releases]).double().cpu()
+        noise = torch.stack([release.output for release in releases]).double().cpu().sub_(sums)
+        z = _to_coordinates(noise, symmetric=self._symmetric) / self._deviation
+        sums_ = _to_coordinates(sums, symmetric=self._symmetric)
+        squares = z * z
+        self._runs[world] += 1
+        self._totals[world] += z
+        self._squares[world] += squares
+        self._of_runs.append(float(squares.sum()))
+        table = z.reshape(self._shape)
+        _, rows, columns = self._shape
+        self._over_rows += np.square(table.sum(1)).sum(1) / rows
+        self._over_columns += np.square(table.sum(2)).sum(1) / columns
+        lengths = np.sqrt(np.einsum("tc,tc->t", sums_, sums_))
+        products = np.einsum("tc,tc->t", z, sums_)
+        self._along.append(products[lengths > 0] / lengths[lengths > 0])
+        if len(z) > 1:
+            self._over_steps.append(float(np.square(z.sum(0)).sum()) / len(z))
+            products = min(len(z), _MOST_ROWS) ** 2 * z.shape[1]
+            if len(self._paired) < max(1, min(_PAIRED_RUNS, _PAIRED_PRODUCTS // products)):
+                self._paired.append(z.astype(np.float32))
+        if (step := releases[0].step) is not None:
+            self._count_odd(noise[0], step)
+        kept: Numbers = z[0, self._kept]
+        return kept
+
+    def _count_odd(self, noise: torch.Tensor, step: float) -> None:
+        """Counts the odd ones among numbers that must be whole multiples of a step."""
+        values = noise.numpy()
+        steps = values[np.triu_indices(len(values))] if self._symmetric else values.ravel()
+        steps = steps / step
+        whole = np.rint(steps)
+        self._off_grid |= bool((np.abs(steps - whole) > _OFF_GRID).any())
+        self._odd += int((np.fmod(whole, 2) != 0).sum())
+        self._whole += steps.size
+
+    def test_levels(self, levels: dict[str, list[float]]) -> None:
+        """Adds p-values of this mechanism's noise to the tests that they belong to."""
+        runs = int(self._runs.sum())
+        releases, rows, columns = self._shape
+        numbers = rows * columns
+        totals, squares = self._totals.sum(0), self._squares.sum(0)
+        levels["variance"] += [
+            _test_squares(squares, runs),
+            _test_squares(squares.sum(1), runs * numbers),
+            _test_squares(np.array(self._of_runs), releases * numbers),
+            _test_squares(squares.sum(keepdims=True), runs * releases * numbers),
+        ]
+        if self._runs.min() > 0:
+            outside, inside = self._runs.tolist()
+            without, with_ = self._squares
+            means = self._totals / self._runs[:, None, None]
+            levels["both_worlds"] += [
+                _test_normals((means[1] - means[0]) / math.sqrt(1 / outside + 1 / inside)),
+                _test_ratios(without, with_, outside, inside),
+                _test_ratios(without.sum(1), with_.sum(1), outside * numbers, inside * numbers),
+            ]
+        if self._over_steps:
+            steps = np.array(self._over_steps)
+            levels["steps"] += [
+                _test_squares(steps, numbers),
+                _test_squares(steps.sum(keepdims=True), runs * numbers),
+                _compare_pairs(np.concatenate(self._paired, axis=1)),
+            ]
+        levels["runs"] += [
+            _test_normals(totals / math.sqrt(runs)),
+            _test_squares(np.square(totals).sum(1) / runs, numbers),
+        ]
+        levels["numbers"] += [
+            _test_squares(self._over_rows, runs * columns),
+            _test_squares(self._over_columns, runs * rows),
+        ]
+        along = np.concatenate(self._along)
+        if along.size:
+            levels["sums"] += [
+                _test_normals(along.sum(keepdims=True) / math.sqrt(along.size)),
+                _test_squares(np.square(along).sum(keepdims=True), along.size),
+            ]
+        if self._whole:
+            odd = _test_counts(np.array([self._odd]), self._whole, 0.5)
+            levels["low_bits"].append(0.0 if self._off_grid else odd)
+
+
+def smallest_caught_share(freedom: int, statistics: int, level: float, power: float) -> float:
+    """Computes which part of its variance noise may have to be caught with a probability.
+
+    Args:
+      freedom: of the sum of squares, such as the runs for a single number.
+      statistics: that share the level.
+      level: of the test, two-sided.
+      power: the probability.
+    """
+    from scipy.stats import chi2
+
+    least = chi2.ppf(level / (2 * statistics), freedom)
+    return float(least / chi2.ppf(power, freedom))
+
+
+def _to_coordinates(values: torch.Tensor, *, symmetric: bool) -> Numbers:
+    """Returns [releases, ...] as [releases, numbers], in an orthonormal basis if symmetric."""
+    if not symmetric:
+        flat: Numbers = values.flatten(1).numpy()
+        return flat
+    rows, columns = torch.triu_indices(values.shape[1], values.shape[1])
+    weights = torch.where(rows == columns, 1.0, math.sqrt(2)).double()
+    upper: Numbers = (values[:, rows, columns] * weights).numpy()
+    return upper
+
+
+# P-values: two-sided, of the most extreme of several statistics.
+
+
+def _test_extremes(size: int, below: float, above: float) -> float:
+    """Returns the p-value of the smallest and the largest by their tails; 0 if one is NaN."""
+    tail = min(float(below), float(above))
+    return 0.0 if math.isnan(below + above) else min(1.0, 2 * size * tail)
+
+
+def _test_squares(values: Numbers, freedom: int) -> float:
+    """Tests sums of squares of so many standard normal numbers."""
+    from scipy.special import chdtr, chdtrc
+
+    return _test_extremes(values.size, chdtr(freedom, values.min()), chdtrc(freedom, values.max()))
+
+
+def _test_normals(values: Numbers) -> float:
+    """Tests standard normal numbers, which may depend on each other."""
+    from scipy.special import ndtr
+
+    return _test_extremes(values.size, ndtr(values.min()), ndtr(-values.max()))
+
+
+def _test_ratios(first: Numbers, second: Numbers, freedom: int, other: int) -> float:
+    """Tests two sums of squares against each other, pair by pair."""
+    from scipy.special import betainc, betaincc
+
+    total = first + second
+    shares = np.divide(first, total, out=np.full_like(first, 0.5), where=total > 0)
+    a, b = freedom / 2, other / 2
+    return _test_extremes(shares.size, betainc(a, b, shares.min()), betaincc(a, b, shares.max()))
+
+
+def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> float:
+    """Tests binomial counts."""
+    from scipy.stats import binom
+
+    least, most = binom.cdf(counts.min(), trials, rate), binom.sf(counts.max() - 1, trials, rate)
+    return _test_extremes(counts.size, least, most)
+
+
+def _compare_pairs(rows: npt.NDArray[np.floating[Any]]) -> float:
+    """Tests that rows of standard normal numbers are independent of each other, pair by pair.
+
+    The product of two rows over the length of the second is standard normal. Of many rows some are
+    compared.
+    """
+    if len(rows) > _MOST_ROWS:
+        rows = rows[np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(np.int64)]
+    if len(rows) < 2:
+        return 1.0
+    rows = rows.astype(np.float32)
+    lengths = np.linalg.norm(rows, axis=1)
+    products = np.triu(rows @ rows.T, 1) / np.where(lengths > 0, lengths, np.inf)
+    pairs = len(rows) * (len(rows) - 1) // 2
+    return min(1.0, pairs * _test_normals(np.array([products.min(), products.max()])) / 2)
+
+
+def _compare_with_normal(values: Numbers) -> float:
+    """Bounds the p-value of the distance between values and the normal distribution."""
+    from scipy.special import ndtr
+
+    ranks = np.arange(values.size + 1) / values.size
+    expected = ndtr(np.sort(values))
+    distance = max((ranks[1:] - expected).max(), (expected - ranks[:-1]).max())
+    return min(1.0, 2 * math.exp(-2 * values.size * distance**2))

@@ -1,0 +1,96 @@
+"""The tests of an audit catch every broken mechanism of every method, and no right one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpprobe.analyses.audit import white_box
+from dpprobe.analyses.audit.controls import CONTROLS, make_controls, share_noise, spare_bias
+from dpprobe.analyses.audit.transcripts import Release
+from dpprobe.heads.options import MethodOptions
+from tests.support.audits import METHODS, head, plan_of
+
+_FULL = {
+    "batch_size": "full",
+    "steps": 3,
+    "max_grad_norm": 1.0,
+    "init": "zero",
+    "engine": "exact",
+    "normalize": "l2",
+}
+SEVEN = {
+    **{
+        name: head(name, **_FULL, learning_rate=0.1) for name in ("sgd", "momentum", "adam", "lamb")
+    },
+    "least_squares": head("least_squares", normalize="l2"),
+    "newton": head("newton", normalize="l2", steps=2),
+    "feature_covariance": head("feature_covariance", normalize="l2", steps=2),
+}
+OTHERS = {name: METHODS[name] for name in ("momentum_whitened", "sgd", "sampled_exact_sgd")}
+N = 300
+
+
+def cell_of(method: MethodOptions, *, runs: int = 40, seed: int = 5) -> white_box._Cell:
+    plan = plan_of(method, N, noise=3.0)
+    shape = white_box.audited_shape(method, plan, 8, 3, False)
+    return white_box._Cell(method, plan, shape, seed, runs, 0.95)
+
+
+def absent_controls(name: str, method: MethodOptions) -> set[str]:
+    absent = set() if name.startswith("sampled") else {"half_sample_rate"}
+    absent |= set() if method.is_exact else {"float_noise"}
+    return absent | ({"repeated_noise"} if name == "least_squares" else set())
+
+
+@pytest.mark.parametrize("name", [*SEVEN, *OTHERS])
+def test_every_control_is_caught(name: str) -> None:
+    method = (SEVEN | OTHERS)[name]
+    cell = cell_of(method)
+    records = {}
+    for control in make_controls(cell.attack, cell.shape, group=cell.canary_count, seed=5):
+        _, records[control.name] = cell.attack_control(control, "test")
+    assert tuple(records) == CONTROLS
+    caught = {fault: record.get("caught") for fault, record in records.items()}
+    expected = dict.fromkeys(CONTROLS, True) | dict.fromkeys(absent_controls(name, method))
+    assert caught == expected, records
+    # by the test that is made for the fault, whatever else may notice it
+    for fault, test in {
+        "noise_off": "variance",
+        "half_noise": "variance",
+        "no_clipping": "sensitivity",
+        "half_sample_rate": "batches",
+        "shared_noise": "numbers",
+        "unpriced_centre": "sensitivity",
+        "float_noise": "low_bits",
+        "exact_class": "variance",
+        "exact_first_step": "variance",
+        "exact_bias": "variance",
+        "repeated_noise": "steps",
+        "noise_of_another_run": "runs",
+        "noise_by_data": "sums",
+        "counts_in_bias": "head_from_releases",
+    }.items():
+        if expected[fault]:
+            assert test in records[fault]["refuted_by"], (fault, records[fault])
+
+
+@pytest.mark.parametrize("name", [*SEVEN, *OTHERS])
+def test_a_right_mechanism_is_not_refuted(name: str) -> None:
+    for seed in (1, 2):
+        cell = cell_of((SEVEN | OTHERS)[name], seed=seed)
+        test = cell.run_attack(cell.attack, 40, "runs", "test")
+        assert test.head_change == 0
+        assert not white_box._list_refuting(cell.list_tests(test)), cell.list_tests(test)
+
+
+def test_faults_of_classes_are_those_of_features_where_a_release_has_no_classes() -> None:
+    table, square = torch.zeros(2, 3), torch.zeros(3, 3)
+    symmetric = torch.tensor([[1.0, 4, 5], [4, 2, 6], [5, 6, 3]])
+    shared = share_noise(Release("a", table, torch.arange(6.0).reshape(2, 3)), [])
+    assert shared.tolist() == [[0.0, 1, 2], [0, 1, 2]]
+    shared = share_noise(Release("a", square, symmetric), [])
+    torch.testing.assert_close(shared.diagonal(), torch.ones(3))
+    torch.testing.assert_close(shared[0, 1:], torch.full((2,), 0.5**0.5))
+    spared = spare_bias(Release("a", square, symmetric), [])
+    assert spared.tolist() == [[1.0, 4, 0], [4, 2, 0], [0, 0, 0]]

@@ -1,0 +1,192 @@
+"""Tests of the noise: false alarms as often as stated, and faults of made-up noise seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.analyses.audit.noise_tests import NoiseTests, smallest_caught_share
+from dpprobe.analyses.audit.transcripts import Recorder, Release, Transcript
+from dpprobe.privacy.plan import Mechanism, Plan
+
+DEVIATION, STEP = 2.0, 2.0**-20
+PLAN = Plan(
+    mechanisms=(
+        Mechanism(
+            name="covariance", released="", sensitivity=1.0, noise_multiplier=DEVIATION,
+            sample_rate=1.0, count=1,
+        ),
+        Mechanism(
+            name="gradients", released="", sensitivity=0.5, noise_multiplier=2 * DEVIATION,
+            sample_rate=1.0, count=3,
+        ),
+    ),
+    n=100, epsilon=1.0, delta=1e-5, accountant="pld", realised_epsilon=1.0,
+)  # fmt: skip
+Fault = Callable[[np.random.Generator, list[torch.Tensor]], None]
+
+
+def make_run(generator: np.random.Generator, fault: Fault | None = None) -> Transcript:
+    """A symmetric release and three of two classes, whose sums depend on earlier noise."""
+    upper = np.triu(generator.standard_normal((4, 4)))
+    off = np.triu(upper, 1) * math.sqrt(0.5)
+    noise = [torch.from_numpy(np.diag(np.diag(upper)) + off + off.T)]
+    noise += [torch.from_numpy(generator.standard_normal((2, 5))) for _ in range(3)]
+    if fault is not None:
+        fault(generator, noise)
+    transcript, sums = [], torch.ones(4, 4, dtype=torch.float64)
+    for place, part in enumerate(noise):
+        name = "gradients" if place else "covariance"
+        if place:
+            sums = torch.full((2, 5), float(place), dtype=torch.float64) + noise[place - 1].sum()
+            sums = (sums / STEP).round() * STEP
+        rounded = (part * DEVIATION / STEP).round() * STEP
+        transcript.append(Release(name, sums, sums + rounded, STEP))
+    return transcript
+
+
+def p_values(seed: int, runs: int, fault: Fault | None = None) -> dict[str, float]:
+    generator = np.random.default_rng(seed)
+    tests = NoiseTests(PLAN)
+    for run in range(runs):
+        tests.add_run(make_run(generator, fault), present=run % 2 == 0)
+    return {item.name: item.p_value for item in tests.list_results()}
+
+
+def test_false_alarms_are_as_rare_as_stated() -> None:
+    """Of 300 audits at one level for all tests together, and of each test alone."""
+    seen = [p_values(seed, 12) for seed in range(300)]
+    level = 0.2
+    alarms = np.mean([min(values.values()) <= level / len(values) for values in seen])
+    slack = 3 * math.sqrt(level * (1 - level) / len(seen))
+    assert 0.02 < alarms <= level + slack
+    for name in seen[0]:
+        assert np.mean([values[name] <= level for values in seen]) <= level + slack, name
+
+
+def silence(place: int, *index: int) -> Fault:
+    def change(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+        noise[place][index] = 0.0
+
+    return change
+
+
+def lose_number(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[1][0, 0] = math.nan
+
+
+def repeat(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[3] = noise[1]
+
+
+def mirror(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[3] = -noise[2]
+
+
+def share_classes(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[2][1] = noise[2][0]
+
+
+def share_mechanisms(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[1][0, :4] = noise[0].diagonal()
+
+
+def fix_seed(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[2] = torch.from_numpy(np.random.default_rng(3).standard_normal((2, 5)))
+
+
+def flip_coins(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[1] = noise[1].sign()
+
+
+def add_even_steps(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
+    noise[1] = (noise[1] * DEVIATION / STEP / 2).round() * STEP * 2 / DEVIATION
+
+
+@pytest.mark.parametrize(
+    ("fault", "test"),
+    [
+        (silence(0, 3), "variance"),
+        (lose_number, "variance"),
+        (silence(2, 1, 4), "variance"),
+        (repeat, "steps"),
+        (mirror, "steps"),
+        (share_classes, "numbers"),
+        (share_mechanisms, "numbers"),
+        (fix_seed, "runs"),
+        (flip_coins, "normal"),
+        (add_even_steps, "low_bits"),
+    ],
+)
+def test_a_fault_at_any_place_is_seen(fault: Fault, test: str) -> None:
+    assert p_values(1, 100, fault)[test] < 1e-5
+
+
+def test_noise_that_depends_on_the_data_is_seen() -> None:
+    generator = np.random.default_rng(2)
+    tests = {name: NoiseTests(PLAN) for name in ("scale", "sign", "sums")}
+    for run in range(100):
+        present = run % 2 == 0
+        plain = make_run(generator)
+        for name, test in tests.items():
+            changed = []
+            for release in plain:
+                noise = release.noise
+                if name == "scale":  # of mean square 1 over both worlds
+                    noise = noise * math.sqrt(1.5 if present else 0.5)
+                elif name == "sign":
+                    noise = noise.abs() if present else -noise.abs()
+                else:
+                    noise = noise.abs() * release.sums.sign()
+                changed.append(release._replace(output=release.sums + noise))
+            test.add_run(changed, present=present)
+    values = {name: dict(test.list_results()) for name, test in tests.items()}
+    assert values["scale"]["both_worlds"] < 1e-8
+    assert values["sign"]["both_worlds"] < 1e-8
+    assert values["sums"]["sums"] < 1e-8
+
+
+def test_batches_must_be_poisson_at_the_promised_rate() -> None:
+    rate, steps, runs = 0.1, 200, 3
+    sampled = tuple(replace(item, sample_rate=rate) for item in PLAN.mechanisms)
+    plan = replace(PLAN, mechanisms=sampled)
+    generator = np.random.default_rng(4)
+    right = generator.random((runs, steps, plan.n)) < rate
+    turns = np.zeros_like(right)
+    turns.reshape(-1)[:: round(1 / rate)] = True
+    shuffled = generator.permuted(turns, axis=2)
+    favoured = right.copy()
+    favoured[:, :, 7] |= generator.random((runs, steps)) < 2 * rate
+    twice = generator.random(right.shape) < 2 * rate
+    seen: dict[str, float] = {}
+    for name, batches in (
+        ("right", right), ("shuffled", shuffled), ("favoured", favoured), ("twice", twice)
+    ):  # fmt: skip
+        tests = NoiseTests(plan)
+        tests.add_run(make_run(generator), present=True)
+        for run in batches:
+            recorder = Recorder()
+            recorder.count_batches(np.nonzero(run)[1], run.sum(1))
+            tests.add_batches(recorder)
+        seen[name] = dict(tests.list_results())["batches"]
+    assert seen.pop("right") > 0.001
+    assert max(seen.values()) < 1e-6, seen
+
+
+def test_the_power_for_one_number_is_what_simulation_says() -> None:
+    runs, numbers, level = 40, 500, 1e-4
+    share = smallest_caught_share(runs, numbers, level, 0.95)
+    assert 0 < share < 1
+    generator = np.random.default_rng(6)
+    sums = share * np.square(generator.standard_normal((4000, runs))).sum(1)
+    tails = np.square(generator.standard_normal((4000, runs))).sum(1)
+    from scipy.stats import chi2
+
+    caught = np.mean(2 * numbers * chi2.cdf(sums, runs) <= level)
+    assert caught == pytest.approx(0.95, abs=3 * math.sqrt(0.95 * 0.05 / 4000))
+    assert np.mean(2 * numbers * chi2.cdf(tails, runs) <= level) < 0.001
