@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import re
 import shutil
@@ -25,6 +26,7 @@ from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger import Ledger
+from dpprobe.release.unit_hashes import read_hashes
 from dpprobe.results.cell_record import READ_VERSIONS, read_cell
 from dpprobe.training.cell_task import whole_cell
 from dpprobe.training.plan_file import read_plans
@@ -36,6 +38,7 @@ UNVERSIONED = {"dpprobe-calibration"}
 FOLDERS = {
     "dpprobe-bundle": "bundle",
     "dpprobe-ledger": "ledger",
+    "dpprobe-units": "units",
     "dpprobe-dataset": "dataset",
     "dpprobe-features": "features",
     "dpprobe-manifest": "features",
@@ -132,6 +135,15 @@ def test_a_ledger_of_version_1() -> None:
     assert (second.state, second.digest) == ("closed", "d" * 64)
     assert third.state == "open"
     assert [part.side for part in third.booking.parts] == ["train", "test"]
+
+
+def test_hashes_of_units_of_version_1() -> None:
+    (path,) = (STORED / "units-1").iterdir()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    read = read_hashes(STORED / "units-1", digest, bytes(range(32)))
+    assert {part: list(values) for part, values in read.items()} == {
+        "train.names": [1, 5], "train.images": [2, 3], "test.images": [7],
+    }  # fmt: skip
 
 
 def test_split_tables_of_version_1() -> None:

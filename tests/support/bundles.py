@@ -42,6 +42,7 @@ def write_example(
     choice: dict[str, Any] | None = None,
     ledger: dict[str, Any] | None = None,
     left_out: dict[str, Any] | None = None,
+    subsample: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a bundle of random weights, all files but the documents real; returns its folder."""
     from dpprobe.backbones.backbone import Runtime
@@ -109,6 +110,7 @@ def write_example(
         choice=CHOICE if choice is None else choice,
         ledger=LEDGER if ledger is None else ledger,
         left_out=left_out,
+        subsample=subsample,
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     write_bundle(folder, facts, weights=weights, arrays=arrays, statement=statement)

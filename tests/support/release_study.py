@@ -44,15 +44,17 @@ METHODS: dict[str, Any] = {
 def study(folder: Path, **release: Any) -> Study:
     """A study whose release `first` is of the method `covariance`, but for what is given.
 
-    With `of_patients` the images are those of patients.
+    With `of_patients` the images are those of patients. `called` is the dataset's name, and `more`
+    are options of it.
     """
+    called, more = release.pop("called", "toy"), release.pop("more", {})
     named = release.pop("name", "first")
     limit = release.pop("max_epsilon", None)
     of_patients = release.pop("of_patients", False)
     return load_study(
         {
             "study": "unit",
-            "datasets": {"toy": OF_PATIENTS if of_patients else OF_IMAGES},
+            "datasets": {called: {**(OF_PATIENTS if of_patients else OF_IMAGES), **more}},
             "backbones": {"pixels": {"family": "pixels"}},
             "methods": METHODS,
             "epsilons": [1],
@@ -61,7 +63,7 @@ def study(folder: Path, **release: Any) -> Study:
             "privacy": {"max_epsilon": limit},
             "releases": {
                 named: {
-                    "dataset": "toy",
+                    "dataset": called,
                     "backbone": "pixels",
                     "method": "covariance",
                     "epsilon": 2,
@@ -80,6 +82,7 @@ def write_features(
     shift: float = 0.0,
     copies: dict[str, dict[str, int]] | None = None,
     images_per_patient: int | None = None,
+    fingerprint: str = "secret-fingerprint",
 ) -> None:
     """Writes two small splits of three classes that can be told apart.
 
@@ -98,7 +101,7 @@ def write_features(
         write_split(
             folder / split, features, labels, ids=ids, units=units, probe=PROBE,
             copies=copies if split == "train" else None,
-            class_names=CLASSES, dataset_fingerprint="secret-fingerprint", backbone="pixels",
+            class_names=CLASSES, dataset_fingerprint=fingerprint, backbone="pixels",
             backbone_options={"family": "pixels", "color": "gray", "size": None, "mean": 0.0,
                               "std": 1.0},
             preprocessing={"color": "gray"}, precision="float32",

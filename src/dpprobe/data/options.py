@@ -11,7 +11,7 @@ from pydantic import Field
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.subsample import Subsample
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.options import Options, resolve_path
+from dpprobe.options import Name, Options, resolve_path
 from dpprobe.privacy.limits import SMALLEST_DELTA
 
 
@@ -39,7 +39,8 @@ IMBALANCED = 2.0
 DATASET_NOTES = frozenset(
     {
         "allow_delta_above_one_over_n", "catalog", "delta", "duplicates", "expect", "metric",
-        "missing_classes", "prompts", "prompt_names", "unit", "verify",
+        "missing_classes", "other_units_than", "prompts", "prompt_names", "same_units_as", "unit",
+        "verify",
     }
 )  # fmt: skip
 # Options that split, limit, store or label a source's images, but do not say which images they are.
@@ -89,7 +90,7 @@ class DatasetOptions(Options, ABC):
     )
     subsample: Subsample | None = Field(
         None,
-        description="Train on a part of the rows of some classes, or of each; all where absent. "
+        description="Train on a part of the rows, of some classes or of each; all where absent. "
         "n is counted after it.",
     )
     duplicates: Literal["error", "warn"] = Field(
@@ -104,6 +105,16 @@ class DatasetOptions(Options, ABC):
         "decode",
         description="Decode every image once when the split tables are made, so that all that "
         "cannot be decoded are reported together; hash only reads their bytes.",
+    )
+    same_units_as: Name | None = Field(
+        None,
+        description="Another dataset under the same data_dir that has some of the same patients or "
+        "images: releases of both count against max_epsilon.",
+    )
+    other_units_than: tuple[Name, ...] = Field(
+        (),
+        description="Other datasets under the same data_dir whose patients or images have the same "
+        "names, and are others.",
     )
     prompts: Prompts = Field(
         "simple",
@@ -191,13 +202,19 @@ class DatasetOptions(Options, ABC):
 
     def subsample_fault(self) -> str | None:
         """Returns why a release cannot take this part of the training rows, with the remedy."""
-        if self.subsample is None or self.subsample.fractions:
+        if self.subsample is None or self.subsample.fraction is not None:
             return None
+        fault = "ranks the units of a class, so that one can let another in"
         kind = "counts" if self.subsample.counts else "per_class"
-        return (
-            f"subsample: {kind} ranks the units of a class, so that one can let another in; write "
-            "fractions, which look at each alone"
-        )
+        if self.subsample.fractions:
+            kind, fault = "fractions", "chooses by class, so that n, which is public, tells labels"
+        return f"subsample: {kind} {fault}; write fraction, one number for all classes"
+
+    def public_subsample(self) -> dict[str, Any] | None:
+        """Returns the public rule that chose training rows by name alone; None without one."""
+        if self.subsample is None or self.subsample.fraction is None:
+            return None
+        return {"fraction": self.subsample.fraction, "public_seed": self.subsample.seed}
 
     def images_fault(self) -> str | None:
         """Returns why a release cannot have images of patients as units, with the remedy.
@@ -227,6 +244,14 @@ class DatasetOptions(Options, ABC):
         are, as places in them, or the files themselves, say who is on which side.
         """
         return False
+
+    def names_rows(self) -> bool:
+        """Returns True if a column names each row, or its patient.
+
+        Ids that are paths change with the folders, and places in a file with the rows before them.
+        """
+        columns = self.model_dump(include={"unit_column", "id_column"})
+        return any(column is not None for column in columns.values())
 
     def expected_counts(self) -> Expected:
         """Returns `expect`, as far as a limit and `subsample` leave it."""
@@ -268,7 +293,8 @@ class DatasetOptions(Options, ABC):
         sizes = self.class_rows()
         if sizes is not None and (faults := self.subsample.list_faults(sizes)):
             raise ConfigError("; ".join(f"subsample: {fault}" for fault in faults))
-        if self.subsample.fractions or self.names_units() or (rows := self.count_rows()) is None:
+        by_hash = self.subsample.chooses_by_hash
+        if by_hash or self.names_units() or (rows := self.count_rows()) is None:
             return None
         kept, each = None, self.subsample.per_class
         if sizes is not None:

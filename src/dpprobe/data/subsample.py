@@ -1,16 +1,17 @@
 """The part of each class's training rows that a study keeps: the option `subsample`.
 
 A row, or where units of privacy are named all rows that a unit has of a class, is kept by SHA-256
-of the public seed and its name, read as a number in [0, 1). Fractions keep the names whose number
-lies below the class's fraction; counts, and `per_class`, keep the names with the smallest numbers.
-Both are beginnings of one order, so that a smaller fraction or count of the same seed is a part of
-a larger one. The number is another one than that by which `split` chooses test rows.
+of the public seed and its name, read as a number in [0, 1). A fraction, of all rows or of a class,
+keeps the names whose number lies below it; counts, and `per_class`, keep the names with the
+smallest numbers. All are beginnings of one order, so that a smaller fraction or count of the same
+seed is a part of a larger one. The number is another one than that by which `split` chooses test
+rows.
 
-A fraction's choice is a function of the unit's rows alone, their labels and its name: whatever is
-done to one unit moves no other. The number of rows it keeps is random over seeds. A count's choice
-ranks units, so that one may let in or push out another: for benchmarks, not for a release, whose
-guarantee would then not be that of the source's units. The guarantee of a benchmark is that of the
-rows that were kept, whose number n is public, as it always is.
+One fraction for all chooses by the unit's name alone: whatever is done to one unit moves no other,
+and n, which is public, is a function of names. The number of rows it keeps is random over seeds.
+Fractions by class look at labels too, so that n tells the label of a unit to those who know all
+else; a count's choice ranks units, so that one may let in or push out another. Both are for
+benchmarks, not for a release. The guarantee of a benchmark is that of the rows that were kept.
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ def _read_texts(value: Any) -> Any:
 class Subsample(Options):
     """The training rows that are used of each class; test rows all stay."""
 
+    fraction: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        exclude_if=lambda value: value is None,  # tables of before stay current
+        description="The part to keep of all rows, by a hash of each row's or patient's name, "
+        "whatever its class. The only choice that a release takes.",
+    )
     fractions: Annotated[
         dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_read_texts)
     ] = Field(
@@ -57,17 +66,14 @@ class Subsample(Options):
 
     @model_validator(mode="after")
     def _check_one(self) -> Subsample:
-        if sum(map(bool, (self.fractions, self.counts, self.per_class))) != 1:
-            raise ValueError("write one of fractions, counts and per_class")
+        if sum(map(bool, (self.fraction, self.fractions, self.counts, self.per_class))) != 1:
+            raise ValueError("write one of fraction, fractions, counts and per_class")
         return self
 
-    def in_words(self) -> str:
-        """Returns the choice in public words, such as "fractions 3 0.1, seed 0"."""
-        if self.per_class is not None:
-            return f"{self.per_class} per class, seed {self.seed}"
-        kind = "fractions" if self.fractions else "counts"
-        parts = [f"{name} {number:g}" for name, number in (self.fractions or self.counts).items()]
-        return f"{kind} {', '.join(parts)}, seed {self.seed}"
+    @property
+    def chooses_by_hash(self) -> bool:
+        """True if only the rows' names tell how many are kept."""
+        return bool(self.fraction or self.fractions)
 
     def named_classes(self) -> tuple[str, ...]:
         """Returns the classes that it names, in the order written."""
@@ -87,8 +93,8 @@ class Subsample(Options):
         ]
 
     def count_rows(self, class_rows: Mapping[str, int]) -> int | None:
-        """Counts the rows that are kept; None for fractions, where hashes decide."""
-        if self.fractions:
+        """Counts the rows that are kept; None for a fraction, where hashes decide."""
+        if self.chooses_by_hash:
             return None
         kept = self.counts or dict.fromkeys(class_rows, self.per_class or 0)
         return sum(kept.get(name, rows) for name, rows in class_rows.items())
@@ -99,12 +105,15 @@ class Subsample(Options):
         """Chooses the training rows that are kept: True for each of them, in order.
 
         Args:
-          labels: the class of each row, a number of `class_names`.
+          labels: the class of each row, a number of `class_names`; `fraction` reads none.
           names: the name of each row's unit, or the row's id where units are not named.
 
         Raises:
           DataError: for a class that is unknown, has too few rows, or would be left without any.
         """
+        if self.fraction is not None:
+            chosen = self._choose_below(self.fraction, set(names))
+            return [name in chosen for name in names]
         members: list[set[str]] = [set() for _ in class_names]
         for label, name in zip(labels, names, strict=True):
             members[label].add(name)
@@ -126,14 +135,17 @@ class Subsample(Options):
     def _choose_members(self, class_name: str, members: Collection[str]) -> Collection[str]:
         """Returns the names of a class that are kept."""
         if class_name in self.fractions:
-            # in whole numbers: every digest is compared with exactly the float that was written
-            numerator, denominator = self.fractions[class_name].as_integer_ratio()
-            bound = numerator << _DIGEST_BITS
-            return {name for name in members if self._public_place(name) * denominator < bound}
+            return self._choose_below(self.fractions[class_name], members)
         count = self.counts.get(class_name, self.per_class)
         if count is None:
             return members
         return set(sorted(members, key=lambda name: (self._public_place(name), name))[:count])
+
+    def _choose_below(self, fraction: float, names: Collection[str]) -> set[str]:
+        # in whole numbers: every digest is compared with exactly the float that was written
+        numerator, denominator = fraction.as_integer_ratio()
+        bound = numerator << _DIGEST_BITS
+        return {name for name in names if self._public_place(name) * denominator < bound}
 
     def _public_place(self, name: str) -> int:
         """Returns a name's place in the public order, 0 to 2^256 - 1."""

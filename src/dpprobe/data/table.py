@@ -693,6 +693,7 @@ class SplitTable:
         self.group_names = tuple(name for name in schema.names if name.startswith(GROUP_PREFIX))
         self._has_accepted = "accepted" in schema.names
         self._has_units = "unit" in schema.names
+        self._has_pixels = "pixels_sha256" in schema.names
 
     def read_labels(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Reads the labels of rows start..stop: int64 [m], or int8 [m, classes] for multi-label."""
@@ -710,6 +711,11 @@ class SplitTable:
     def image_hashes(self) -> list[bytes]:
         """Reads the SHA-256 of each row's encoded image."""
         return self._read_column("image_sha256").to_pylist()
+
+    def content_hashes(self) -> list[bytes]:
+        """Reads the SHA-256 of each encoded image, and of the pixels of each that was decoded."""
+        pixels = self._read_column("pixels_sha256").to_pylist() if self._has_pixels else []
+        return [*self.image_hashes(), *(each for each in pixels if each is not None)]
 
     def read_groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
         """Reads the subgroups: column -> one string a row, empty where unknown."""

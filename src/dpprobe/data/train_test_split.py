@@ -161,14 +161,6 @@ class SplitOptions(DatasetOptions):
     def split_follows_names(self) -> bool:
         return not self.has_test() and self.split_by == "id" and self.names_rows()
 
-    def names_rows(self) -> bool:
-        """Returns True if a column names each row, or its patient.
-
-        Ids that are paths change with the folders, and places in a file with the rows before them.
-        """
-        columns = self.model_dump(include={"unit_column", "id_column"})
-        return any(column is not None for column in columns.values())
-
     def rule_of_split(self, *, own_test: bool) -> str:
         """Returns what `split_rule` does, for a source with or without a test set."""
         if own_test:

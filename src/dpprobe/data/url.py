@@ -211,6 +211,9 @@ class Options(DatasetOptions):
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.split_follows_names()
 
+    def names_rows(self) -> bool:
+        return self._parse_layout().names_rows()
+
     def count_rows(self) -> tuple[int, int] | None:
         return self.expected_rows()
 

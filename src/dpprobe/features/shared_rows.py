@@ -9,19 +9,25 @@ of s/4 along ten random directions, and is compared with the row of the other si
 alone. Of equal rows none is missed, of rows changed by 0.2 % of s one in fifteen, at the limit
 three of four, which leaves more than `MOST_SHARED`. Rows in the same cells count as one.
 
-Not known again are rows changed by more, rotated, averaged or with numbers left out: who wants to
-hide rows can. Rows of fewer than 16 numbers lie close to each other by chance, and count as one
-where they are equal as float16. Rows of zeros, NaN or infinities are nobody's.
+They are compared in three forms, as they are, without the mean of their own numbers, and without
+the mean of all rows, each with both signs. So a row is also known again after it was negated, had
+one number added to all of its own, or after one row was added to all of a whole store.
+
+Not known again are rows changed by more, rotated, averaged or with numbers left out, and a part of
+a store after one row was added to all: who wants to hide rows can. Rows of fewer than 16 numbers
+lie close to each other by chance, and count as one where they are equal as float16. Rows of zeros,
+NaN or infinities are nobody's.
 
 Two public data sets share pictures, or contain almost equal ones: `MOST_SHARED` is far above what
 honest data has, and far below what a data set shares with a part of itself.
 
-Each side is read in blocks; what stays are eight bytes a row, twice, and `_COMPARED` rows.
+Each side is read in blocks; what stays of each form are eight bytes a row, twice, and `_COMPARED`
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +39,7 @@ _NEAR = 2e-3  # squared distance of rows that count as one, over the squared spr
 _DIRECTIONS, _CELL = 10, 0.25  # of the cells, the width over the spread
 _LEAST_SPREAD = 1e-3  # of unit rows in float32: below are roundings
 _FEWEST_NUMBERS = 16
+_ROUNDING = 1e-5  # of float32, over the largest number
 _COMPARED = 2048
 _BLOCK_ROWS = 4096
 
@@ -55,62 +62,121 @@ class PublicRows:
     """Rows that are declared public, to be compared with those of one private store after another.
 
     Args:
-      store: read twice here.
+      store: read three times here.
     """
 
     def __init__(self, store: RowStore) -> None:
-        self._store = store
-        self._spread = _measure_spread(store)
-        directions = np.random.default_rng(0).standard_normal((store.dimension, _DIRECTIONS))
-        self._directions = (directions / (_CELL * self._spread)).astype(np.float32)
-        self._keys, self._rows = self._keys_of(store)
+        self._rows = _Forms(store)
+        self._spreads = _measure_spreads(self._rows)
+        self._keys = self._keys_of(self._rows)
 
     def shared_with(self, private: RowStore) -> float:
         """Estimates the part of the smaller side's different rows that both sides have.
 
         Of more than `_COMPARED` pairs in the same cells as many are compared.
         """
-        keys, rows = self._keys_of(private)
-        if not len(keys) or not len(self._keys):
-            return 0.0
-        _, ours, theirs = np.intersect1d(self._keys, keys, assume_unique=True, return_indices=True)
-        part = len(ours) / min(len(keys), len(self._keys))
-        if part <= MOST_SHARED:
-            return part
-        chosen = np.linspace(0, len(ours) - 1, min(len(ours), _COMPARED)).astype(np.int64)
-        first = _read_unit_rows(self._store, self._rows[ours[chosen]])
-        second = _read_unit_rows(private, rows[theirs[chosen]])
-        near = np.square(first - second).sum(axis=1) <= _NEAR * self._spread**2
-        return part * float(near.mean())
+        theirs, most = _Forms(private), 0.0
+        for (form, sign), (keys, rows) in self._keys_of(theirs, signs=(1, -1)).items():
+            our_keys, our_rows = self._keys[form, 1]
+            if not len(keys) or not len(our_keys):
+                continue
+            _, first, second = np.intersect1d(
+                our_keys, keys, assume_unique=True, return_indices=True
+            )
+            part = len(first) / min(len(keys), len(our_keys))
+            if part > max(MOST_SHARED, most):
+                chosen = np.linspace(0, len(first) - 1, min(len(first), _COMPARED)).astype(np.int64)
+                ours = self._rows.read_units(our_rows[first[chosen]], form)
+                others = sign * theirs.read_units(rows[second[chosen]], form)
+                near = np.square(ours - others).sum(axis=1) <= _NEAR * self._spreads[form] ** 2
+                part *= float(near.mean())
+            most = max(most, part)
+        return most
 
-    def _keys_of(self, store: RowStore) -> tuple[npt.NDArray[np.uint64], Index]:
-        """Returns the different keys in rising order, and a row that has each."""
-        width = _DIRECTIONS if store.dimension >= _FEWEST_NUMBERS else store.dimension
+    def _keys_of(
+        self, store: _Forms, signs: Sequence[int] = (1,)
+    ) -> dict[tuple[int, int], tuple[npt.NDArray[np.uint64], Index]]:
+        """Returns the different keys in rising order, and a row of each, by form and sign."""
+        width = _DIRECTIONS if store.forms > 1 else store.dimension
         odd = np.random.default_rng(1).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
-        keys, rows = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-        for start, block in store.read_blocks(_BLOCK_ROWS):
-            kept, units = _unit_rows(block)
-            if store.dimension >= _FEWEST_NUMBERS:
-                cells = np.floor(units @ self._directions).astype(np.int64)
+        directions = np.random.default_rng(0).standard_normal((store.dimension, _DIRECTIONS))
+        keyed: dict[tuple[int, int], list[tuple[npt.NDArray[np.uint64], Index]]]
+        keyed = {(form, sign): [_NONE] for form in range(store.forms) for sign in signs}
+        for start, form, block, (kept, units) in store.read_forms():
+            if store.forms > 1:
+                places = units @ (directions / (_CELL * self._spreads[form])).astype(np.float32)
             else:
                 with np.errstate(over="ignore"):  # infinite ones are equal
-                    halves = block[kept].astype(np.float16) + np.float16(0)  # -0 becomes 0
-                cells = halves.view(np.int16).astype(np.int64)
-            keys.append((cells.astype(np.uint64) * odd).sum(axis=1, dtype=np.uint64))
-            rows.append(start + kept)
-        different, places = np.unique(np.concatenate(keys), return_index=True)
-        return different, np.concatenate(rows)[places]
+                    places = block[kept].astype(np.float16)
+            for sign in signs:
+                if store.forms > 1:
+                    cells = np.floor(sign * places).astype(np.int64)
+                else:
+                    halves = sign * places + np.float16(0)  # -0 becomes 0
+                    cells = halves.view(np.int16).astype(np.int64)
+                keys = (cells.astype(np.uint64) * odd).sum(axis=1, dtype=np.uint64)
+                keyed[form, sign].append((keys, start + kept))
+        return {each: _unique_keys(parts) for each, parts in keyed.items()}
 
 
-def _measure_spread(store: RowStore) -> float:
-    """Returns the root mean square distance of the unit rows from their mean."""
-    total, count = np.zeros(store.dimension), 0
-    for _, block in store.read_blocks(_BLOCK_ROWS):
-        kept, units = _unit_rows(block)
-        total += units.sum(axis=0, dtype=np.float64)
-        count += len(kept)
-    square = 1.0 - float(np.square(total / max(count, 1)).sum())
-    return max(square, _LEAST_SPREAD**2) ** 0.5
+_NONE = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+
+
+def _unique_keys(
+    parts: Sequence[tuple[npt.NDArray[np.uint64], Index]],
+) -> tuple[npt.NDArray[np.uint64], Index]:
+    keys, rows = (np.concatenate(each) for each in zip(*parts, strict=True))
+    different, places = np.unique(keys, return_index=True)
+    return different, rows[places]
+
+
+class _Forms:
+    """The rows of a store in each form: as they are, and of enough numbers without two means."""
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self.dimension = store.dimension
+        self.forms = 3 if store.dimension >= _FEWEST_NUMBERS else 1
+        total, count = np.zeros(store.dimension), 0
+        for _, block in store.read_blocks(_BLOCK_ROWS):
+            kept, _ = _unit_rows(block)
+            total += block[kept].sum(axis=0, dtype=np.float64)
+            count += len(kept)
+        self._mean = (total / max(count, 1)).astype(np.float32)
+
+    def read_forms(self) -> Iterator[tuple[int, int, Array, tuple[Index, Array]]]:
+        """Yields the first row of a block, a form, the block, and its rows of unit length."""
+        for start, block in self._store.read_blocks(_BLOCK_ROWS):
+            for form in range(self.forms):
+                yield start, form, block, _unit_rows(self._shape_rows(block, form))
+
+    def read_units(self, rows: Index, form: int) -> Array:
+        """Reads some rows, in any order, in a form and at unit length."""
+        order = np.argsort(rows)
+        selected = np.empty((len(rows), self.dimension), np.float32)
+        shaped = self._shape_rows(self._store.read_rows(rows[order]), form)
+        selected[order] = _unit_rows(shaped)[1]
+        return selected
+
+    def _shape_rows(self, block: Array, form: int) -> Array:
+        if form == 0:
+            return block
+        with np.errstate(invalid="ignore"):  # infinities stay unusable
+            shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
+            # What is left of equal numbers, or of a row like the mean, is rounding.
+            rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)
+        shaped[rounding] = 0
+        return shaped
+
+
+def _measure_spreads(rows: _Forms) -> list[float]:
+    """Returns the root mean square distances of the unit rows from their mean, by form."""
+    totals, counts = np.zeros((rows.forms, rows.dimension)), np.zeros(rows.forms)
+    for _, form, _, (kept, units) in rows.read_forms():
+        totals[form] += units.sum(axis=0, dtype=np.float64)
+        counts[form] += len(kept)
+    squares = 1 - np.square(totals / np.maximum(counts, 1)[:, None]).sum(axis=1)
+    return [max(float(square), _LEAST_SPREAD**2) ** 0.5 for square in squares]
 
 
 def _unit_rows(block: Array) -> tuple[Index, Array]:
@@ -118,11 +184,3 @@ def _unit_rows(block: Array) -> tuple[Index, Array]:
     lengths = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float64))
     kept = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
     return kept, (block[kept] / lengths[kept, None]).astype(np.float32)
-
-
-def _read_unit_rows(store: RowStore, rows: Index) -> Array:
-    """Reads some rows, in any order, at unit length."""
-    order = np.argsort(rows)
-    selected = np.empty((len(rows), store.dimension), np.float32)
-    selected[order] = _unit_rows(store.read_rows(rows[order]))[1]
-    return selected

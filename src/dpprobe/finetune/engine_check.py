@@ -15,8 +15,9 @@ import torch
 
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Engine, Network, Precision
+from dpprobe.finetune.gradients import ENGINES, PRECISIONS, ClippedSums, Engine, Network, Precision
 from dpprobe.finetune.losses import row_losses
+from dpprobe.finetune.row_mixing import RefuseBranches
 
 ROWS = 3
 _SEED = 16
@@ -42,14 +43,17 @@ def check_network(
     example: torch.Tensor,
     classes: int,
     views: int = 1,
+    together: int = ROWS,
 ) -> None:
     """Holds an engine's gradients of a network against one-example differentiation.
 
     Args:
       example: inputs [r, ...]; only their shape, type and device are used.
+      together: rows that pass the network at once in training.
 
     Raises:
-      ConfigError: rows depend on each other, or a gradient is wrong; it names the parameter.
+      ConfigError: rows depend on each other, the network branches by its numbers, a parameter is
+        used outside its layer, or a gradient is wrong; it names the parameter.
     """
     generator = torch.Generator().manual_seed(_SEED)
     inputs = _draw_inputs(example, views, generator)
@@ -59,7 +63,17 @@ def check_network(
         labels = torch.arange(ROWS) % classes
     labels = labels.to(example.device)
     with _move_parameters(network, generator):
-        _check_rows(network, inputs, precision)
+        flat = inputs.flatten(0, 1) if inputs.ndim == len(network.shape) + 2 else inputs
+        with RefuseBranches():
+            _compute_scores(network, flat, precision)
+        _check_rows(network, flat, precision)
+        many = flat[torch.arange(max(together * views, len(flat))) % len(flat)]
+        _check_rows(network, many, precision)
+        if others := ENGINES[engine](network.module, network.trained).find_other_uses(many):
+            raise ConfigError(
+                f"parameter {others[0]}: used outside of its layer, where engine {engine} misses "
+                f"its gradient; {_REMEDIES[engine]}"
+            )
         _check_gradients(network, inputs, labels, sigmoid, precision, engine)
         if precision != "float32":
             # A wrong rule is wrong there too, and hides behind less rounding.
@@ -106,8 +120,6 @@ def _compute_scores(network: Network, inputs: torch.Tensor, precision: Precision
 
 def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) -> None:
     """Raises ConfigError if scores change with the other rows of a batch."""
-    if inputs.ndim == len(network.shape) + 2:
-        inputs = inputs.flatten(0, 1)
     together = _compute_scores(network, inputs, precision)
     if together.ndim != 2 or len(together) != len(inputs):
         raise ConfigError(

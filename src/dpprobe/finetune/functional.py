@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from dpprobe.devices import use_precision
-from dpprobe.finetune.ghost import BatchGradients
+from dpprobe.finetune.ghost import BatchGradients, name_reached
 from dpprobe.finetune.losses import row_losses
 
 
@@ -24,6 +24,15 @@ class Functional:
             for inner, parameter in module.named_parameters()
             if id(parameter) in names
         }
+
+    def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
+        """Names the trained parameters that scores depend on by another way than their module's."""
+        parameters = {inner: self._module.get_parameter(inner) for inner in self._trained}
+        values = {inner: parameter.detach() for inner, parameter in parameters.items()}
+        with torch.enable_grad():
+            scores = functional_call(self._module, values, (inputs,))
+        named = {self._trained[inner]: parameter for inner, parameter in parameters.items()}
+        return name_reached(scores, named)
 
     def compute_gradients(
         self,

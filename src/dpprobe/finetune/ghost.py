@@ -48,8 +48,33 @@ class Ghost:
     """
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
-        self._module = module
+        self._module, self._trained = module, trained
         self._layers, self._copied = _find_layers(module, trained)
+
+    def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
+        """Names the trained parameters that are used outside of the calls of their layers.
+
+        Calls are made with constants in the parameters' place: what still reaches one is no call.
+        """
+        copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            for layer in self._layers:
+                places = [_place_of(layer.module, inner) for inner in layer.names]
+                held = [(*place, place[0].get_parameter(place[1])) for place in places]
+
+                def hide(*_: Any, held: Any = held) -> None:
+                    for module, name, parameter in held:
+                        module._parameters[name] = parameter.detach()
+
+                def show(*_: Any, held: Any = held) -> None:
+                    for module, name, parameter in held:
+                        module._parameters[name] = parameter
+
+                stack.callback(show)
+                stack.callback(layer.module.register_forward_pre_hook(hide).remove)
+                stack.callback(layer.module.register_forward_hook(show).remove)
+            return name_reached(functional_call(self._module, copies, (inputs,)), self._trained)
 
     def compute_gradients(
         self,
@@ -192,6 +217,20 @@ class BatchGradients:
             parts[name].addmv_(gradient.T, factors)
         for name, layer, call in self._factors:
             layer.rule.add_weight(parts[name], call, factors)
+
+
+def name_reached(scores: torch.Tensor, parameters: Mapping[str, nn.Parameter]) -> list[str]:
+    """Names the parameters that scores were computed from, by their graph."""
+    if not scores.requires_grad:
+        return []
+    reached = torch.autograd.grad(scores.sum(), list(parameters.values()), allow_unused=True)
+    return [name for name, one in zip(parameters, reached, strict=True) if one is not None]
+
+
+def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Returns the module that holds a parameter of a module, and its name there."""
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last
 
 
 def _detach_value(value: Any) -> Any:

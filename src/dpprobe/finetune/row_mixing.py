@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpprobe.errors import ConfigError
 
 # Of the largest value. Passes of one shape round a row alike, whatever stands beside it.
 _TOLERANCE = 1e-6
+# Rows beside one: the fewest, and more than a branch for small batches is meant for.
+_COMPANIES = (1, 8)
+# Operations that hand a number of a tensor to Python, which may then branch by it.
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+
+
+class RefuseBranches(TorchDispatchMode):
+    """Refuses, within its block, to read a number of a batch: no probe shows every branch by it."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _READS and not isinstance(args[0], nn.Parameter):
+            raise ConfigError(
+                "tune: the network reads a number of its batch, as a branch by it does, so rows "
+                "may be apart here and mixed elsewhere; take another backbone"
+            )
+        return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
     """Passes a row beside two different ones and refuses a model that gives it other features.
 
-    It stands before them, and then behind them: a row may depend on earlier ones alone.
+    It stands before them, and then behind them: a row may depend on earlier ones alone. Then again
+    beside several of each, for what small batches hide.
 
     Args:
       model: inputs -> rows, in evaluation mode.
       example: three inputs that no private row decides.
 
     Raises:
-      ConfigError: naming the first layer whose output for the row differs.
+      ConfigError: naming the first layer whose output for the row differs, and for a model that
+        branches by its numbers.
     """
-    for row, places in enumerate((([0, 1], [0, 2]), ([1, 0], [2, 0]))):
-        _check_row(model, [example[pair] for pair in places], row, name)
+    with RefuseBranches():
+        model(example)
+    for count in _COMPANIES:
+        others = [[other] * count for other in (1, 2)]
+        _check_row(model, [example[[0, *rows]] for rows in others], 0, name)
+        _check_row(model, [example[[*rows, 0]] for rows in others], count, name)
 
 
 def _check_row(model: nn.Module, pairs: list[torch.Tensor], row: int, name: str) -> None:

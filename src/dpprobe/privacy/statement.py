@@ -55,6 +55,15 @@ LEFT_OUT_NOT_COVERED = (
     "that a unit's rows were among those left out as near-duplicates of public images: who knows "
     "all other rows can tell it from n. Nothing else here depends on rows that were left out"
 )
+ROWS_DRAWN = (
+    "which rows n counts: those of the units whose name, hashed with the public seed "
+    "{public_seed}, lies below the fraction {fraction:g}, each by itself, whatever its label and "
+    "all other rows are"
+)
+DRAWN_NOT_COVERED = (
+    "that a unit's rows were among those that the subsample left out: who knows its name can "
+    "compute that. Nothing else here depends on rows that were left out"
+)
 PUBLIC_N = {
     "image": "the number of training rows n (sampling rates and step counts are computed from it)",
     "patient": "the number of training patients n (sampling rates and step counts are computed "
@@ -205,7 +214,8 @@ def make_statement(
         its name, its weights' SHA-256, and `near_duplicate_check`: the result of
         `find_near_duplicates`, or words. Where near-duplicates were removed, the `backbone`,
         `threshold` and `public` datasets of that are under `removed` there, with counts, or under
-        `left_out` here, without.
+        `left_out` here, without. `subsample` there has the `fraction` and the `public_seed`
+        that chose the rows of a release.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       declared: the public files that the head started from or used; None for none.
       private_choices: what the head chose by looking at the private rows without a mechanism, in
@@ -234,6 +244,7 @@ def make_statement(
     repeated = copies if copies and copies["rows"] else None
     files = declared if declared and declared.files else None
     left_out = _removed_by_check(public_data) or public_data.get("left_out")
+    drawn = public_data.get("subsample")
     public = _list_public(
         plan,
         unpriced_choices=private_choices is not None,
@@ -241,6 +252,7 @@ def make_statement(
         chosen_from=chosen_from,
         network=network,
         declared=files is not None,
+        drawn=drawn,
     )
     not_covered = [private_choices] if private_choices else []
     not_covered += RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
@@ -248,6 +260,8 @@ def make_statement(
         not_covered += NETWORK_NOT_COVERED
     if left_out:
         not_covered.append(LEFT_OUT_NOT_COVERED)
+    if drawn:
+        not_covered.append(DRAWN_NOT_COVERED)
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
     not_covered.append(COPIES_NOT_COVERED[plan.unit])
@@ -316,11 +330,14 @@ def _list_public(
     chosen_from: Mapping[str, Any] | None,
     network: bool,
     declared: bool,
+    drawn: Mapping[str, Any] | None,
 ) -> list[str]:
     """Lists what the promise takes for public."""
     public = [PUBLIC_N[plan.unit]]
     if left_out:
         public.append(ROWS_LEFT.format(**{**left_out, "public": ", ".join(left_out["public"])}))
+    if drawn:
+        public.append(ROWS_DRAWN.format(**drawn))
     public += PUBLIC_FACTS
     if not unpriced_choices:
         public.append(FIXED_OPTIONS)

@@ -15,6 +15,7 @@ no path, no name of a user or a machine.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dpprobe.artifacts import atomic_path, read_json, sha256_file, write_json, write_text
+from dpprobe.artifacts import atomic_path, sha256_file, write_json, write_text
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
+from dpprobe.release.verification.stated import is_hash, read_json, require_true
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +49,8 @@ SIGNATURE_FILE = "SHA256SUMS.sig"
 LISTED_FILES = (CARD_FILE, FACTS_FILE, HEAD_FILE, STATEMENT_FILE, PAGE_FILE)
 # All files of a bundle that is not signed.
 BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
+# Bytes beyond which a file is refused before it is read.
+LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
 
 WEIGHTS = "weights"
 
@@ -229,28 +233,84 @@ def damaged_files(folder: Path) -> list[str]:
     ]
 
 
-def read_bundle(folder: Path) -> Bundle:
-    """Reads a bundle whose files are as SHA256SUMS says.
+def check_files(folder: Path) -> int:
+    """Checks that a folder holds the files of a bundle, plain ones, and no others; counts them.
 
     Raises:
-      DataError: naming the file that is missing, damaged or of another format.
+      DataError: naming the first that does not belong there, or is too large to be read.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; name that of a bundle, with {SUMS_FILE} in it")
+    if not (folder / SUMS_FILE).is_file():
+        raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
+    modes = {path.name: path.lstat() for path in folder.iterdir()}
+    missing = [name for name in BUNDLE_FILES if name not in modes]
+    others = sorted(set(modes) - {*BUNDLE_FILES, SIGNATURE_FILE})
+    require_true(not missing, f"{folder}: missing: {', '.join(missing)}; fetch the bundle again")
+    require_true(
+        not others,
+        f"{folder}: {', '.join(others)}: not part of a bundle, and no promise covers it; take it "
+        "out of the folder",
+    )
+    for name, status in modes.items():
+        require_true(
+            stat.S_ISREG(status.st_mode), f"{name}: not a plain file; fetch the bundle again"
+        )
+        largest = LARGEST_HEAD if name == HEAD_FILE else LARGEST_TEXT
+        require_true(status.st_size <= largest, f"{name}: {status.st_size} bytes, above {largest}")
+    return len(modes)
+
+
+def read_facts(folder: Path) -> BundleFacts:
+    """Reads bundle.json as strictly as a stranger's file needs.
+
+    Raises:
+      DataError: for JSON that reads differently elsewhere, names that are none, and paths.
+      ValidationError: for other keys or types.
+    """
+    path = folder / FACTS_FILE
+    read_json(path)
+    facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
+    names, backbone = facts.class_names, facts.backbone
+    require_true(0 < len(set(names)) == len(names), "class_names: none, or one stands twice")
+    if not backbone.trained:
+        require_true(backbone.checkpoint is None, "backbone: not trained, yet with a checkpoint")
+    for name in (backbone.checkpoint or "", facts.name, facts.study, facts.dataset):
+        require_true("/" not in name and "\\" not in name, f"{name}: a path where a name belongs")
+    require_true(
+        backbone.options.get("checkpoint") is None,
+        "backbone.options.checkpoint: the place of a file, which no bundle knows",
+    )
+    sha256 = backbone.weights_sha256
+    require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
+    return facts
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Reads a bundle of a stranger: its own plain files alone, as SHA256SUMS says.
+
+    Raises:
+      DataError: naming the file that is missing, damaged, of another format or of no bundle.
     """
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    check_files(folder)
     if damaged := damaged_files(folder):
         raise DataError(
             f"{folder}: {', '.join(damaged)}: missing, or not as {SUMS_FILE} says; fetch the "
             "bundle again"
         )
     try:
-        facts = BundleFacts.model_validate(read_json(folder / FACTS_FILE))
+        facts = read_facts(folder)
         statement = read_json(folder / STATEMENT_FILE)
         tensors = load((folder / HEAD_FILE).read_bytes())
         weights = tensors.pop(WEIGHTS)
         method_options(facts.head.options)
-    except (ValidationError, ConfigError, SafetensorError, ValueError, KeyError) as error:
+    except (
+        ValidationError, ConfigError, DataError, SafetensorError, ValueError, KeyError
+    ) as error:  # fmt: skip
         first = error.errors()[0] if isinstance(error, ValidationError) else None
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
         raise DataError(

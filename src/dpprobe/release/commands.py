@@ -90,6 +90,11 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", type=Path, help="the backbone's file of weights, where it has one"
     )
+    parser.add_argument(
+        "--allow-hub",
+        action="store_true",
+        help="fetch weights from the Hub's repository that the bundle names (hf-hub: models)",
+    )
 
 
 def _run_predict(arguments: argparse.Namespace) -> int:
@@ -102,6 +107,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         checkpoint=arguments.checkpoint,
         device=arguments.device,
+        allow_hub=arguments.allow_hub,
         image_column=arguments.image_column,
         id_column=arguments.id_column,
     )
@@ -132,7 +138,12 @@ def _run_export(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.export import export_onnx
 
-    done = export_onnx(arguments.bundle, arguments.onnx, checkpoint=arguments.checkpoint)
+    done = export_onnx(
+        arguments.bundle,
+        arguments.onnx,
+        checkpoint=arguments.checkpoint,
+        allow_hub=arguments.allow_hub,
+    )
     print(
         f"{done.path}: opset {done.opset}; at most {done.largest_difference:.1e} from predict in "
         f"float32, {done.precision_difference:.1e} from predict in the release's precision"

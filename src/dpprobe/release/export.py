@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ class Exported:
     input: str
 
 
-def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -> Exported:
+def export_onnx(
+    bundle: Path, output: Path, *, checkpoint: Path | None = None, allow_hub: bool = False
+) -> Exported:
     """Writes a release as one ONNX file, and holds it against `Predictor` on public images.
 
     The file takes uint8 [batch, channels, height, width]: images in the mode, resized and cropped
@@ -63,7 +66,7 @@ def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -
 
     Args:
       output: a path that ends in .onnx.
-      checkpoint: the file of the backbone's weights, where the bundle names one.
+      checkpoint, allow_hub: as in `Predictor.load_bundle`.
 
     Raises:
       ConfigError: for another suffix, a backbone that is no network, or one too large for a file.
@@ -72,9 +75,10 @@ def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -
     """
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
-    predictor = Predictor.load_bundle(
-        bundle, checkpoint=checkpoint, device="cpu", precision="float32"
+    load = partial(
+        Predictor.load_bundle, bundle, checkpoint=checkpoint, allow_hub=allow_hub, device="cpu"
     )
+    predictor = load(precision="float32")
     model = _trace_model(_make_graph(predictor), _test_images(predictor)[:2], predictor)
     with atomic_path(output) as temporary:
         temporary.write_bytes(model.SerializeToString())
@@ -88,8 +92,7 @@ def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -
             )
         released = difference
         if predictor.facts.backbone.precision != "float32":
-            as_released = Predictor.load_bundle(bundle, checkpoint=checkpoint, device="cpu")
-            released = _largest_difference(given, as_released, images)
+            released = _largest_difference(given, load(), images)
     return Exported(
         path=output,
         largest_difference=difference,

@@ -15,7 +15,7 @@ FORBIDDEN_KEYS = re.compile(
     r"created|started|seconds|duration|git_?commit|identity|near_duplicates|histor(y|ies)|"
     r"predictions?|test_ids)$"
 )
-PUBLIC_KEYS = {"crop_seed"}
+PUBLIC_KEYS = {"crop_seed", "public_seed"}
 FORBIDDEN_TEXTS = {
     "a path": re.compile(
         r"(?<![\w.:/<])/(home|Users|root|tmp|mnt|var|usr|data|work|scratch|media|opt|srv|private)/"

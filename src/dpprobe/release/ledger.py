@@ -2,6 +2,7 @@
 
     <data_dir>/<dataset>/ledger.jsonl    one record a line, in the order of time; mode 0600
     <data_dir>/<dataset>/ledger.lock     what writers lock (POSIX locks, which NFS has too)
+    <data_dir>/ledger.lock               what bookings lock, of whatever dataset
 
 Nothing here is released but the sum, which is computed from plans alone, never from rows. The file
 itself is private: it holds hashes of private data, and times.
@@ -28,6 +29,12 @@ With more than `MOST_SPLITS` splits of two sides all parts are composed: an uppe
 - Some are repeated with only the best run released: one such fit alone has its plan's price; beside
   others the sum is by Renyi divergences, a looser upper bound.
 
+**Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
+where a booking of either says so (`same_units_as`), directly or through a third. A booking whose
+units stand in a ledger that is not added up is refused (`unit_hashes`): whether they do follows
+from private rows, so it may stop a release, and never decide the sum that is published. So is one
+whose units are on other sides than in an entry of the same split.
+
 **Damage.** Each line holds the hash of the line before, and of itself, so an edited, missing or
 inserted line is noticed, and then nothing is booked. A last line that is cut short is what a crash
 within `book` leaves: no noise was drawn for it, and the next writer removes it. A line that lacks
@@ -47,8 +54,8 @@ import os
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,6 +73,16 @@ from dpprobe.privacy.accountants import (
 from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.release.unit_hashes import (
+    Hashes,
+    Units,
+    count_moved,
+    find_tables,
+    load_key,
+    read_hashes,
+    share_units,
+    write_hashes,
+)
 
 logger = logging.getLogger("dpprobe")
 
@@ -149,6 +166,9 @@ class Booking:
       parts: at most one for each side.
       identity: a hash of everything that decides the release; private, it stays here.
       column: whose values are the units; None where each image is one.
+      same_units_as: another dataset whose units are some of these; None without one.
+      units: the hash that names the file of the units' hashes; None in entries of an earlier
+        dpprobe.
     """
 
     release: str
@@ -158,6 +178,8 @@ class Booking:
     parts: tuple[Part, ...]
     identity: str
     column: str | None = None
+    same_units_as: str | None = None
+    units: str | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in Plan.UNITS:
@@ -174,13 +196,16 @@ class Booking:
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary."""
         parts = [part.to_dict() for part in self.parts]
-        return {**{key: getattr(self, key) for key in _TEXTS}, "parts": parts}
+        texts = {key: getattr(self, key) for key in _TEXTS}
+        known = {key: value for key in _LATER if (value := getattr(self, key)) is not None}
+        return {**texts, **known, "parts": parts}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Booking:
         """Reads the dictionary that `to_dict` returns."""
         parts = tuple(Part.from_dict(part) for part in values["parts"])
-        return cls(**{key: values[key] for key in _TEXTS}, parts=parts)
+        texts = {key: values[key] for key in _TEXTS} | {key: values.get(key) for key in _LATER}
+        return cls(**texts, parts=parts)
 
 
 def unit_words(booking: Booking) -> str:
@@ -190,6 +215,7 @@ def unit_words(booking: Booking) -> str:
 
 
 _TEXTS = ("release", "study", "unit", "column", "split", "identity")
+_LATER = ("same_units_as", "units")  # keys that entries of an earlier dpprobe lack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,27 +297,46 @@ class Ledger:
         """Returns the entry of a release that is not abandoned; None without one."""
         return _find_named(self.read_entries(), release)
 
-    def book_release(self, booking: Booking, *, delta: float, max_epsilon: float | None) -> Entry:
+    def book_release(
+        self,
+        booking: Booking,
+        *,
+        delta: float,
+        max_epsilon: float | None,
+        units: Units | None = None,
+        other_units_than: Sequence[str] = (),
+    ) -> Entry:
         """Books a release; its noise may be drawn once this returns, not before.
 
         Args:
           delta: at which all releases together must not exceed `max_epsilon`.
           max_epsilon: None for no limit.
+          units: of the release; None leaves them unchecked.
+          other_units_than: datasets whose units are others, though they may have the same names.
 
         Raises:
-          PrivacyError: when the limit would be exceeded, the name is taken, or the unit is another
-            than the ledger's.
-          DataError: for a damaged line.
+          PrivacyError: when the limit would be exceeded, the name is taken, the unit is another
+            than the ledger's, units have changed sides, or stand in a ledger that is not added up.
+          DataError: for a damaged line, here or in another ledger, and for lost hashes.
         """
         check_delta(delta)
         self._make_folder()
-        with self._lock_ledger() as content:
-            counting = [entry for entry in content.entries.values() if entry.is_counted]
-            self._refuse_taken(counting, booking)
-            self._refuse_other_unit(counting, booking)
+        with self._lock_ledger(among_all=True) as content:
+            ledgers = self._read_ledgers()
+            added = self._find_added(ledgers, booking)
+            self._refuse_taken(ledgers[self._dataset], booking)
+            self._refuse_other_unit(ledgers, added, booking)
+            if units is not None:
+                used = any(each.booking.units for listed in ledgers.values() for each in listed)
+                key = load_key(self._data_dir, used=used)
+                hashes = units.hash_with(key)
+                self._refuse_moved(ledgers[self._dataset], booking, hashes, key)
+                others = {name: ledgers[name] for name in ledgers if name not in added}
+                self._refuse_same_units(others, booking, hashes, key, unlike=other_units_than)
             if max_epsilon is not None:
-                bookings = [entry.booking for entry in counting]
-                self._refuse_excess(bookings, booking, delta, max_epsilon)
+                self._refuse_excess(self._add_up(ledgers, added), booking, delta, max_epsilon)
+            if units is not None:
+                booking = replace(booking, units=write_hashes(self.path.parent, hashes, key))
             number = len(content.entries) + 1
             time = self._append_line(content, "book", number, booking=booking.to_dict())
         return Entry(
@@ -357,10 +402,97 @@ class Ledger:
           PrivacyError: for an extra of another unit than the ledger's, or a delta out of range.
           DataError: for a damaged line.
         """
-        counting = [entry for entry in self.read_entries() if entry.is_counted]
+        ledgers = self._read_ledgers()
+        added = self._find_added(ledgers, *extra)
         for booking in extra:
-            self._refuse_other_unit(counting, booking)
-        return compose_bookings([*(entry.booking for entry in counting), *extra], delta)
+            self._refuse_other_unit(ledgers, added, booking)
+        return compose_bookings([*self._add_up(ledgers, added), *extra], delta)
+
+    @property
+    def _data_dir(self) -> Path:
+        return self.path.absolute().parent.parent
+
+    @property
+    def _dataset(self) -> str:
+        return self.path.absolute().parent.name
+
+    def _read_ledgers(self) -> dict[str, list[Entry]]:
+        """Reads the entries that count of all ledgers of the data_dir, this one first."""
+        this = {self._dataset: self}
+        others = (path.parent for path in sorted(self._data_dir.glob(f"*/{LEDGER_FILE}")))
+        ledgers = this | {each.name: Ledger(each / LEDGER_FILE) for each in others} | this
+        return {
+            name: [entry for entry in ledger.read_entries() if entry.is_counted]
+            for name, ledger in ledgers.items()
+        }
+
+    def _find_added(self, ledgers: Mapping[str, list[Entry]], *extra: Booking) -> list[str]:
+        """Returns the datasets whose ledgers are added up with this one's, this one first."""
+        bookings = [(self._dataset, each) for each in extra]
+        bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
+        pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
+        joined: set[str | None] = {self._dataset}
+        while more := set().union(*(pair for pair in pairs if pair & joined)) - joined:
+            joined |= more
+        return [name for name in ledgers if name in joined]
+
+    def _add_up(
+        self, ledgers: Mapping[str, list[Entry]], added: Sequence[str]
+    ) -> Iterator[Booking]:
+        """Yields the bookings to be composed.
+
+        Units may have other names in another dataset, and so other sides by an equal key.
+        """
+        for name in added:
+            for booking in (entry.booking for entry in ledgers[name]):
+                key = booking.split if name == self._dataset else f"{name}: {booking.split}"
+                yield replace(booking, split=key)
+
+    def _refuse_moved(
+        self, counting: Sequence[Entry], booking: Booking, hashes: Hashes, key: bytes
+    ) -> None:
+        """Refuses units that another entry has on their other side, by a split of the same key."""
+        for entry in counting:
+            if entry.booking.split != booking.split or entry.booking.units is None:
+                continue
+            if count_moved(hashes, read_hashes(self.path.parent, entry.booking.units, key)):
+                raise PrivacyError(
+                    f"release {booking.release!r}: images have changed sides since entry "
+                    f"{entry.number} of {self.path} ({entry.booking.release}), by the same split "
+                    f"({booking.split}): their units were renamed, and the sum would count one "
+                    "side for each; write another split_seed, so that both sides count"
+                )
+
+    def _refuse_same_units(
+        self, others: Mapping[str, list[Entry]], booking: Booking, hashes: Hashes, key: bytes,
+        *, unlike: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Refuses units of ledgers that are not added up; of those `unlike`, names tell nothing."""
+        data, known = booking.identity.partition(" ")[2], dict[Any, Hashes]()
+        for name, entry in [(each, entry) for each in others for entry in others[each]]:
+            folder, units = self._data_dir / name, entry.booking.units
+            if (name, units) not in known:  # most entries have the same units
+                tables = find_tables(folder)  # as they are now, for an entry of an earlier dpprobe
+                earlier = Units(names={}, tables=tables).hash_with(key) if units is None else {}
+                known[name, units] = read_hashes(folder, units, key) if units else earlier
+            theirs = known[name, units]
+            same = bool(data) and entry.booking.identity.partition(" ")[2] == data
+            what, remedy = "images", ""
+            if not (same or share_units(hashes, theirs, "images")):
+                if name in unlike or not share_units(hashes, theirs, "names"):
+                    continue
+                what = "names of units"
+                remedy = f", or other_units_than: [{name}] if others have the same names"
+            raise PrivacyError(
+                f"release {booking.release!r}: {what} of dataset {self._dataset} stand in entry "
+                f"{entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}) too, and the "
+                f"two ledgers are not added up; write same_units_as: {name} under "
+                f"datasets.{self._dataset}{remedy}"
+            )
+
+    def list_added(self) -> list[str]:
+        """Lists the other datasets whose ledgers are added up with this one's."""
+        return self._find_added(self._read_ledgers())[1:]
 
     def _refuse_taken(self, counting: Sequence[Entry], booking: Booking) -> None:
         entry = _find_named(counting, booking.release)
@@ -377,19 +509,24 @@ class Ledger:
             f"has been seen: {abandon_command(self.path.parent, entry.number)}"
         )
 
-    def _refuse_other_unit(self, counting: Sequence[Entry], booking: Booking) -> None:
-        for entry in counting:
-            if (entry.booking.unit, entry.booking.column) != (booking.unit, booking.column):
+    def _refuse_other_unit(
+        self, ledgers: Mapping[str, list[Entry]], added: Sequence[str], booking: Booking
+    ) -> None:
+        for name, entry in [(each, entry) for each in added for entry in ledgers[each]]:
+            # The columns of two datasets may have two names.
+            column = name == self._dataset and entry.booking.column != booking.column
+            if entry.booking.unit != booking.unit or column:
                 raise PrivacyError(
                     f"release {booking.release!r}: its unit of privacy is {unit_words(booking)}, "
-                    f"but that of entry {entry.number} of {self.path} ({entry.booking.release}) is "
-                    f"{unit_words(entry.booking)}, and prices to different units do not add up; "
-                    "set it to that"
+                    f"but that of entry {entry.number} of {self._data_dir / name / LEDGER_FILE} "
+                    f"({entry.booking.release}) is {unit_words(entry.booking)}, and prices to "
+                    "different units do not add up; set it to that"
                 )
 
     def _refuse_excess(
-        self, booked: Sequence[Booking], booking: Booking, delta: float, limit: float
+        self, others: Iterable[Booking], booking: Booking, delta: float, limit: float
     ) -> None:
+        booked = list(others)
         spent = compose_bookings([*booked, booking], delta)
         if not spent.epsilon <= limit:
             before = compose_bookings(booked, delta).epsilon
@@ -445,21 +582,34 @@ class Ledger:
                 flush_to_disk(folder.parent)
 
     @contextmanager
-    def _lock_ledger(self) -> Iterator[_Content]:
-        """Keeps other writers out from before the file is read until after a line is appended."""
-        with _one_thread, self._explain_errors():
-            lock = os.open(self.path.with_name(LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o600)
+    def _lock_ledger(self, *, among_all: bool = False) -> Iterator[_Content]:
+        """Keeps other writers out from before the file is read until after a line is appended.
+
+        Args:
+          among_all: keep bookings of the data_dir's other datasets out as well.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(_one_thread)
+            stack.enter_context(self._explain_errors())
+            if among_all:
+                stack.enter_context(self._hold_lock(self._data_dir / LOCK_FILE))
+            stack.enter_context(self._hold_lock(self.path.with_name(LOCK_FILE)))
+            content = self._read_content()
+            self._mend(content)
+            yield content
+
+    @contextmanager
+    def _hold_lock(self, path: Path) -> Iterator[None]:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
             try:
-                try:
-                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except (BlockingIOError, PermissionError):  # another has it; which, systems differ
-                    logger.info("%s: another process writes to it; waiting", self.path)
-                    fcntl.lockf(lock, fcntl.LOCK_EX)
-                content = self._read_content()
-                self._mend(content)
-                yield content
-            finally:
-                os.close(lock)
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):  # another has it; which, systems differ
+                logger.info("%s: another process writes to it; waiting", self.path)
+                fcntl.lockf(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def _mend(self, content: _Content) -> None:
         """Removes a torn last line, and flushes what a process wrote that died before it could."""
@@ -655,6 +805,12 @@ def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
         lines += _list_sums(bookings, largest if delta is None else delta)
     else:
         lines += ["Nothing is spent: all entries are abandoned."]
+    if bookings and (others := ledger.list_added()):
+        spent = ledger.compute_spent(largest if delta is None else delta)
+        lines += [
+            f"With the ledgers of {', '.join(others)}, which same_units_as adds to this one: "
+            f"{spent.entries} entries, {_format_bound(spent.epsilon, spent.exact)}"
+        ]
     for entry in entries:
         if entry.state == "open":
             lines += ["", *_open_entry(ledger, entry)]

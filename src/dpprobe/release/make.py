@@ -72,6 +72,7 @@ from dpprobe.release.page import write_page
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key, sign_bundle
+from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.deduplicated_datasets import left_out
 from dpprobe.study.options import ReleaseOptions
@@ -273,7 +274,23 @@ class _Task:
             ),
             identity=self.identity,
             column=self.dataset.unit_name() if self.unit == "patient" else None,
+            same_units_as=self.dataset.same_units_as,
         )
+
+    def list_units(self) -> Units:
+        """Returns what tells the units of the release from other datasets'."""
+        tables = find_tables(
+            self.ledger.path.parent, fingerprint=self.stores[0].dataset_fingerprint
+        )
+        if tables is None:
+            logger.warning(
+                "release %s: the split tables in %s are gone or of other data, so its images are "
+                "not compared with those of other datasets; only names of units are",
+                self.name, self.ledger.path.parent,
+            )  # fmt: skip
+        named = self.dataset.names_rows()
+        names = {store.split: store.units or store.ids for store in self.stores if named}
+        return Units(names=names, tables=tables)
 
     def _ledger_split(self) -> str:
         """Returns a key that two releases share only where each unit is on the same side in both.
@@ -478,6 +495,8 @@ class _Task:
             # the limit is at the dataset's delta, whatever delta a release has
             delta=self.study.dataset_delta(self.options.dataset),
             max_epsilon=self.study.max_epsilon(self.options.dataset),
+            units=self.list_units(),
+            other_units_than=self.dataset.other_units_than,
         )
         logger.info("release %s: booked as entry %d", self.name, entry.number)
         with self._told_of(entry):
@@ -645,6 +664,7 @@ class _Task:
             },
             evidence=evidence,
             left_out=left_out(self.study.overlap),
+            subsample=self.dataset.public_subsample(),
             chosen_from=self.method.chosen_from(self.facts),
         )
         files.write_bundle(

@@ -8,6 +8,7 @@ features. A backbone that is not the release's, or computes something else here,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -96,12 +97,14 @@ class Predictor:
         *,
         checkpoint: Path | None = None,
         device: str = "auto",
+        allow_hub: bool = False,
         precision: Literal["float32", "bfloat16", "float16"] | None = None,
     ) -> Predictor:
         """Reads a bundle and loads its backbone.
 
         Args:
           checkpoint: the file of the backbone's weights, where the bundle names one.
+          allow_hub: fetch weights from the repository of the Hub that the bundle names.
           precision: of the forward pass, in place of the release's.
 
         Raises:
@@ -110,6 +113,7 @@ class Predictor:
           ConfigError: where the checkpoint is missing or the backbone cannot be loaded.
         """
         read = read_bundle(bundle)
+        _check_source(read, allow_hub=allow_hub)
         options = _backbone_options(read, checkpoint)
         where = resolve_device(device)
         runtime = Runtime(device=where, precision=precision or read.facts.backbone.precision)
@@ -218,6 +222,7 @@ def predict(
     output: Path | None,
     checkpoint: Path | None = None,
     device: str = "auto",
+    allow_hub: bool = False,
     image_column: str | None = None,
     id_column: str | None = None,
     threads: int | None = None,
@@ -239,7 +244,9 @@ def predict(
     """
     sources = find_images(images, image_column=image_column, id_column=id_column)
     check_output(output, sources.inputs)
-    predictor = Predictor.load_bundle(bundle, checkpoint=checkpoint, device=device)
+    predictor = Predictor.load_bundle(
+        bundle, checkpoint=checkpoint, device=device, allow_hub=allow_hub
+    )
     facts = predictor.facts
     unreadable: list[tuple[str, str]] = []
     blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
@@ -284,6 +291,31 @@ class _Sized:
 
 
 # the backbone of a bundle
+
+
+def _check_source(bundle: Bundle, *, allow_hub: bool) -> None:
+    """Checks from where a stranger's bundle would have weights loaded.
+
+    Raises:
+      DataError: for weights in a file or folder that the bundle names.
+      ConfigError: for those of somebody's repository, without leave.
+    """
+    options = bundle.facts.backbone.options
+    model, tag = str(options.get("model", "")), options.get("pretrained")
+    arguments = options.get("model_args") or {}
+    places = [key for key in arguments if key.startswith("pretrained") or key == "cache_dir"]
+    places += ["pretrained"] if isinstance(tag, str) and not re.fullmatch(r"[\w-]*", tag) else []
+    places += [model] if ":" in model and not model.startswith(("hf-hub:", "hf_hub:")) else []
+    if places:
+        raise DataError(
+            f"{bundle.folder}: {places[0]}: the bundle names a place of weights, and no bundle "
+            "may; ask for one whose weights are a checkpoint"
+        )
+    if ":" in model and not allow_hub:
+        raise ConfigError(
+            f"{bundle.folder}: the backbone's weights are of {model}, a repository of the Hub that "
+            "the bundle names; pass --allow-hub if you trust its owner"
+        )
 
 
 def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOptions:

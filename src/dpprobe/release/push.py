@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpprobe.errors import ConfigError, DataError, DpprobeError, UploadError
-from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, SUMS_FILE, Bundle, read_bundle
+from dpprobe.release.bundle import SIGNATURE_FILE, Bundle, read_bundle
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -46,7 +46,7 @@ def push_bundle(bundle: Path, repo: str, *, private: bool = False, token: str | 
     """
     from huggingface_hub import HfApi, get_token  # heavy: httpx, for the command line's --help
 
-    checked = _read_alone(bundle)
+    checked = read_bundle(bundle)
     if not re.fullmatch(REPOSITORY, repo):
         raise ConfigError(f"{repo!r}: not a repository of the Hub; write owner/name")
     token = token or get_token()
@@ -66,24 +66,6 @@ def push_bundle(bundle: Path, repo: str, *, private: bool = False, token: str | 
             )
         _commit_files(api, repo, checked, {file.rfilename for file in info.siblings or ()})
     return address
-
-
-def _read_alone(folder: Path) -> Bundle:
-    """Reads a whole bundle from a folder that holds nothing else.
-
-    Raises:
-      DataError: naming the files that are missing or altered, and those that are no bundle's.
-    """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; name that of a bundle, with {SUMS_FILE} in it")
-    bundle = read_bundle(folder)
-    known = {*BUNDLE_FILES, SIGNATURE_FILE}
-    if strange := sorted({path.name for path in folder.iterdir()} - known):
-        raise DataError(
-            f"{folder}: {', '.join(strange)}: not part of a bundle, and no promise covers it; "
-            "take it out of the folder"
-        )
-    return bundle
 
 
 def _commit_files(api: HfApi, repo: str, bundle: Bundle, there: set[str]) -> None:

@@ -63,6 +63,10 @@ TEST_UNITS = (
     " The test results of these cells are exact, and nothing covers the test units that they are "
     "of."
 )
+LOOKED_AT = (
+    " This price is of heads and test results alone. Training-loss curves and t-SNE plots are "
+    "computed from the images without noise: a choice by them has no price."
+)
 MAKE_FEATURES = "Make their features first: head auto chooses by them."
 _NAMED = 3
 
@@ -130,7 +134,7 @@ def choice_words(
         return (
             f"{trains}Choosing this release by looking at all their results costs at most epsilon "
             f"{rounded_up(epsilon):g} at delta {delta:g} to one training unit, the release "
-            f"included.{SEEDED}{TEST_UNITS}"
+            f"included.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
         )
     if unknown:
         listed = _name_first("not known yet", unknown)

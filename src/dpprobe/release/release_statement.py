@@ -28,6 +28,7 @@ def release_statement(
     ledger: Mapping[str, Any],
     evidence: Mapping[str, Any] | None = None,
     left_out: Mapping[str, Any] | None = None,
+    subsample: Mapping[str, Any] | None = None,
     chosen_from: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
@@ -43,6 +44,7 @@ def release_statement(
       evidence: by `dpprobe.release.audit_evidence`; None where no audit was made.
       left_out: the `backbone`, `threshold` and `public` datasets by which near-duplicates were
         removed from the data; None where they were not.
+      subsample: the `fraction` and the `public_seed` that chose the training rows; None for all.
       chosen_from: the rule that chose the head, and from which facts; None where none did.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
@@ -57,6 +59,7 @@ def release_statement(
             **public_data,
             "near_duplicate_check": NOT_PUBLISHED,
             **({"left_out": dict(left_out)} if left_out else {}),
+            **({"subsample": dict(subsample)} if subsample else {}),
         },
         epsilon_all_heads=plan.realised_epsilon,
         declared=Declared(study=study, files=named, hashes=hashes),

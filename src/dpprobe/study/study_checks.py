@@ -87,9 +87,9 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     _check_overwritten(study, name, dataset)
     rows = dataset.used_rows()
     multi_label = dataset.multi_label()
-    if dataset.subsample and multi_label:
+    if dataset.subsample and multi_label and dataset.subsample.fraction is None:
         raise ConfigError(
-            "subsample: rows have several labels, so that none has a class; remove it"
+            "subsample: rows have several labels, so that none has a class; write fraction"
         )
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
@@ -138,10 +138,20 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(f"dataset {release.dataset}: {fault}")
     faults += [
         f"dataset {release.dataset}: {shared} are those of {other} too, and each has a ledger: "
-        "their releases would not be added up; keep one of the two"
+        f"their releases would not be added up; keep one of the two, or write same_units_as: "
+        f"{other} under datasets.{release.dataset}"
         for other, shared in _shared_images(dataset, study)
         if other != release.dataset
+        and dataset.same_units_as != other
+        and study.datasets[other].same_units_as != release.dataset
     ]
+    other = dataset.same_units_as
+    known = other in study.datasets or (Path(study.data_dir) / str(other)).is_dir()
+    if other is not None and (other == release.dataset or not known):
+        faults.append(
+            f"dataset {release.dataset}: same_units_as: {other}: the dataset itself, or none that "
+            f"is in the study or in {study.data_dir}; correct the name"
+        )
     if release.evaluate:
         classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
         try:

@@ -135,7 +135,7 @@ def tune_network(
     started = time.monotonic()
     seed = task.derive_seed(index)
     network = material.make_network(seed)
-    material.check_gradients(network)
+    material.check_gradients(network, physical_batch=limits.physical_batch)
     trained, best = _train_network(task, options, network, material, seed, checkpoints, limits)
     _publish_network(
         folder,

@@ -17,6 +17,7 @@ from dpprobe.finetune.cut_shards import cut_shape
 from dpprobe.finetune.engine_check import check_network
 from dpprobe.finetune.inputs import Inputs, cut_inputs, image_inputs
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import NoNormalisation
@@ -119,13 +120,17 @@ class Material:
             raise DataError(f"{store.path}: rows of another table; delete it and run again")
         return inputs
 
-    def check_gradients(self, network: TunedNetwork) -> None:
+    def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
         """Holds a network against one-example gradients, on rows that are nobody's.
+
+        Args:
+          physical_batch: rows, times their views, that pass through it together.
 
         Raises:
           ConfigError: naming what mixes rows, or has wrong gradients.
         """
         base = self.base
+        views = 1 if base.augment is None else base.augment.views
         generator = np.random.default_rng(0)
         shape = (_CHECKED_ROWS, *network.shape)
         if network.from_images:
@@ -139,7 +144,8 @@ class Material:
             engine=base.engine,
             example=example.to(self.device),
             classes=self.stores[0].num_classes,
-            views=1 if base.augment is None else base.augment.views,
+            views=views,
+            together=rows_at_once(network, physical_batch, views),
         )
 
 

@@ -207,7 +207,9 @@ class _Objective:
     @cached_property
     def _checked(self) -> bool:
         """Holds one network against one-example gradients, for all trials: they are built alike."""
-        self.material.check_gradients(self.material.make_network(0))
+        self.material.check_gradients(
+            self.material.make_network(0), physical_batch=self.limits.physical_batch
+        )
         return True
 
     @cached_property

@@ -103,11 +103,50 @@ def test_a_count_can_let_another_unit_in_and_a_release_is_told() -> None:
     for part in ({"counts": {"1": 3}}, {"per_class": 3}):
         fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
         assert fault is not None
-        assert "can let another in; write fractions" in fault
-    by_hash = {**DIGITS, "split_by": "id", "subsample": {"fractions": {"1": 0.5}}}
+        assert "can let another in; write fraction, one number for all classes" in fault
+    by_hash = {**DIGITS, "split_by": "id", "subsample": {"fraction": 0.5}}
     assert dataset_options(by_hash).release_fault() is None
-    by_class = {**DIGITS, "subsample": {"fractions": {"1": 0.5}}}
+    by_class = {**DIGITS, "subsample": {"fraction": 0.5}}
     assert "split_by" in str(dataset_options(by_class).release_fault())
+
+
+def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
+    """Who knows all rows but one label reads it from n, which a release publishes."""
+    names = [f"row-{at}" for at in range(79)]
+
+    def told(part: dict[str, Any]) -> int:
+        """Counts the units whose label n gives away."""
+        options, told = Subsample.model_validate(part), 0
+        for at in range(len(names)):
+            sizes = set()
+            for label in (0, 1):
+                labels = [other % 2 for other in range(len(names))]
+                labels[at] = label
+                sizes.add(sum(options.choose_rows(labels, names, ["cat", "dog"])))
+            told += len(sizes) > 1
+        return told
+
+    assert told({"fractions": {"dog": 0.4}}) > 40
+    assert told({"fraction": 0.4}) == 0
+    part = {"fractions": {"1": 0.5}}
+    fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
+    assert "fractions chooses by class, so that n, which is public, tells labels" in str(fault)
+
+
+def test_one_fraction_takes_every_row_or_patient_alike() -> None:
+    rows = [(at % 2, f"u{at % 40}") for at in range(400)]
+    kept = chosen({"fraction": 0.4}, rows)
+    names = {rows[at][1] for at in kept}
+    assert 0.2 < len(names) / 40 < 0.6
+    assert kept == {at for at in range(400) if rows[at][1] in names}
+    assert chosen({"fraction": 0.2}, rows) <= kept
+    with pytest.raises(ConfigError, match="write one of fraction, fractions, counts and per_class"):
+        dataset_options({**DIGITS, "subsample": {"fraction": 0.4, "per_class": 3}})
+
+
+def test_tables_of_before_are_current_though_there_is_one_fraction_now() -> None:
+    params = dataset_options({**DIGITS, "subsample": {"per_class": 3}}).preparation_params()
+    assert "fraction" not in params["subsample"]
 
 
 def test_all_rows_that_a_unit_has_of_a_class_stay_or_go_together() -> None:
@@ -137,7 +176,7 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({}, "write one of fractions, counts and per_class"),
+        ({}, "write one of fraction, fractions, counts and per_class"),
         ({"per_class": 2, "counts": {"3": 2}}, "write one of"),
         ({"fractions": {"3": 0}}, "greater than 0"),
         ({"fractions": {"3": 1.5}}, "less than or equal to 1"),
@@ -233,8 +272,12 @@ def several_labels(directory: Path) -> Path:
 
 def test_rows_of_several_labels_have_no_class_to_keep(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"fractions": {"cat": 0.5}}})
+    whole = several_labels(tmp_path / "both")
     with pytest.raises(DataError, match="subsample: rows have several labels"):
-        write_subsampled(several_labels(tmp_path / "both"), tmp_path / "part", options)
+        write_subsampled(whole, tmp_path / "part", options)
+    options = dataset_options({**DIGITS, "subsample": {"fraction": 0.99}})
+    write_subsampled(whole, tmp_path / "part", options)
+    assert read_info(tmp_path / "part/dataset.json").multi_label
 
 
 def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:

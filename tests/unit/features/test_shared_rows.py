@@ -74,9 +74,31 @@ def test_rows_that_were_scaled_or_rounded_are_still_one(mean: float) -> None:
 
 
 @pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_rows_that_were_negated_or_shifted_are_still_one(mean: float) -> None:
+    """Each passed for public before."""
+    private = rows_of(0, mean=mean)
+    generator = np.random.default_rng(3)
+    scales, shifts = generator.uniform(-5, 5, size=(2, ROWS, 1)).astype(np.float32)
+    one_row = generator.normal(size=DIMENSION).astype(np.float32) * 4
+    for copy in (
+        -private,
+        private + np.float32(7),
+        np.float32(3) - 2 * private,
+        scales * private + shifts,
+        private + one_row,
+        one_row - 0.5 * private,
+    ):
+        assert shared(copy[::-1], private) > 0.4
+        assert shared(copy.astype(np.float16).astype(np.float32), private) > 0.4
+    assert shared(3 - 2 * private[:40], private) > 0.9, "a part of them too"
+    assert shared(-rows_of(0, dimension=3), rows_of(0, dimension=3)) == 1
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
 def test_other_rows_are_not_however_near_they_lie(mean: float) -> None:
     private = rows_of(0, 20 * ROWS, mean=mean)
     assert shared(rows_of(1, 20 * ROWS, mean=mean), private) == 0
+    assert shared(-rows_of(1, 20 * ROWS, mean=mean), private) == 0
     assert shared(changed(private, 0.5), private) == 0
     narrow = np.float32(1e3) + rows_of(2)  # all cosines above 1 - 1e-5
     assert shared(np.float32(1e3) + rows_of(3), narrow) == 0

@@ -126,18 +126,41 @@ def test_a_wrong_norm_is_refused(
 class HalfCalled(nn.Module):
     """A small part of whose parameters is used without a call of their layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: float = 1e-2, *, called: bool = False) -> None:
         super().__init__()
         self.table = nn.Linear(4, 1, bias=False)
+        self.part, self.called = part, called
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + 1e-2 * self.table.weight.view(4, 1, 1)
+        y = x + self.table(x.movedim(1, -1)).movedim(-1, 1) if self.called else x
+        return y + self.part * self.table.weight.view(4, 1, 1)
+
+
+OUTSIDE = r"parameter 1\.table\.weight: used outside of its layer, .* write engine: functional"
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_small_gradient_that_is_missing_is_refused(precision: str) -> None:
-    with pytest.raises(ConfigError, match=r"wrong gradient of 1\.table\.weight"):
+    with pytest.raises(ConfigError, match=OUTSIDE):
         check(small(nn.Conv2d(4, 4, 1), HalfCalled()), precision=precision)
+
+
+def test_a_weight_that_its_layer_and_others_use_is_refused() -> None:
+    """It passed before: too small a part to show in gradients that round."""
+    network = small(nn.Conv2d(4, 4, 1), HalfCalled(1e-9, called=True))
+    with pytest.raises(ConfigError, match=OUTSIDE):
+        check(network, together=8)
+    check(network, together=8, engine="functional")
+    assert all(isinstance(one, nn.Parameter) for one in network.module.parameters())
+
+
+def test_a_weight_that_is_captured_is_refused_by_every_engine() -> None:
+    layer = HalfCalled(called=True)
+    captured = [layer.table.weight]
+    layer.register_forward_hook(lambda _, __, y: y + 1e-9 * captured[0].view(4, 1, 1))
+    for engine in ("ghost", "functional"):
+        with pytest.raises(ConfigError, match=r"1\.table\.weight: used outside"):
+            check(small(nn.Conv2d(4, 4, 1), layer), engine=engine)
 
 
 class Turned(nn.Module):
@@ -158,14 +181,14 @@ def test_layers_that_see_rows_elsewhere_are_refused_by_name() -> None:
 
 
 class Fails(nn.Module):
-    """Cannot be taken row by row: its branch depends on numbers."""
+    """Cannot be taken row by row: it asks where its rows lie."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.scale if float(x.sum()) > 0 else x * self.scale * 1.0
+        return x * self.scale if x.data_ptr() else x * self.scale * 1.0
 
 
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
@@ -183,6 +206,41 @@ def test_networks_without_a_gradient_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="no gradient arrives"):
         check(network)
+
+
+class MixesSome(nn.Module):
+    """Mixes rows in large batches alone, or where a number is large."""
+
+    def __init__(self, *, above: int = 0, largest: float | None = None) -> None:
+        super().__init__()
+        self.above, self.largest = above, largest
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) <= self.above or (self.largest is not None and x.max() < self.largest):
+            return x
+        return x - 0.05 * x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_mixing_in_large_batches_is_refused(engine: str) -> None:
+    network = small(MixesSome(above=15))
+    check(network, engine=engine, together=15)
+    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
+        check(network, engine=engine, together=16)
+    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
+        check(network, engine=engine, together=8, views=2)
+    model = nn.Sequential(nn.ReLU(), MixesSome(above=2), nn.Flatten())
+    with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
+        check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_a_branch_by_numbers_is_refused(engine: str) -> None:
+    layer = MixesSome(largest=1e6)
+    with pytest.raises(ConfigError, match="reads a number of its batch, as a branch by it does"):
+        check(small(layer), engine=engine)
+    with pytest.raises(ConfigError, match="reads a number of its batch"):
+        check_rows_apart(nn.Sequential(layer), torch.randn(3, 4, 6, 6), name="net")
 
 
 class TakesFromTheRowBefore(nn.Module):

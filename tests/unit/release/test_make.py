@@ -102,6 +102,14 @@ def test_to_write_down_the_metric_that_a_release_has_makes_no_other_one(folder: 
     assert len(ledger(folder).read_entries()) == 2
 
 
+def test_a_release_says_by_what_its_rows_were_chosen(folder: Path) -> None:
+    part = {"fraction": 0.5, "seed": 3}
+    output = release(folder, study(folder, more={"subsample": part}))
+    said = bundle.read_bundle(output).statement["public_data"]["subsample"]
+    assert said == {"fraction": 0.5, "public_seed": 3}
+    assert verify_bundle(output).passed
+
+
 def test_a_made_release_is_final(folder: Path) -> None:
     output = release(folder, study(folder))
     before = contents(output)

@@ -21,6 +21,7 @@ import timm
 import torch
 from PIL import Image
 
+from dpprobe.backbones import loading
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
 from dpprobe.data.image_files import open_image
@@ -32,9 +33,11 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import one_head, score_rows
-from dpprobe.release.bundle import FACTS_FILE, read_bundle, write_sums
+from dpprobe.release.bundle import FACTS_FILE, HEAD_FILE, read_bundle, write_sums
+from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.predict import Predictor, predict
+from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import CLASSES, write_example
 from tests.support.network_bundles import write_release
 
@@ -608,3 +611,97 @@ def test_a_reader_that_stops_ends_the_threads(predictor: Predictor, tmp_path: Pa
     with closing(predictor.predict_blocks(images.read_images(), images.count, threads=2)) as blocks:
         first = next(blocks)
     assert [row[0] for row in first.rows] == list(range(16))
+
+
+# a stranger's bundle
+
+
+def altered(bundle: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of a bundle with another bundle.json, whose sums are right."""
+    shutil.copytree(bundle, folder)
+    values = json.loads((folder / FACTS_FILE).read_text())
+    change(values)
+    (folder / FACTS_FILE).write_text(json.dumps(values))
+    write_sums(folder)
+    return folder
+
+
+@pytest.mark.parametrize("depth", [40, 900, 100_000])
+def test_json_that_is_too_deep_is_refused(bundle: Path, tmp_path: Path, depth: int) -> None:
+    folder = tmp_path / "deep"
+    shutil.copytree(bundle, folder)
+    text = (folder / FACTS_FILE).read_text()
+    deep = f'"color": {"[" * depth}{"]" * depth}'
+    assert '"color": "gray"' in text
+    (folder / FACTS_FILE).write_text(text.replace('"color": "gray"', deep, 1))
+    write_sums(folder)
+    with pytest.raises(DataError, match="bundle.json: more than 32 levels of brackets"):
+        Predictor.load_bundle(folder, device="cpu")
+    assert not verify_bundle(folder).passed
+
+
+def test_files_that_are_no_bundle_s_are_refused(bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(bundle, folder)
+    assert Predictor.load_bundle(folder, device="cpu")
+    (folder / "sitecustomize.py").write_text("print('mine')")
+    with pytest.raises(DataError, match=r"sitecustomize\.py: not part of a bundle"):
+        Predictor.load_bundle(folder, device="cpu")
+    (folder / "sitecustomize.py").unlink()
+    (folder / HEAD_FILE).rename(tmp_path / "elsewhere")
+    (folder / HEAD_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"head\.safetensors: not a plain file"):
+        Predictor.load_bundle(folder, device="cpu")
+
+
+def timm_model(values: dict[str, Any], **options: Any) -> None:
+    values["backbone"] |= {"options": {"family": "timm", "model": "test_vit", **options}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v["backbone"]["options"].update(checkpoint="/etc/weights"), "place of a file"),
+        (lambda v: timm_model(v, checkpoint="mine.pt"), "place of a file"),
+        (lambda v: timm_model(v, model="local-dir:/tmp/mine"), "names a place of weights"),
+        (
+            lambda v: timm_model(v, model_args={"pretrained_cfg_overlay": {"file": "/tmp/mine"}}),
+            "pretrained_cfg_overlay: the bundle names a place of weights",
+        ),
+        (lambda v: timm_model(v, model_args={"cache_dir": "/tmp"}), "cache_dir: the bundle names"),
+        (
+            lambda v: timm_model(v, family="open_clip", pretrained="/tmp/mine.pt"),
+            "pretrained: the bundle names a place of weights",
+        ),
+        (lambda v: v.update(class_names=["a", "a", "b"]), "one stands twice"),
+        (lambda v: v["backbone"].update(checkpoint="../mine"), "not trained, yet with a check"),
+    ],
+)  # fmt: skip
+def test_what_a_bundle_would_have_loaded_is_refused(
+    bundle: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    folder = altered(bundle, tmp_path / "bundle", change)
+    with pytest.raises(DataError, match=said):
+        Predictor.load_bundle(folder, device="cpu", allow_hub=True)
+
+
+@pytest.mark.parametrize("model", ["hf-hub:somebody/weights", "hf_hub:somebody/weights"])
+def test_weights_of_somebody_s_repository_need_leave(
+    bundle: Path, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = altered(bundle, tmp_path / "bundle", lambda v: timm_model(v, model=model))
+    asked = []
+
+    def load(options: Any, **_: Any) -> None:
+        asked.append(options)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(loading, "load_backbone", load)
+    with pytest.raises(ConfigError, match=rf"{model}, a repository .* pass --allow-hub if you"):
+        Predictor.load_bundle(folder, device="cpu")
+    with pytest.raises(ConfigError, match="pass --allow-hub"):
+        export_onnx(folder, tmp_path / "out.onnx")
+    assert asked == []
+    with pytest.raises(ZeroDivisionError):
+        Predictor.load_bundle(folder, device="cpu", allow_hub=True)
+    assert asked[0].model == model

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 from dpprobe.artifacts import sha256_file
+from dpprobe.release import bundle
 from dpprobe.release.bundle import (
-    BUNDLE_FILES,
     FACTS_FILE,
     HEAD_FILE,
     LISTED_FILES,
@@ -20,26 +19,12 @@ from dpprobe.release.bundle import (
 from dpprobe.release.leak_check import check_keys, check_text
 from dpprobe.release.signing import signature_holds
 from dpprobe.release.verification.checks import Checks
-from dpprobe.release.verification.stated import is_hash, read_json, require_true
-
-# Bytes beyond which a file is refused before it is read.
-LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
+from dpprobe.release.verification.stated import read_json, require_true
 
 
 def check_files(folder: Path) -> tuple[str, Path]:
     """Checks that the folder holds a bundle's files, plain ones, and no others."""
-    modes = {path.name: path.lstat() for path in folder.iterdir()}
-    missing = [name for name in BUNDLE_FILES if name not in modes]
-    others = sorted(set(modes) - {*BUNDLE_FILES, SIGNATURE_FILE})
-    require_true(not missing, f"missing: {', '.join(missing)}; fetch the bundle again")
-    require_true(not others, f"not of a bundle: {', '.join(others)}; remove them")
-    for name, status in modes.items():
-        require_true(
-            stat.S_ISREG(status.st_mode), f"{name}: not a plain file; fetch the bundle again"
-        )
-        largest = LARGEST_HEAD if name == HEAD_FILE else LARGEST_TEXT
-        require_true(status.st_size <= largest, f"{name}: {status.st_size} bytes, above {largest}")
-    return f"{len(modes)}, all of a bundle and no others", folder
+    return f"{bundle.check_files(folder)}, all of a bundle and no others", folder
 
 
 def check_hashes(folder: Path) -> tuple[str, bool]:
@@ -77,19 +62,7 @@ def check_signature(checks: Checks, folder: Path | None, public_key: Path | None
 
 def read_facts(folder: Path) -> tuple[str, BundleFacts]:
     """Reads bundle.json, and checks its names, classes and hash."""
-    path = folder / FACTS_FILE
-    read_json(path)
-    facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
-    names = facts.class_names
-    require_true(0 < len(set(names)) == len(names), "class_names: none, or one stands twice")
-    if not facts.backbone.trained:
-        require_true(
-            facts.backbone.checkpoint is None, "backbone: not trained, yet with a checkpoint"
-        )
-    for name in (facts.backbone.checkpoint or "", facts.name, facts.study, facts.dataset):
-        require_true("/" not in name and "\\" not in name, f"{name}: a path where a name belongs")
-    sha256 = facts.backbone.weights_sha256
-    require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
+    facts = bundle.read_facts(folder)
     return f"release {facts.name} of {facts.dataset}, by dpprobe {facts.dpprobe}", facts
 
 

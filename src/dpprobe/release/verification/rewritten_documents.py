@@ -18,7 +18,9 @@ from dpprobe.release.verification.method import data_facts
 from dpprobe.release.verification.stated import (
     Values,
     is_hash,
+    read_block,
     read_real,
+    read_whole,
     require_same,
     require_true,
 )
@@ -52,6 +54,7 @@ def check_words(
         ledger=values["ledger"],
         evidence=values["evidence"],
         left_out=_left_out(values),
+        subsample=_subsample(values),
         chosen_from=options.chosen_from(data_facts(plan, facts)),
     )
     other = set(expected) ^ set(values)
@@ -80,6 +83,16 @@ def _left_out(values: Values) -> Values | None:
         )
         read_real("left_out.threshold", said["threshold"])
         require_true(0 < said["threshold"] <= 1, "left_out.threshold: not in (0, 1]")
+    return said
+
+
+def _subsample(values: Values) -> Values | None:
+    """Returns by what training rows are said to have been chosen; None where all are."""
+    said: Values | None = values["public_data"].get("subsample")
+    if said is not None:
+        read_block("subsample", said, {"fraction", "public_seed"})
+        require_true(0 < read_real("fraction", said["fraction"]) <= 1, "fraction: not in (0, 1]")
+        read_whole("public_seed + 1", said["public_seed"] + 1, largest=2**64)
     return said
 
 

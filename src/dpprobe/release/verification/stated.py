@@ -14,6 +14,9 @@ from dpprobe.errors import DataError
 
 Values = Mapping[str, Any]
 
+# Objects and lists within each other, beyond which readers of any kind overflow.
+_DEEPEST = 32
+_TOO_DEEP = f"more than {_DEEPEST} levels of brackets"
 # Of rows; a file that says more is refused before anything is priced.
 LARGEST_N = 10**10
 
@@ -30,7 +33,7 @@ def is_hash(text: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON that reads the same everywhere: no NaN, no infinity, no key twice."""
+    """Reads JSON that reads the same everywhere: no NaN, no infinity, no key twice, not deep."""
 
     def read_number(text: str) -> float:
         value = float(text)
@@ -42,12 +45,21 @@ def read_json(path: Path) -> Any:
         require_true(len(values) == len(items), f"{path.name}: a key stands twice in one object")
         return values
 
-    return json.loads(
-        path.read_text(encoding="utf-8"),
-        parse_float=read_number,
-        parse_constant=read_number,
-        object_pairs_hook=read_pairs,
-    )
+    try:
+        values = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_float=read_number,
+            parse_constant=read_number,
+            object_pairs_hook=read_pairs,
+        )
+    except RecursionError:
+        raise DataError(f"{path.name}: {_TOO_DEEP}") from None
+    level: list[Any] = [[values]]
+    for _ in range(_DEEPEST):
+        blocks = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [one for block in blocks for one in block if isinstance(one, dict | list)]
+    require_true(not level, f"{path.name}: {_TOO_DEEP}")
+    return values
 
 
 def read_real(name: str, value: Any) -> float:

@@ -16,7 +16,8 @@ priced it and by others.
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
 - blocks that are taken out whole, with all that speaks of them: a test result, the price of a
   choice, patients where the unit is one image; or another unit, changed everywhere;
-- whether near-duplicates of public images were left out, and by what, changed wherever it stands;
+- whether near-duplicates of public images were left out or rows chosen by a subsample, and by what,
+  changed wherever it stands;
 - the numbers of an audit below the promise, or one that was made up;
 - a test result within what it may be, and the AUC's interval round it; how many cells a choice
   without a price was among, and their names; a larger sum of the ledger, or its entry's number.

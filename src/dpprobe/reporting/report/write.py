@@ -54,7 +54,7 @@ NOT_PRIVATE = (
     *(analysis.reads for analysis in load_analyses() if analysis.reads is not None),
     ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
      "private data is not covered by any promise below; the headline says what publishing the best "
-     "method and backbone costs."),
+     "method and backbone by test results costs. A choice by loss curves or t-SNE has no price."),
     ("Seeds, fingerprints and logs", "in benchmark mode the seeds give the noise away."),
 )  # fmt: skip
 

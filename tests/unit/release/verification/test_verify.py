@@ -235,6 +235,21 @@ def test_what_is_said_of_near_duplicates_is_checked(tmp_path: Path, said: Any) -
     assert "words" in failed(verify_bundle(folder))
 
 
+def test_a_bundle_of_a_part_of_the_rows_says_so(tmp_path: Path) -> None:
+    drawn = {"fraction": 0.25, "public_seed": 7}
+    folder = write_example(tmp_path / "bundle", subsample=drawn)
+    documented(folder)
+    assert failed(verify_bundle(folder)) == []
+    for name in ("README.md", "release.html"):
+        text = " ".join((folder / name).read_text().split())
+        assert "hashed with the public seed 7, lies below the fraction 0.25" in text, name
+        assert "among those that the subsample left out" in text, name
+    for said in ({**drawn, "fraction": 0.5}, {**drawn, "fraction": 2}, {**drawn, "n": 9}, {}, 1,
+                 {**drawn, "public_seed": -1}):  # fmt: skip
+        edited(folder, STATEMENT_FILE, lambda v, said=said: v["public_data"].update(subsample=said))
+        assert "words" in failed(verify_bundle(folder)), said
+
+
 def test_a_test_result_that_is_priced_as_draws_fails(bundle: Path, tmp_path: Path) -> None:
     """Gaussian noise of the same multiplier costs far more than the epsilon that draws cost."""
     drawn = evaluation(tmp_path / "calibration", kind=EXPONENTIAL)

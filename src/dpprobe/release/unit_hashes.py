@@ -1,0 +1,170 @@
+"""Keyed hashes of a release's units, by which the ledgers of one data_dir recognise each other's.
+
+    <data_dir>/units.key                            32 random bytes, mode 0600, made once
+    <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of a booking; equal ones share a file
+
+A hash is the first 64 bits of HMAC-SHA256 under the key: of the name that a column gives a unit, of
+an image's bytes, and of its pixels. With the key the files tell whether a guessed image is in the
+data, so they stay beside it. They may refuse a release, and never decide what is published of one:
+whether two datasets share a unit is a function of private rows.
+
+Two unrelated hashes are equal with probability 2^-64: for a million units on each side 5e-8.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from dpprobe.artifacts import atomic_path, canonical_json, check_not_newer
+from dpprobe.data.table import SPLITS, SplitTable, read_info
+from dpprobe.errors import DataError
+
+FORMAT, FORMAT_VERSION = "dpprobe-units", 1
+KEY_FILE = "units.key"
+_KEY_BYTES, _HASH_BYTES = 32, 8
+_LOST = "restore it from a backup: nothing is released from the datasets beside it until then"
+_NONE = np.zeros(0, np.uint64)
+
+# By "<split>.names" and "<split>.images", each list rising and without repetition.
+Hashes = Mapping[str, npt.NDArray[np.uint64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The units of a release.
+
+    Attributes:
+      names: of each row's unit, by split; empty where no column names them.
+      tables: the folder of the split tables that the rows are from; None where it is not there.
+    """
+
+    names: Mapping[str, Iterable[str]]
+    tables: Path | None
+
+    def hash_with(self, key: bytes) -> Hashes:
+        """Computes their hashes: a few microseconds a row."""
+        values = {f"{s}.names": {each.encode() for each in self.names[s]} for s in self.names}
+        if self.tables is not None:
+            tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
+            values |= {f"{s}.images": set(table.content_hashes()) for s, table in tables.items()}
+        return {
+            part: _hash_all(key, part.partition(".")[2].encode(), values[part]) for part in values
+        }
+
+
+def _hash_all(key: bytes, kind: bytes, values: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    digests = (hmac.digest(key, kind + value, "sha256")[:_HASH_BYTES] for value in values)
+    return np.unique(np.frombuffer(b"".join(digests), np.uint64))
+
+
+def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"]) -> bool:
+    """Returns True if any split of one has a hash of a kind that any split of the other has."""
+    ours, theirs = (
+        np.concatenate([_NONE, *(one[part] for part in one if part.endswith(kind))])
+        for one in (first, second)
+    )
+    return bool(np.isin(ours, theirs).any())
+
+
+def count_moved(first: Hashes, second: Hashes) -> int:
+    """Counts the hashes of images that are on one side of the first, and the other of the second.
+
+    An image on both sides of a split is two units', and says nothing.
+    """
+
+    def only(hashes: Hashes, side: str, other: str) -> npt.NDArray[np.uint64]:
+        images = hashes.get(f"{side}.images", _NONE)
+        return np.setdiff1d(images, hashes.get(f"{other}.images", _NONE))
+
+    orders = SPLITS, SPLITS[::-1]
+    return sum(len(np.intersect1d(only(first, *o), only(second, *o[::-1]))) for o in orders)
+
+
+def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
+    """Returns the folder if it holds split tables; None without, and for another fingerprint."""
+    try:
+        made = read_info(folder / "dataset.json").fingerprint
+    except DataError:
+        return None
+    whole = all((folder / f"{split}.parquet").is_file() for split in SPLITS)
+    return folder if whole and fingerprint in (None, made) else None
+
+
+def load_key(data_dir: Path, *, used: bool) -> bytes:
+    """Reads the key of a data_dir; makes it where no hash needs another one.
+
+    The caller keeps others from making it at the same time.
+
+    Args:
+      used: True if hashes were made with it.
+
+    Raises:
+      DataError: for a key that is gone or damaged.
+    """
+    path = data_dir / KEY_FILE
+    if not path.exists():
+        if used:
+            raise DataError(f"{path}: not there, and ledgers hold hashes under it; {_LOST}")
+        _write_private(path, secrets.token_bytes(_KEY_BYTES))
+    if len(key := path.read_bytes()) != _KEY_BYTES:
+        raise DataError(f"{path}: {len(key)} bytes, not {_KEY_BYTES}; {_LOST}")
+    return key
+
+
+def write_hashes(folder: Path, hashes: Hashes, key: bytes) -> str:
+    """Writes the file of hashes into a dataset's folder; returns its SHA-256."""
+    described = {"format": FORMAT, "format_version": FORMAT_VERSION, "key": _mark_key(key)}
+    content = save(dict(hashes), metadata={"dpprobe": canonical_json(described)})
+    digest = hashlib.sha256(content).hexdigest()
+    if not (path := _path_of(folder, digest)).exists():
+        _write_private(path, content)
+    return digest
+
+
+def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
+    """Reads the hashes of a booking.
+
+    Raises:
+      DataError: for a file that is missing, damaged or under another key.
+    """
+    path = _path_of(folder, digest)
+    try:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise DataError("not as its ledger says")
+        with safe_open(path, framework="numpy") as file:
+            described = json.loads((file.metadata() or {})["dpprobe"])
+            check_not_newer(path, described, kind=FORMAT, version=FORMAT_VERSION)
+            if described["key"] != _mark_key(key):
+                raise DataError(f"made under another key than {KEY_FILE}")
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, KeyError, DataError) as error:
+        raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error
+
+
+def _mark_key(key: bytes) -> str:
+    """Returns a text that tells keys apart, and nothing else of them."""
+    return hmac.digest(key, b"key", "sha256").hex()
+
+
+def _path_of(folder: Path, digest: str) -> Path:
+    return folder / f"units-{digest[:16]}.safetensors"
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with atomic_path(path) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)

@@ -1,0 +1,230 @@
+"""No unit pays more than max_epsilon because it stands in two datasets, or was renamed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import canonical_json, hash_value
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.release import bundle
+from dpprobe.release.ledger import Ledger, describe_ledger
+from dpprobe.release.unit_hashes import KEY_FILE, read_hashes
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
+from tests.support.release_study import ROWS, release, study, write_features
+from tests.support.split_tables import write_tables
+
+
+def images(name: str) -> dict[str, list[str]]:
+    return {split: [f"{name} {split} {row}" for row in range(rows)] for split, rows in ROWS.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    prepare(tmp_path, "toy", images("lesion"))
+    return tmp_path
+
+
+def prepare(folder: Path, dataset: str, of: dict[str, list[str]], **features: Any) -> None:
+    """Makes tables of images, and the features that the next release takes."""
+    fingerprint = write_tables(folder / "data" / dataset, of, units=features.pop("units", None))
+    write_features(folder, fingerprint=fingerprint, **features)
+
+
+def release_of(folder: Path, dataset: str, name: str, **release_options: Any) -> Path:
+    made = study(folder, called=dataset, name=name, epsilon=1, **release_options)
+    return release(folder, made, name)
+
+
+def entries(folder: Path, dataset: str) -> int:
+    return len(Ledger.of_dataset(folder / "data", dataset).read_entries())
+
+
+# The limit.
+
+
+def test_a_copy_under_another_name_is_refused(folder: Path) -> None:
+    """Three releases under a limit of 1 cost 1.87 together before."""
+    release_of(folder, "toy", "first", max_epsilon=1)
+    prepare(folder, "copy", images("lesion"), shift=0.1)  # features of another backbone
+    said = r"images of dataset copy stand in entry 1 of .*/data/toy/ledger.jsonl \(first\) too"
+    with pytest.raises(PrivacyError, match=rf"{said}, .* write same_units_as: toy under datasets"):
+        release_of(folder, "copy", "second", max_epsilon=1)
+    with pytest.raises(PrivacyError, match=said):  # names are no excuse for equal images
+        release_of(folder, "copy", "second", more={"other_units_than": ["toy"]})
+    assert entries(folder, "copy") == 0
+
+
+def test_ledgers_that_belong_together_are_added_up(folder: Path) -> None:
+    release_of(folder, "toy", "first", max_epsilon=1)
+    prepare(folder, "copy", images("lesion"))
+    same = {"same_units_as": "toy"}
+    with pytest.raises(PrivacyError, match=r"would cost epsilon 1\.4.* above max_epsilon 1;"):
+        release_of(folder, "copy", "second", max_epsilon=1, more=same)
+    output = release_of(folder, "copy", "second", max_epsilon=1.6, more=same)
+    stated = bundle.read_bundle(output).statement["ledger"]
+    assert stated["releases"] == 2
+    assert 1.4 < stated["epsilon"] < 1.6
+    # The first dataset need not say so again.
+    prepare(folder, "toy", images("lesion"))
+    with pytest.raises(PrivacyError, match="above max_epsilon"):
+        release_of(folder, "toy", "third", max_epsilon=1.6)
+    printed = describe_ledger(Ledger.of_dataset(folder / "data", "toy"), delta=None)
+    assert "With the ledgers of copy, which same_units_as adds to this one: 2 entries" in printed
+
+
+def test_the_same_tables_in_another_study_are_refused_without_their_hashes(folder: Path) -> None:
+    """An entry of an earlier dpprobe has the fingerprint of the features alone."""
+    release_of(folder, "toy", "first")
+    forget_hashes(folder / "data/toy")
+    shutil.copytree(folder / "data/toy", folder / "data/again")
+    (folder / "data/again/ledger.jsonl").unlink()
+    for name in ("train.parquet", "test.parquet", "dataset.json"):
+        (folder / "data/toy" / name).unlink()
+    with pytest.raises(PrivacyError, match="images of dataset again stand in entry 1 of"):
+        release_of(folder, "again", "second")
+
+
+def test_the_tables_of_an_earlier_entry_are_looked_at(folder: Path) -> None:
+    release_of(folder, "toy", "first")
+    forget_hashes(folder / "data/toy")
+    prepare(folder, "copy", images("lesion"), shift=0.1)
+    with pytest.raises(PrivacyError, match="images of dataset copy stand in entry 1 of"):
+        release_of(folder, "copy", "second")
+
+
+def forget_hashes(dataset: Path) -> None:
+    """Writes a ledger as an earlier dpprobe did."""
+    previous, lines = "0" * 64, []
+    for line in (dataset / "ledger.jsonl").read_text().splitlines():
+        record = json.loads(line) | {"previous": previous}
+        record.get("booking", {}).pop("units", None)
+        del record["hash"]
+        previous = hash_value(record)
+        lines.append(canonical_json({**record, "hash": previous}))
+    (dataset / "ledger.jsonl").write_text("\n".join(lines) + "\n")
+    for path in dataset.glob("units-*"):
+        path.unlink()
+
+
+def test_a_part_of_the_images_is_refused_and_other_images_are_not(folder: Path) -> None:
+    release_of(folder, "toy", "first")
+    of = images("others")
+    of["test"][7] = images("lesion")["train"][11]
+    prepare(folder, "part", of, shift=0.1)
+    with pytest.raises(PrivacyError, match="images of dataset part stand in entry 1"):
+        release_of(folder, "part", "second")
+    prepare(folder, "others", images("others"), shift=0.1)
+    release_of(folder, "others", "second", max_epsilon=1)
+    assert entries(folder, "others") == 1
+
+
+def test_patients_of_the_same_names_are_asked_for(folder: Path) -> None:
+    of_patients: dict[str, Any] = {"images_per_patient": 3}
+    prepare(folder, "toy", images("one"), **of_patients)
+    release_of(folder, "toy", "first", of_patients=True)
+    prepare(folder, "second", images("two"), shift=0.1, **of_patients)
+    with pytest.raises(
+        PrivacyError, match=r"names of units of dataset second .* or other_units_than: \[toy\]"
+    ):
+        release_of(folder, "second", "more", of_patients=True)
+    release_of(folder, "second", "more", of_patients=True, more={"other_units_than": ["toy"]})
+    assert entries(folder, "second") == 1
+
+
+def test_names_of_datasets_are_checked_before_anything_runs(folder: Path) -> None:
+    for name in ("tyo", "toy"):
+        with pytest.raises(ConfigError, match=f"same_units_as: {name}: the dataset itself, or"):
+            check_study(study(folder, more={"same_units_as": name}))
+    check_study(study(folder, called="copy", more={"same_units_as": "toy"}))
+
+
+def test_two_datasets_of_one_study_may_share_images_if_it_says_so(folder: Path) -> None:
+    values = study(folder).model_dump(mode="json")
+    values["datasets"]["again"] = values["datasets"]["toy"]
+    with pytest.raises(ConfigError, match="or write same_units_as: again under datasets.toy"):
+        check_study(load_study(values))
+    values["datasets"]["again"] = {**values["datasets"]["toy"], "same_units_as": "toy"}
+    check_study(load_study(values))
+
+
+# Sides.
+
+
+def test_renamed_units_that_change_sides_are_refused(folder: Path) -> None:
+    """The split's key is the same, and a unit would pay for one side of it only."""
+    whose = {split: [f"{split} {row // 3}" for row in range(rows)] for split, rows in ROWS.items()}
+    of = images("lesion")
+    prepare(folder, "toy", of, units=whose, images_per_patient=3)
+    release_of(folder, "toy", "first", of_patients=True, evaluate={"epsilon": 1})
+    release_of(folder, "toy", "again", of_patients=True)
+    of["train"][:120], of["test"] = of["test"], of["train"][:120]
+    prepare(folder, "toy", of, units=whose, images_per_patient=3, shift=0.1)
+    with pytest.raises(PrivacyError, match=r"images have changed sides since entry 1 .*split_seed"):
+        release_of(folder, "toy", "second", of_patients=True)
+    seed = {"split_seed": 5}
+    output = release_of(folder, "toy", "second", of_patients=True, more=seed)
+    # twice trained on before, and the third: both sides of each split count
+    assert bundle.read_bundle(output).statement["ledger"]["epsilon"] > 1.8
+
+
+# The files.
+
+
+def test_key_and_hashes_are_private_and_in_no_bundle(folder: Path) -> None:
+    output = release_of(folder, "toy", "first", evaluate={"epsilon": 1})
+    key = folder / "data" / KEY_FILE
+    (hashes,) = (folder / "data/toy").glob("units-*.safetensors")
+    assert len(key.read_bytes()) == 32
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (key, hashes)} == {0o600}
+    (entry,) = Ledger.of_dataset(folder / "data", "toy").read_entries()
+    assert entry.booking.units is not None
+    read = read_hashes(folder / "data/toy", entry.booking.units, key.read_bytes())
+    assert {part: len(values) for part, values in read.items()} == {
+        "train.images": 300, "test.images": 120,
+    }  # fmt: skip
+    for path in output.iterdir():
+        for secret in (key.read_bytes(), entry.booking.units.encode(), b"units-"):
+            assert secret not in path.read_bytes(), path.name
+    release_of(folder, "toy", "second")
+    assert len(list((folder / "data/toy").glob("units-*"))) == 1, "equal units share a file"
+    assert len(key.read_bytes()) == 32
+
+
+def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
+    release_of(folder, "toy", "first")
+    prepare(folder, "copy", images("lesion"))
+    key = folder / "data" / KEY_FILE
+    kept = key.read_bytes()
+    key.unlink()
+    with pytest.raises(DataError, match=r"units.key: not there, and ledgers hold hashes"):
+        release_of(folder, "copy", "second")
+    key.write_bytes(bytes(32))
+    with pytest.raises(DataError, match=r"units-.*: cannot be used \(made under another key"):
+        release_of(folder, "copy", "second")
+    key.write_bytes(kept[:20])
+    with pytest.raises(DataError, match=r"units.key: 20 bytes, not 32; restore it"):
+        release_of(folder, "copy", "second")
+    key.write_bytes(kept)
+    (hashes,) = (folder / "data/toy").glob("units-*.safetensors")
+    content = bytearray(hashes.read_bytes())
+    content[-1] ^= 1
+    hashes.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"cannot be used \(not as its ledger says\); restore it"):
+        release_of(folder, "copy", "second")
+    hashes.unlink()
+    with pytest.raises(DataError, match=r"cannot be used \(.*No such file"):
+        release_of(folder, "copy", "second")
+    assert entries(folder, "copy") == 0
+
+
+def test_missing_tables_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "data/toy/train.parquet").unlink()
+    release_of(folder, "toy", "first")
+    assert "its images are not compared with those of other datasets" in caplog.text

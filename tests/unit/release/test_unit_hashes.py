@@ -1,0 +1,110 @@
+"""Hashes tell units of two ledgers, and nothing to those who lack the key."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dpprobe.errors import PrivacyError
+from dpprobe.release.ledger import Booking, Ledger, Part
+from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
+from tests.support.split_tables import write_tables
+from tests.unit.release.test_ledger import DELTA, gaussian, part
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def test_the_sides_of_two_datasets_are_not_taken_for_equal(tmp_path: Path) -> None:
+    """A copy whose units are renamed has them on other sides, by a split of the same key."""
+    parts = part("train", gaussian(4.0)), part("test", gaussian(20.0))
+    crossed = part("train", gaussian(20.0)), part("test", gaussian(4.0))
+    for dataset, sides, same in (("a", parts, None), ("b", crossed, "a")):
+        Ledger.of_dataset(tmp_path, dataset).book_release(
+            booking(dataset, *sides, same_units_as=same), delta=DELTA, max_epsilon=None
+        )
+    alone = Ledger.of_dataset(tmp_path, "c")
+    for dataset in ("a", "b"):
+        alone.book_release(
+            booking(dataset, part("train", gaussian(4.0))), delta=DELTA, max_epsilon=None
+        )
+    both = Ledger.of_dataset(tmp_path, "b").compute_spent(DELTA)
+    assert both.epsilon == alone.compute_spent(DELTA).epsilon
+
+
+def booking(name: str, *parts: Part, **more: Any) -> Booking:
+    return Booking(
+        release=name, study="clinic", unit="image", split="hash_20", parts=parts,
+        identity=f"{name} {name}", **more,
+    )  # fmt: skip
+
+
+def book(data_dir: Path, dataset: str, start: Any, results: Any) -> None:
+    asked = booking(dataset, part("train", gaussian(5.0)))
+    units = Units(names={"train": [f"patient {number}" for number in range(2000)]}, tables=None)
+    start.wait()
+    try:
+        Ledger.of_dataset(data_dir, dataset).book_release(
+            asked, delta=DELTA, max_epsilon=None, units=units
+        )
+    except PrivacyError as error:
+        results.put(str(error))
+    else:
+        results.put("booked")
+
+
+def test_of_two_processes_with_the_same_units_one_books(tmp_path: Path) -> None:
+    start, results = SPAWN.Barrier(2), SPAWN.Queue()
+    jobs = [SPAWN.Process(target=book, args=(tmp_path, each, start, results)) for each in "ab"]
+    for job in jobs:
+        job.start()
+    said = sorted(results.get(timeout=400) for _ in jobs)
+    for job in jobs:
+        job.join()
+    assert said[0] == "booked"
+    assert "names of units of dataset" in said[1]
+
+
+def test_a_picture_on_both_sides_is_two_units(tmp_path: Path) -> None:
+    key = load_key(tmp_path, used=False)
+    one = Units(names={}, tables=tmp_path / "a")
+    other = Units(names={}, tables=tmp_path / "b")
+    write_tables(tmp_path / "a", {"train": ["x", "y", "black"], "test": ["z", "v", "black"]})
+    write_tables(tmp_path / "b", {"train": ["x", "y", "v"], "test": ["z", "w", "black"]})
+    assert count_moved(one.hash_with(key), other.hash_with(key)) == 1
+    assert count_moved(one.hash_with(key), one.hash_with(key)) == 0
+
+
+def test_hashes_without_the_key_tell_nothing(tmp_path: Path) -> None:
+    """Two keys give two sets of hashes of the same images."""
+    write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
+    units = Units(names={}, tables=tmp_path)
+    first, second = (units.hash_with(bytes([number]) * 32) for number in (1, 2))
+    assert not share_units(first, second, "images")
+    assert share_units(first, units.hash_with(bytes([1]) * 32), "images")
+
+
+def test_pixels_are_compared_too(tmp_path: Path) -> None:
+    """The same picture in another file, without loss, is the same picture."""
+    found = []
+    for level in (0, 9):
+        written = [
+            png(number if number == 3 else number + 10 * level, level) for number in range(6)
+        ]
+        write_tables(
+            tmp_path / str(level), {"train": written[:4], "test": written[4:]}, verify="decode"
+        )
+        found.append(Units(names={}, tables=tmp_path / str(level)).hash_with(bytes(32)))
+    assert png(3, 0) != png(3, 9)
+    assert share_units(found[0], found[1], "images")
+
+
+def png(number: int, level: int) -> bytes:
+    stream = io.BytesIO()
+    picture = Image.fromarray(np.full((8, 8), number, dtype=np.uint8))
+    picture.save(stream, "png", compress_level=level)
+    return stream.getvalue()
