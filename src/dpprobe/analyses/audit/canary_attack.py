@@ -200,7 +200,7 @@ class Attack:
 
     def _noise_deviation(self, name: str) -> float:
         mechanism = self.claim.find_mechanism(name)
-        return mechanism.noise_multiplier * mechanism.sensitivity
+        return mechanism.sensitivity * mechanism.noise_multiplier
 
     def _log_ratio(
         self,
