@@ -28,7 +28,7 @@ from torch import nn
 
 from clock import Clock, number
 from dpprobe.backbones import loading
-from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.lora_and_film import ChannelAffine
@@ -62,6 +62,7 @@ OURS = "dpprobe"
 PEERS = ("Opacus hooks", "Opacus ghost", "torch.func")
 BESIDE = ("not private", "last layer, with forward pass", "last layer, stored features")
 Step = Callable[[], object]
+Update = Callable[[torch.Tensor, int], None]  # takes the clipped sum and the rows of a step
 
 
 class Case(NamedTuple):
@@ -232,23 +233,14 @@ def made(case: Case) -> Step:
     options = backbone_options({"family": "timm", **values})
     backbone = loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 
-    def network(tune: Any) -> TunedNetwork:
-        return build_network(
-            backbone,
-            Options(tune=tune, init="lecun_normal"),
-            classes=CLASSES,
-            seed=0,
-            device=case.device,
-            transform=Transform(NoNormalisation()),
-        )
-
     labels = (torch.arange(case.rows) % CLASSES).to(case.device)
     if case.way.startswith("last layer"):
-        return _last_layer(case, network("head"), network("all"), labels)
-    tuned = network(case.tune)
-    inputs = _inputs(tuned, case)
+        head, whole = (build(backbone, tune, case.device) for tune in ("head", "all"))
+        return last_layer_step(case, head, whole, labels, _plain_update(head))
+    tuned = build(backbone, case.tune, case.device)
+    inputs = make_inputs(tuned, case)
     if case.way == OURS:
-        return _ours(tuned, inputs, labels, case.precision)
+        return ours_step(tuned, inputs, labels, case.precision, _plain_update(tuned))
     makers = {
         "Opacus hooks": _opacus_hooks,
         "Opacus ghost": _opacus_ghost,
@@ -258,7 +250,20 @@ def made(case: Case) -> Step:
     return makers[case.way](tuned, inputs, labels, case.precision)
 
 
-def _inputs(network: TunedNetwork, case: Case) -> torch.Tensor:
+def build(backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES) -> TunedNetwork:
+    """Builds the network that trains a part of a backbone."""
+    return build_network(
+        backbone,
+        Options(tune=tune, init="lecun_normal"),
+        classes=classes,
+        seed=0,
+        device=device,
+        transform=Transform(NoNormalisation()),
+    )
+
+
+def make_inputs(network: TunedNetwork, case: Case) -> torch.Tensor:
+    """Draws a batch of images, or of activations."""
     shape = (case.rows, *network.shape)
     if network.from_images:
         return torch.randint(0, 256, shape, dtype=torch.uint8).to(case.device)
@@ -274,9 +279,19 @@ def _updated(parameters: list[nn.Parameter], total: torch.Tensor, rows: int) -> 
             parameter.sub_(part.view_as(parameter), alpha=RATE)
 
 
-def _ours(
-    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: Any
+def _plain_update(network: TunedNetwork) -> Update:
+    parameters = list(network.trained.values())
+    return lambda total, rows: _updated(parameters, total, rows)
+
+
+def ours_step(
+    network: TunedNetwork,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    precision: Any,
+    update: Update,
 ) -> Step:
+    """Returns dpprobe's step: the clipped sum of all rows, then `update`."""
     clipping = ClippedSums(
         network,
         sigmoid=False,
@@ -285,27 +300,27 @@ def _ours(
         precision=precision,
         engine="ghost",
     )
-    parameters = list(network.trained.values())
 
     def step() -> None:
         total = torch.zeros(clipping.size, device=inputs.device)
         clipping.add_rows(total, inputs, labels, None)
-        _updated(parameters, total, len(inputs))
+        update(total, len(inputs))
 
     return step
 
 
-def _last_layer(
-    case: Case, network: TunedNetwork, whole: TunedNetwork, labels: torch.Tensor
+def last_layer_step(
+    case: Case, network: TunedNetwork, whole: TunedNetwork, labels: torch.Tensor, update: Update
 ) -> Step:
-    images = _inputs(whole, case)
+    """Returns a step of the head alone, with the forward pass of the frozen network or without."""
+    images = make_inputs(whole, case)
     body = whole.module.requires_grad_(False)
     body.head = nn.Identity()
     with torch.inference_mode():
         stored = body(images).float()
     stored = stored.clone()
     if case.way.endswith("stored features"):
-        return _ours(network, stored, labels, case.precision)
+        return ours_step(network, stored, labels, case.precision, update)
     sums = ClippedSums(
         network,
         sigmoid=False,
@@ -314,7 +329,6 @@ def _last_layer(
         precision="float32",
         engine="ghost",
     )
-    parameters = list(network.trained.values())
     on_cpu = case.device == "cpu"
 
     def step() -> None:
@@ -323,7 +337,7 @@ def _last_layer(
         with torch.inference_mode(), _autocast(images, case.precision):
             features = body(given)
         sums.add_rows(total, features.float().clone(), labels, None)
-        _updated(parameters, total, len(images))
+        update(total, len(images))
 
     return step
 

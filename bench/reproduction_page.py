@@ -2,7 +2,7 @@
 
     python bench/reproduction_page.py results/foundation_features
 
-Without a folder the page is written from the record alone.
+Without a folder the page is written from the record, and from what bench/throughput.py measured.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = project_root() / "config"
 PAGE = REPOSITORY / "docs" / "reproduction.md"
 RATES = REPOSITORY / "bench" / "results" / "rates.json"
+THROUGHPUT = REPOSITORY / "bench" / "results" / "throughput.json"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -49,6 +50,10 @@ def main(words: Sequence[str] | None = None) -> None:
         help="the study of a folder, if it is not under config/; may be given several times",
     )
     parser.add_argument("--rates", type=Path, default=RATES, help="measured rates; %(default)s")
+    parser.add_argument(
+        "--throughput", type=Path, default=THROUGHPUT,
+        help="measured by bench/throughput.py; %(default)s",
+    )  # fmt: skip
     try:
         write_page(parser.parse_args(words))
     except DpprobeError as error:
@@ -57,7 +62,9 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def write_page(arguments: argparse.Namespace) -> None:
     """Adds the folders' results to the record and writes the page."""
-    kept = record.read_reproduced(arguments.record)
+    before = record.read_reproduced(arguments.record)
+    measured = record.read_throughput(arguments.throughput)
+    kept = before.with_parts(record.Record(throughput=measured))
     for folder in arguments.folders:
         file, values = find_study(folder, arguments.study)
         known = file.resolve().is_relative_to(CONFIG)
@@ -66,7 +73,7 @@ def write_page(arguments: argparse.Namespace) -> None:
     if arguments.folders and arguments.rates.exists():
         kept = kept.with_parts(record.Record(rates=record.read_rates(arguments.rates)))
     page = reproduction_page(published.read_published(), facts.read(), kept)
-    if arguments.folders:
+    if kept != before:
         kept.write(arguments.record)
     write_text(arguments.output, page)
     print(f"page:    {arguments.output}")

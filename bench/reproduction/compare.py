@@ -19,6 +19,7 @@ from reproduction.record import Result
 CHANGE = "accuracy change"
 # The metric of a cell that stands beside a published one; cells hold no throughput.
 METRICS = {"accuracy": "accuracy", CHANGE: "accuracy", "auc": "auc"}
+PUBLISHED_CORES = "TPUv4 cores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class Comparison:
     """A published number and, where something was run beside it, ours.
 
     Attributes:
-      result: the cell that stands beside it, None where nothing was run.
+      result: the cell that stands beside it; None where no cell does.
+      measured: the throughput that stands beside it, as `bench/throughput.py` writes it.
       value, ends: ours in the number's unit, and its 95 % interval; a change has Welch's.
       gap: ours minus the published value; None where the paper writes words.
       unlike: what is not as published; none of it is like for like.
@@ -36,6 +38,7 @@ class Comparison:
     number: Number
     entry: Entry
     result: Result | None = None
+    measured: Mapping[str, Any] | None = None
     value: float | None = None
     ends: tuple[float, float] | None = None
     gap: float | None = None
@@ -43,13 +46,26 @@ class Comparison:
     silent: tuple[str, ...] = ()
 
     @property
+    def run(self) -> bool:
+        """True if something was run beside the number."""
+        return self.result is not None or self.measured is not None
+
+    @property
     def like_for_like(self) -> bool:
         """True if ours was run as published, as far as the paper says how."""
-        return self.result is not None and not self.unlike
+        return self.run and not self.unlike
 
 
-def compare_all(published: Published, facts: Facts, results: Sequence[Result]) -> list[Comparison]:
+def compare_all(
+    published: Published,
+    facts: Facts,
+    results: Sequence[Result],
+    throughput: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Comparison]:
     """Compares every published number, in the order of the papers' tables.
+
+    Args:
+      throughput: of a record.
 
     Raises:
       ConfigError: when a number is in no entry or in several.
@@ -57,7 +73,38 @@ def compare_all(published: Published, facts: Facts, results: Sequence[Result]) -
     entries = facts.by_number(published)
     # what is missing of the whole is found by its training images
     named = [replace(r, dataset=facts.parts.get(r.dataset, r.dataset)) for r in results]
-    return [_compared(number, entries[place(number)], facts, named) for number in published.numbers]
+    return [
+        _compare_throughput(number, entry, throughput or {})
+        if (entry := entries[place(number)]).networks
+        else _compared(number, entry, facts, named)
+        for number in published.numbers
+    ]
+
+
+def _compare_throughput(
+    number: Number, entry: Entry, throughput: Mapping[str, Mapping[str, Any]]
+) -> Comparison:
+    """Puts images a second of one core, or the ratio of both ways, beside a published number."""
+    names = entry.networks.get(number.row, ())
+    # the rate of another network says nothing of this one's
+    for name in names if number.metric == "speed-up" else names[:1]:
+        measured = throughput.get(name, {})
+        rates = measured.get("rates", {})
+        value = rates.get(number.column)
+        if number.metric == "speed-up" and {"full", "last"} <= rates.keys():
+            value = rates["last"] / rates["full"]
+        if value is not None:
+            other = f"{measured['model']} at {measured['side']} px, not {number.row}"
+            unlike = (
+                f"{measured['machine']}, not {PUBLISHED_CORES}",
+                *([] if measured["row"] == number.row else [other]),
+                *measured["unlike"],
+            )
+            return Comparison(
+                number=number, entry=entry, measured=measured, value=value,
+                gap=value - number.value, unlike=unlike,
+            )  # fmt: skip
+    return Comparison(number=number, entry=entry)
 
 
 def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Result]) -> Comparison:

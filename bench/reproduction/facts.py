@@ -130,6 +130,8 @@ class Entry(Options):
       columns: of these rows; all that they have where empty.
       study: the file that runs them; None where none of the project does, and `missing` says why.
       target: of the workflow, before `--configfile`.
+      command: in place of a study, what measures them; `networks` names by row what it measures,
+        the network itself and others whose speed-up may stand beside the published one.
       recipe: options of the published method.
       stands_in: the part of the study that stands for a published one; the numbers' rows say it.
       reasons: for the difference between the published number and ours.
@@ -142,6 +144,8 @@ class Entry(Options):
     columns: tuple[Key, ...] = ()
     study: Text | None = None
     target: Text | None = None
+    command: Text | None = None
+    networks: dict[Text, tuple[Text, ...]] = Field({})
     weights: Key | None = None
     recipe: dict[str, Any] = Field({})
     ours: tuple[Ours, ...] = ()
@@ -152,7 +156,7 @@ class Entry(Options):
 
     @model_validator(mode="after")
     def _check_command(self) -> Entry:
-        if self.study is None and self.missing is None:
+        if self.study is None and self.missing is None and self.command is None:
             raise ValueError("missing: absent; without a study say why nothing runs it")
         return self
 

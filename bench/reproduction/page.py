@@ -80,7 +80,8 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
       ConfigError: when a published number is in no entry, or in several.
       DataError: when a rate was not measured.
     """
-    comparisons = compare_all(published, facts, all_results(record, facts.kept))
+    results = all_results(record, facts.kept)
+    comparisons = compare_all(published, facts, results, record.throughput)
     notes = _notes(comparisons)
     parts = [
         "# Reproduction: the published numbers and ours",
@@ -105,7 +106,7 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
 
 def state(comparison: Comparison) -> str:
     """Returns the state of a published number."""
-    if comparison.result is None:
+    if not comparison.run:
         return NOT_RUN
     return LIKE if comparison.like_for_like else STAND_IN
 
@@ -190,8 +191,8 @@ def _section(
     for row in keep_unique(comparison.number.row for comparison in of):
         for note in notes:
             group = [c for c in note.comparisons if c in of and c.number.row == row]
-            rows += [_run_row(c, printed, facts, note) for c in group if c.result is not None]
-            if left := [c.number for c in group if c.result is None]:
+            rows += [_run_row(c, printed, facts, note) for c in group if c.run]
+            if left := [c.number for c in group if not c.run]:
                 names = "; ".join(f"{_column(number, printed)} {number.text}" for number in left)
                 words = f"{NOT_RUN}{_stands_in(note.entry, facts)}"
                 rows.append(make_row(row, *_privacy(left), names, "", "", words, note.link))
@@ -239,11 +240,11 @@ def _run_row(
 ) -> tuple[TableCell, ...]:
     """Makes the row of a number that ours stands beside."""
     number, result = comparison.number, comparison.result
-    assert result is not None
-    words = [f"{state(comparison)} ({result.study}, {result.method})"]
+    ran = "bench/throughput.py" if result is None else f"{result.study}, {result.method}"
+    words = [f"{state(comparison)} ({ran})"]
     if comparison.unlike:
         words[0] += f": {'; '.join(comparison.unlike)}"
-    elif result.study in facts.notes:
+    elif result is not None and result.study in facts.notes:
         words[0] += ", but for what is said [above](#what-was-run-here) of that study"
     if comparison.silent:
         words.append(f"The paper does not state {' and '.join(comparison.silent)}")
@@ -258,8 +259,10 @@ def _run_row(
 def _ours(comparison: Comparison) -> str:
     """Writes our value, its interval, its seeds, and PLD's price of another accountant's noise."""
     number, result = comparison.number, comparison.result
-    assert result is not None
     assert comparison.value is not None
+    if comparison.measured is not None:
+        return f"{comparison.value:.3g}"
+    assert result is not None
     seeds = f"{result.seeds} seeds" if result.seeds > 1 else "one seed"
     if result.text is not None:
         return f"{result.text}, {seeds}"
@@ -296,7 +299,7 @@ def _note_parts(note: _Note, facts: Facts) -> list[str]:
     """Writes what an entry's numbers take, and why ours differ from them."""
     entry, count = note.entry, len(note.comparisons)
     sentences = [f"{count} {'numbers' if count > 1 else 'number'}."]
-    if entry.reasons and any(c.result is not None for c in note.comparisons):
+    if entry.reasons and any(c.run for c in note.comparisons):
         sentences.append(f"Why ours differs: {' '.join(entry.reasons)}")
     if entry.missing:
         sentences.append(entry.missing)
@@ -309,10 +312,14 @@ def _note_parts(note: _Note, facts: Facts) -> list[str]:
         )
     if entry.study:
         sentences.append("Files and disk: [below](#files-and-disk).")
+    settings = keep_unique(c.measured["settings"] for c in note.comparisons if c.measured)
+    sentences += [f"Measured with {each}." for each in settings]
     parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
     if entry.study:
         targets = [entry.target] if entry.target else []
         parts.append(f"    {run_command('--configfile', entry.study, targets=targets)}")
+    if entry.command:
+        parts.append(f"    {entry.command}")
     return parts
 
 

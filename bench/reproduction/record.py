@@ -6,7 +6,6 @@ writes from them. It holds no date and no place of a machine.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.paper_tables.common import Run
+from dpprobe.results.benchmark_times import read_benchmark
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.comparisons import describe_backbones
 from dpprobe.study.study import Study
@@ -84,10 +84,14 @@ class MeasuredRate:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """All that was run: by study its plain values, and rates by name."""
+    """All that was run: by study its plain values, rates by name, and throughput by network.
+
+    Throughput is what `bench/throughput.py` writes.
+    """
 
     studies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
+    throughput: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def results(self) -> list[Result]:
         """Returns the results of all cells, in the order of the record."""
@@ -98,16 +102,17 @@ class Record:
         ]
 
     def with_parts(self, other: Record) -> Record:
-        """Returns this record, its studies and rates replaced by another's of the same name."""
+        """Returns this record, its parts replaced by another's of the same name."""
         return Record(
             studies=dict(sorted({**self.studies, **other.studies}.items())),
             rates=dict(sorted({**self.rates, **other.rates}.items())),
+            throughput=dict(sorted({**self.throughput, **other.throughput}.items())),
         )
 
     def write(self, path: Path) -> None:
         """Writes the record as JSON."""
         rates = {name: vars(rate) for name, rate in self.rates.items()}
-        values = {"studies": self.studies, "rates": rates}
+        values = {"studies": self.studies, "rates": rates, "throughput": self.throughput}
         write_json(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **values})
 
 
@@ -122,7 +127,9 @@ def read_reproduced(path: Path = FILE) -> Record:
     values = read_record(path, kind=FORMAT, version=FORMAT_VERSION)
     try:
         rates = {name: MeasuredRate(**rate) for name, rate in values["rates"].items()}
-        record = Record(studies=values["studies"], rates=rates)
+        # a record of before it was measured has none
+        throughput = values.get("throughput", {})
+        record = Record(studies=values["studies"], rates=rates, throughput=throughput)
         record.results()
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a record of results ({error!r}); write it anew") from None
@@ -246,7 +253,7 @@ def _rates(study: str, folder: Path) -> dict[str, MeasuredRate]:
             folder.glob(f"benchmarks/extract_features/{dataset}/{backbone}/{name}/*.tsv")
         )
         if len(files) == len(manifest["shards"]):
-            seconds = sum(_core_seconds(path) for path in files)
+            seconds = sum(read_benchmark(path, "cpu_time") for path in files)
             rates.setdefault(backbone, []).append((manifest["rows"], seconds))
     return {
         f"{study}/{backbone}": MeasuredRate(
@@ -255,20 +262,6 @@ def _rates(study: str, folder: Path) -> dict[str, MeasuredRate]:
         )
         for backbone, parts in rates.items()
     }
-
-
-def _core_seconds(path: Path) -> float:
-    """Returns the processor time in a benchmark, over its repetitions.
-
-    Raises:
-      DataError: when it is not a benchmark of Snakemake.
-    """
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream, delimiter="\t"))
-        return sum(float(row["cpu_time"]) for row in rows) / len(rows)
-    except (KeyError, ValueError, ZeroDivisionError) as error:
-        raise DataError(f"{path}: not a benchmark ({error!r}); delete it and run again") from None
 
 
 def read_rates(path: Path) -> dict[str, MeasuredRate]:
@@ -281,6 +274,24 @@ def read_rates(path: Path) -> dict[str, MeasuredRate]:
         return {f"bench/{name}": MeasuredRate(**rate) for name, rate in read_json(path).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: unreadable ({error}); take the file of the repository") from None
+
+
+def read_throughput(path: Path) -> dict[str, dict[str, Any]]:
+    """Reads what `bench/throughput.py` measured; nothing where it was not run.
+
+    Raises:
+      DataError: when the file is not one of these.
+    """
+    if not path.exists():
+        return {}
+    try:
+        measured = dict(read_json(path))
+        keys = {"model", "row", "machine", "settings", "unlike", "rates"}
+        if not all(keys <= entry.keys() for entry in measured.values()):
+            raise ValueError(f"an entry lacks one of {', '.join(sorted(keys))}")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: unreadable ({error}); run bench/throughput.py again") from None
+    return measured
 
 
 def all_results(record: Record, kept: Iterable[Kept]) -> Sequence[Result]:

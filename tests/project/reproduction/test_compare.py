@@ -243,3 +243,59 @@ def test_every_number_is_compared_once_in_the_papers_order() -> None:
     rows = [{"row": name, "values": {"a": 1.0}} for name in ("first", "second")]
     found = compare_all(printed(*rows), known({"rows": ["second", "first"]}), [result()])
     assert [c.number.row for c in found] == ["first", "second"]
+
+
+RATES = {
+    "net": {
+        "model": "m", "side": 378, "row": "first", "machine": "1 of 2 cores of A", "settings": "s",
+        "unlike": ["378 px, not 384"], "rates": {"full": 2.0, "last": 9.0},
+    }
+}  # fmt: skip
+THROUGHPUT = {
+    "metric": "throughput",
+    "epsilon": None,
+    "delta": None,
+    "columns": {
+        "full": {"title": "Full"},
+        "last": {"title": "Last layer"},
+        "ratio": {"title": "Speed-up", "metric": "speed-up"},
+    },
+}
+
+
+def compare_rates(measured: dict[str, Any]) -> list[Any]:
+    values = {"full": 170, "last": 900, "ratio": 5.3}
+    published = printed({"row": "first", "values": values}, **THROUGHPUT)
+    entry: dict[str, Any] = {
+        "study": None,
+        "command": "c",
+        "networks": {"first": ["net", "small"]},
+        "ours": [],
+    }
+    return compare_all(published, known(entry), [result()], measured)
+
+
+def test_throughput_stands_beside_the_published_one_with_its_machine() -> None:
+    found = compare_rates(RATES)
+    assert [comparison.value for comparison in found] == [2.0, 9.0, 4.5]
+    assert [comparison.gap for comparison in found] == pytest.approx([-168.0, -891.0, -0.8])
+    for comparison in found:
+        assert comparison.run
+        assert not comparison.like_for_like
+        assert comparison.unlike == ("1 of 2 cores of A, not TPUv4 cores", "378 px, not 384")
+
+
+def test_of_a_small_network_the_speed_up_alone_stands_in() -> None:
+    small = {"small": RATES["net"] | {"model": "s", "row": None, "side": 128, "unlike": []}}
+    full, last, ratio = compare_rates(small)
+    assert not full.run
+    assert not last.run
+    assert ratio.value == 4.5
+    assert ratio.unlike == ("1 of 2 cores of A, not TPUv4 cores", "s at 128 px, not first")
+    assert compare_rates({**small, **RATES}) == compare_rates(RATES)
+
+
+def test_a_way_that_was_not_measured_has_neither_a_rate_nor_a_ratio() -> None:
+    full, last, ratio = compare_rates({"net": RATES["net"] | {"rates": {"last": 9.0}}})
+    assert (full.run, last.value, ratio.run) == (False, 9.0, False)
+    assert not any(comparison.run for comparison in compare_rates({}))
