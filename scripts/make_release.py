@@ -19,4 +19,5 @@ if __name__ == "__main__":
             output=Path(snakemake.output.bundle[0]).parent,
             cache=Path(snakemake.params.calibration),
             audit=Path(snakemake.input.audit) if snakemake.input.audit else None,
+            benchmark=Path(snakemake.input.benchmark[0]) if snakemake.input.benchmark else None,
         )

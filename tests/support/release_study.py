@@ -83,16 +83,19 @@ def write_features(
     copies: dict[str, dict[str, int]] | None = None,
     images_per_patient: int | None = None,
     fingerprint: str = "secret-fingerprint",
+    shares: tuple[int, ...] = (1, 1, 1),
 ) -> None:
     """Writes two small splits of three classes that can be told apart.
 
     Args:
       images_per_patient: None for rows that name no patients.
+      shares: how many rows in turn each class has.
       copies: among the training rows, as a manifest counts them.
     """
     for number, (split, rows) in enumerate(ROWS.items()):
         generator = np.random.default_rng(number)
-        labels = (np.arange(rows) % len(CLASSES)).astype(np.int64)
+        turn = np.repeat(np.arange(len(CLASSES)), shares)
+        labels = turn[np.arange(rows) % len(turn)].astype(np.int64)
         features = generator.normal(size=(rows, DIMENSION)) + shift
         features[np.arange(rows), labels] += 4.0
         ids, units = [f"secret-id-{split}-{row}" for row in range(rows)], None
@@ -108,7 +111,9 @@ def write_features(
         )  # fmt: skip
 
 
-def release(folder: Path, made: Study, name: str = "first") -> Path:
+def release(
+    folder: Path, made: Study, name: str = "first", *, benchmark: Path | None = None
+) -> Path:
     """Makes a release of the study from the features in the folder; returns the bundle's."""
     output = folder / "results/releases" / name
     make_release(
@@ -118,5 +123,6 @@ def release(folder: Path, made: Study, name: str = "first") -> Path:
         test=folder / "test/manifest.json",
         output=output,
         cache=folder / "results/calibration",
+        benchmark=benchmark,
     )
     return output

@@ -20,6 +20,15 @@ def released_audit(wildcards):
     return record if cell in AUDITED_CELLS else []
 
 
+def benchmark_cells(release):
+    """The cell that has a release's method and epsilon, where the study has it."""
+    options = STUDY.releases[release]
+    cell = Cell(
+        *released_features(release), options.method, epsilon_token(options.epsilon)
+    )
+    return [cell] if cell in FILES.list_study_cells(cell.dataset) else []
+
+
 def released_files(wildcards):
     """Public files that the method of a release starts from."""
     options = STUDY.releases[wildcards.release]

@@ -19,6 +19,10 @@ rule make_release:
         ],
         public=released_files,
         audit=released_audit,
+        benchmark=lambda wildcards: FILES.list_cells(
+            benchmark_cells(wildcards.release), [METRICS_FILE]
+        ),
+        marks=lambda wildcards: FILES.list_marks(benchmark_cells(wildcards.release)),
     output:
         bundle=update(
             expand(
@@ -37,7 +41,9 @@ rule make_release:
         mem_mb=training_memory,
         runtime=minutes(240),
     params:
-        options=lambda wildcards: dumped(STUDY.releases[wildcards.release]),
+        options=lambda wildcards: STUDY.releases[wildcards.release].model_dump(
+            mode="json", exclude={"allow_useless"}
+        ),
         method=lambda wildcards: dumped(
             STUDY.methods[STUDY.releases[wildcards.release].method]
         ),

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 # NumPy archives of JAX weights, which each of a library's models reads by itself.
 NUMPY_SUFFIXES = frozenset({".npz", ".npy"})
+# Where training scripts put the weights, beside an optimiser's state and the like, and what
+# wrappers put before every name.
+_PLACES = (
+    "model_state_dict", "state_dict", "model_state", "model", "net", "network", "weights", "params",
+    "backbone", "encoder",
+)  # fmt: skip
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "encoder.")
 _REMEDY = "name a .safetensors file, or a .pth one that holds a state_dict"
 # First bytes of files that are put or fetched in the place of weights.
 _OTHERS = {
@@ -54,7 +61,6 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     Raises:
       ConfigError: when it holds no such tensors.
     """
-    import torch
     from timm.models import clean_state_dict, load_state_dict
 
     from dpprobe.backbones.network_forward import one_line  # heavy: torch
@@ -69,10 +75,33 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
         raise ConfigError(
             f"checkpoint: {path}: no weights can be read from it ({one_line(error)}); {_REMEDY}"
         ) from error
-    state = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    if not state:
-        raise ConfigError(f"checkpoint: {path}: it holds no tensors by name; {_REMEDY}")
-    return state
+    tensors = _find_tensors(state)
+    if not tensors:
+        held = ", ".join(map(str, list(state)[:5])) or "nothing"
+        raise ConfigError(f"checkpoint: {path}: it holds no tensors by name, but {held}; {_REMEDY}")
+    return tensors
+
+
+def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    """Returns the tensors at the usual place in a checkpoint, or those that it holds itself."""
+    import torch
+
+    for place in _PLACES:
+        if isinstance(inner := values.get(place), Mapping) and (tensors := _find_tensors(inner)):
+            return tensors
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+def _unwrap_names(
+    given: dict[str, torch.Tensor], wanted: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Removes what wrappers put before every name, while names are not those of the model."""
+    for _ in _WRAPPERS:
+        prefix = next((each for each in _WRAPPERS if all(n.startswith(each) for n in given)), None)
+        if prefix is None or not wanted.keys().isdisjoint(given):
+            break
+        given = {name.removeprefix(prefix): value for name, value in given.items()}
+    return given
 
 
 def _read_header(path: Path) -> dict[str, torch.Tensor]:
@@ -100,6 +129,7 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
     model.reset_classifier(0)
     wanted = model.state_dict()
     classifiers |= {each.rpartition(".")[0] for each in before - wanted.keys()}
+    state = _unwrap_names(dict(state), model.state_dict())
     given = {
         each: value
         for each, value in state.items()
@@ -112,6 +142,22 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
         )
     if not any(value.is_meta for value in given.values()):  # else these are shapes alone
         model.load_state_dict(given)
+
+
+def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: str) -> None:
+    """Fills a network with weights, strictly.
+
+    Raises:
+      ConfigError: when tensors are missing, too many, or of another shape.
+    """
+    wanted = model.state_dict()
+    given = _unwrap_names(state, wanted)
+    if fault := _compare_tensors(given, wanted):
+        raise ConfigError(
+            f"checkpoint: {path}: not the weights of {name}: {fault}; build the network that they "
+            "are of, or load them in the function"
+        )
+    model.load_state_dict(given)
 
 
 def _name_classifiers(model: Any) -> set[str]:

@@ -223,8 +223,8 @@ def _prepare_network(
     described = {
         "size": views.size,
         "interpolation": "bicubic",
-        "mean": _list_constants(views.mean, 0.0, channels),
-        "std": _list_constants(views.std, 1.0, channels),
+        "mean": network_forward.list_constants(views.mean, 0.0, channels),
+        "std": network_forward.list_constants(views.std, 1.0, channels),
         **views.resolved_views(),
     }
     network = network_forward.prepare_network(
@@ -239,11 +239,3 @@ def _prepare_network(
         flip=views.flip,
     )
     return network, described
-
-
-def _list_constants(
-    value: float | tuple[float, ...] | None, absent: float, channels: int
-) -> list[float]:
-    """Returns one number per channel."""
-    values = [absent] if value is None else [value] if isinstance(value, float | int) else [*value]
-    return values * channels if len(values) == 1 else values

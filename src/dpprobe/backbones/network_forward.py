@@ -333,6 +333,14 @@ def _flatten_stage(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
         yield stage
 
 
+def list_constants(
+    value: float | tuple[float, ...] | None, absent: float, channels: int
+) -> list[float]:
+    """Returns one number per channel."""
+    values = [absent] if value is None else [value] if isinstance(value, float | int) else [*value]
+    return values * channels if len(values) == 1 else values
+
+
 def describe_network(network: Network) -> dict[str, int]:
     """Returns the numbers of features and of blocks; 0 blocks where none shows."""
     return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}

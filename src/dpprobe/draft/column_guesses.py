@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpprobe.data.alike_names import find_alike, in_words, joined_labels
+from dpprobe.data.csv_rows import BLANKS
 from dpprobe.data.group_columns import group_column
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, find_usual
 from dpprobe.draft.seen_dataset import Line, Value
@@ -50,6 +51,12 @@ class Column:
             return bool([float(value) for value in self.values])
         except ValueError:
             return False
+
+    @property
+    def holds_ages(self) -> bool:
+        """True if all values but blanks, as `bins` knows them, are numbers."""
+        known = {value for value in self.values if value.lower() not in BLANKS}
+        return Column(values=known).holds_numbers
 
 
 Columns = Mapping[str, Column]
@@ -189,7 +196,7 @@ def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
         seen = columns[column]
         if name in groups or len(seen.values) < 2:
             continue
-        if name == "age" and seen.holds_numbers and not plain:
+        if name == "age" and seen.holds_ages and not plain:
             groups[name] = {"column": column, "bins": list(AGE_BINS)}
         elif len(seen.values) <= MOST_GROUPS and "/" not in name:
             groups[name] = column

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from dpprobe.data.options import Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
 from dpprobe.study.run_command import run_command
@@ -51,15 +52,16 @@ RELEASE = """\
 #     backbone: {backbone}
 #     method: auto
 #     epsilon: 1
-#     # A test result with noise, paid by test {unit}s alone. Its metric is published, so it is
-#     # accuracy whatever the labels are like.{auc}
-#     evaluate: {{epsilon: 1, metric: accuracy}}"""
-# The words depend on how many classes there are, which is public, and not on the labels.
-AUC_OF = {
-    "two": " Of two unequal classes `auc` tells more; where few {unit}s\n#     # are of one, it "
-    "cannot be measured.",
-    "several": " Of labels that few {unit}s have `auc`, the mean\n#     # over labels, tells more; "
-    "of those that too few have it cannot be measured.",
+#     # A test result with noise, which test {unit}s alone pay. Its metric is published, so it
+#     # follows from the number of classes, not from the labels.{metric_words}
+#     evaluate: {{epsilon: 1, metric: {metric}}}"""
+FEW_CLASSES = 10  # each needs test units of its own for a recall
+# The number of classes is public.
+METRIC_WORDS: dict[Headline, str] = {
+    "accuracy": "",
+    "macro_accuracy": " macro_accuracy is\n#     # the mean recall of the classes, with the "
+    "worst one; each needs about 20 test {unit}s.",
+    "auc": " auc is the mean over\n#     # labels; one that few {unit}s have is left out.",
 }
 SCHEMA = Path("workflow/schemas/study.schema.json")
 
@@ -185,8 +187,11 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     )
     yield f"seeds: {SEEDS}"
     yield ""
-    auc = AUC_OF.get(_auc_kind(draft.seen), "").format(unit=unit)
-    yield RELEASE.format(name=name, backbone=draft.backbone.name, unit=unit, auc=auc)
+    metric = _choose_metric(draft.seen)
+    words = METRIC_WORDS[metric].format(unit=unit)
+    yield RELEASE.format(
+        name=name, backbone=draft.backbone.name, unit=unit, metric=metric, metric_words=words
+    )
     yield ""
     yield from write_comment("Not among the images, where they would be taken for some.")
     yield f"results_dir: results/{draft.study_name}"
@@ -198,11 +203,11 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     yield f"data_dir: data/{name}"
 
 
-def _auc_kind(seen: Seen) -> str:
-    """Returns the key of `AUC_OF` for a dataset."""
+def _choose_metric(seen: Seen) -> Headline:
+    """Returns the metric of a drafted release, from public facts alone."""
     if seen.multi_label:
-        return "several"
-    return "two" if len(seen.counts) == 2 else ""
+        return "auc"
+    return "macro_accuracy" if len(seen.counts) <= FEW_CLASSES else "accuracy"
 
 
 def write_comment(text: str, *, indent: int = 0) -> list[str]:

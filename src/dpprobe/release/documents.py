@@ -32,7 +32,7 @@ WEAK = 0.5
 
 UNITS = {"image": ("image", "images"), "patient": ("patient", "patients")}
 AN = {"image": "an image", "patient": "a patient"}
-METRICS = {"accuracy": "Accuracy", "auc": "AUC"}
+METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 INTENDED_USE = (
     "To classify images of the kind that it was trained on, as a help to people who check its "
     "answers, and for research."
@@ -181,11 +181,18 @@ def state_measured(evaluation: Mapping[str, Any]) -> str:
     metric, value = evaluation["metric"], evaluation["value"]
     if not is_telling(evaluation):
         return f"{METRICS[metric]} not measurable: the 95 % interval is {low:.2f} to {high:.2f}"
-    if metric == "accuracy":
-        numbers = f"{100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
-    else:
-        numbers = f"{value:.3f} (95 % interval {low:.3f} to {high:.3f})"
-    return f"{METRICS[metric]} {numbers}"
+    if metric == "auc":
+        return f"{METRICS[metric]} {value:.3f} (95 % interval {low:.3f} to {high:.3f})"
+    measured = f"{METRICS[metric]} {_in_percent(value, evaluation['interval'])}"
+    if worst := evaluation.get("worst_class"):
+        recall = _in_percent(worst["recall"], worst["interval"])
+        measured += f"; worst-class recall {recall}, of {worst['name']}"
+    return measured
+
+
+def _in_percent(value: float, interval: Sequence[float]) -> str:
+    low, high = interval
+    return f"{100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
 
 
 def state_spent(ledger: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ label is right, of several labels a row the share that is. A unit adds at most 1
 
 Area, standard error and interval are functions of these noisy counts, n and the plan.
 
+**Macro accuracy**, with the worst class's recall, from one release of counts: see `class_recalls`.
+
 All sums are whole numbers of steps of a public grid, entries rounded towards zero, which shortens
 vectors of weights; so the price is exact (`privacy.releases`).
 
@@ -53,12 +55,20 @@ from dpprobe.privacy.grid import Grid, GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release.class_recalls import (
+    CLASS_COUNTS,
+    Recalls,
+    count_answers,
+    estimate_recalls,
+    fewest_units,
+    recall_mechanisms,
+)
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.metrics import Link, right_predictions
 from dpprobe.results.unit_counts import count_units, row_weights
 from dpprobe.training.job_features import JobFeatures
 
-Metric = Literal["accuracy", "auc"]
+Metric = Literal["accuracy", "auc", "macro_accuracy"]
 Floats = npt.NDArray[np.float64]
 
 # The largest standard deviation of an accuracy's noise that is worth its price.
@@ -98,15 +108,22 @@ def evaluation_mechanisms(
     """Returns what an evaluation releases of the test rows, noise up to a common factor.
 
     Raises:
-      ConfigError: for the AUC of one label a row among more than two classes.
+      ConfigError: for the AUC of one label a row among more than two classes, and for the macro
+        accuracy of several labels.
     """
+    if metric == "macro_accuracy":
+        if multi_label:
+            raise ConfigError(
+                "evaluate: metric macro_accuracy is of one label a row; write auc or accuracy"
+            )
+        return recall_mechanisms()
     if metric == "accuracy":
         hit = "the share of its labels that is right" if multi_label else "1 if its label is right"
         return (full_batch(ACCURACY, f"sum over the test rows, of each {hit}", 1.0),)
     if not multi_label and classes != 2:
         raise ConfigError(
             f"evaluate: metric auc with {classes} classes and one label a row is not defined; "
-            "write accuracy"
+            "write macro_accuracy or accuracy"
         )
     longest = math.sqrt(classes) if multi_label else 1.0
     each = "of each label, " if multi_label else ""
@@ -174,11 +191,17 @@ def evaluate_heads(
     weights = _row_weights(features, plan)
     scores = np.concatenate([score_rows(heads, block)[0] for _, block in features.test_blocks()])
     releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
+    remark, recalled = "", {}
     if metric == "accuracy":
-        estimate, remark = (
-            _release_accuracy(scores, features.test_labels, weights, link, releases),
-            "",
-        )
+        estimate = _release_accuracy(scores, features.test_labels, weights, link, releases)
+    elif metric == "macro_accuracy":
+        counts = _release_answers(scores, features.test_labels, weights, link, releases)
+        recalls = estimate_recalls(counts, releases.noise_deviation(CLASS_COUNTS))
+        estimate, remark = summarise_recalls(recalls, features.class_names)
+        recalled = {
+            CLASS_COUNTS: counts,
+            "worst_class": worst_values(recalls, features.class_names),
+        }
     else:
         estimate, remark = _release_area(scores, features.test_labels, weights, releases)
     releases.check_counts()
@@ -194,15 +217,19 @@ def evaluate_heads(
         "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
         "released": released_words(metric, estimate, plan, remark),
         "composition": composition,
+        **recalled,
     }
 
 
-def check_telling(plan: Plan) -> None:
+def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks that a result is not drowned in its noise, as far as public numbers can tell.
+
+    Args:
+      classes: of one label a row; 2 where rows may have several labels.
 
     Raises:
       PrivacyError: for an accuracy whose noise has a standard deviation of more than `MOST_NOISE`,
-        and for an AUC that could not be measured were half of the units of either class.
+        and for an AUC or a macro accuracy that could not be measured were classes of equal size.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
@@ -212,20 +239,23 @@ def check_telling(plan: Plan) -> None:
                 f"have noise of {100 * noise:.0f} points, and say nothing; write a larger one, "
                 "test on more, or leave evaluate out"
             )
-    elif 2 * fewest_of_a_class(plan) > plan.n:
+    elif classes * fewest_of_a_class(plan) > plan.n:
+        name = "macro accuracy" if plan.mechanisms[0].name == CLASS_COUNTS else "AUC"
         raise PrivacyError(
-            f"evaluate.epsilon {plan.epsilon:g}: of {plan.n} test units the AUC cannot be "
-            f"measured, which needs {math.ceil(fewest_of_a_class(plan))} of either class; write "
-            "metric: accuracy or a larger epsilon, or test on more"
+            f"evaluate.epsilon {plan.epsilon:g}: of {plan.n} test units the {name} cannot be "
+            f"measured, which needs {math.ceil(fewest_of_a_class(plan))} of each class; write "
+            "a larger epsilon, test on more, or leave evaluate out"
         )
 
 
 def fewest_of_a_class(plan: Plan) -> float:
-    """Returns the test units with a label, and without it, that an AUC by this plan needs.
+    """Returns the test units of each class, or with and without a label, that a plan needs.
 
     Of fewer their noisy number is not clearly more than noise.
     """
     counts = plan.mechanisms[-1]
+    if counts.name == CLASS_COUNTS:
+        return fewest_units(counts.noise_multiplier * counts.sensitivity)
     deviation = counts.noise_multiplier * counts.sensitivity
     return _fewest_rows(deviation, _count_bins(plan.n, deviation))
 
@@ -247,7 +277,11 @@ def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
 
 def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str = "") -> str:
     """Says what was released, and how far it can be relied on."""
-    what = {"accuracy": "accuracy", "auc": "area under the ROC curve"}[metric]
+    what = {
+        "accuracy": "accuracy",
+        "auc": "area under the ROC curve",
+        "macro_accuracy": "macro accuracy (mean recall of the classes)",
+    }[metric]
     words = (
         f"The {what} on {plan.n} test units, from sums with Gaussian noise; the 95 % interval "
         f"covers both the noise and which units are in the test split.{remark}"
@@ -260,6 +294,25 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
             f"{plan.epsilon:g}."
         )
     return words
+
+
+def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate, str]:
+    """Returns the macro accuracy, and a remark on what one answer for all images would have."""
+    estimate = Estimate(recalls.mean, recalls.low, recalls.high, recalls.standard_error)
+    if recalls.worst is None:
+        return estimate, " Too few test units of a class to measure it at all."
+    return estimate, f" A head that names one class alone has {100 / len(names):.1f} %."
+
+
+def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | None:
+    """Returns the class with the lowest recall, and its interval; None if nothing is measured."""
+    if recalls.worst is None:
+        return None
+    return {
+        "name": names[recalls.worst],
+        "recall": recalls.worst_recall,
+        "interval": [recalls.worst_low, recalls.worst_high],
+    }
 
 
 def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
@@ -304,6 +357,18 @@ def _release_accuracy(
         releases.plan.n,
         releases.noise_deviation(ACCURACY),
     )
+
+
+def _release_answers(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
+    releases: Releases,
+) -> list[list[float]]:  # fmt: skip
+    """Releases the numbers of right and wrong answers of each class, [classes, 2]."""
+    units, step = _in_steps(weights * _find_usable(scores), releases.plan.n)
+    right, classes = right_predictions(scores, labels, link=link), scores.shape[1]
+    table = torch.from_numpy(count_answers(right, labels, units, classes))
+    noisy = releases.release_gaussian(CLASS_COUNTS, GridSum(table[None], step))
+    return noisy[0].reshape(classes, 2).tolist()
 
 
 def hit_sum(

@@ -42,7 +42,7 @@ from dpprobe.artifacts import (
     sha256_file,
     when_there_is_room,
 )
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import DatasetOptions, Headline
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
@@ -73,6 +73,7 @@ from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key, sign_bundle
 from dpprobe.release.unit_hashes import Units, find_tables
+from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.deduplicated_datasets import left_out
 from dpprobe.study.options import ReleaseOptions
@@ -87,6 +88,8 @@ logger = logging.getLogger("dpprobe")
 
 # The one head of a release; heads are told apart by such numbers, and nothing derives from this.
 _HEAD = 0
+# Options of a release that change nothing of its head.
+NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
 DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
 
 
@@ -99,11 +102,13 @@ def make_release(
     output: Path,
     cache: Path,
     audit: Path | None = None,
+    benchmark: Path | None = None,
 ) -> None:
     """Makes a release of a study, or keeps the one that is made, or ends one that was cut short.
 
     Args:
       audit: the record of an audit of a cell of the same method and epsilon, if there is one.
+      benchmark: `metrics.json` of the study's cell of the same method and epsilon, likewise.
 
     Raises:
       PrivacyError: for a release that exceeds the dataset's budget, whose entry is open, that was
@@ -111,8 +116,9 @@ def make_release(
       DpprobeError: for anything else that is wrong; nothing is booked where it shows beforehand.
     """
     task = _Task(
-        study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit
-    )
+        study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit,
+        benchmark=benchmark,
+    )  # fmt: skip
     if not task.finish_earlier():
         task.make_release()
 
@@ -128,6 +134,7 @@ class _Task:
     output: Path
     cache: Path
     audit: Path | None
+    benchmark: Path | None
 
     @cached_property
     def options(self) -> ReleaseOptions:
@@ -182,7 +189,7 @@ class _Task:
         return self.study.release_delta(self.name)
 
     @property
-    def metric(self) -> Literal["accuracy", "auc"]:
+    def metric(self) -> Headline:
         """The metric of the test result, by the release's own words alone.
 
         The dataset's may follow from labels, training ones too, and this one is published.
@@ -237,7 +244,7 @@ class _Task:
 
     def _options_hash(self, release: ReleaseOptions) -> str:
         options = {
-            "release": release.model_dump(mode="json", exclude={"card", "sign_key"}),
+            "release": release.model_dump(mode="json", exclude=NOT_OF_THE_HEAD),
             # A release is final, also where a later rule of `auto` would choose otherwise.
             "options": self.asked_method.identity_options(),
             "public": [sha256_file(Path(path)) for path in self.asked_method.input_files()],
@@ -366,11 +373,12 @@ class _Task:
                 )
 
     def _check_telling(self, plan: Plan) -> None:
-        check_telling(plan)
-        if self.metric == "auc":
+        store = self.stores[1]
+        check_telling(plan, classes=2 if store.multi_label else store.num_classes)
+        if self.metric != "accuracy":
             logger.warning(
-                "release %s: its AUC can be measured where %d of the %d test units are of either "
-                "class, and else the price is paid for nothing",
+                "release %s: its test result can be measured if %d of the %d test units are of "
+                "each class, and otherwise the price is paid for nothing",
                 self.name, math.ceil(fewest_of_a_class(plan)), plan.n,
             )  # fmt: skip
 
@@ -458,6 +466,7 @@ class _Task:
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
         self._check_units()
+        self._check_useful()
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
         late = any(method.is_undecided for method in self.study.methods.values())
         choice = choice_block(
@@ -547,6 +556,13 @@ class _Task:
             raise PrivacyError(fault)
         if self.plan.patients is not None:
             self.inputs.check_patients(self.plan.patients.images)
+
+    def _check_useful(self) -> None:
+        """Checks that the head is worth its price, and that its metric hides no rare class."""
+        if not self.options.allow_useless:
+            check_usefulness(self.name, benchmark=self.benchmark, facts=self.facts)
+        if self.options.evaluate:
+            check_metric(self.name, self.metric, self.stores[0].labels)
 
     def _warn_of_copies(self) -> None:
         """Warns of pictures that stand under several units: the bundle must not count them."""

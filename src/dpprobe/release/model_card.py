@@ -18,7 +18,7 @@ from dpprobe.release.bundle import CARD_FILE, BundleFacts
 CLASSES_SHOWN = 100
 TAGS = ("differential-privacy", "dpprobe", "frozen-features")
 # The Hub knows metrics by these names.
-HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc"}
+HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc", "macro_accuracy": "balanced_accuracy"}
 
 
 def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:

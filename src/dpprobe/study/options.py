@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from dpprobe.data.options import Headline
 from dpprobe.options import AtMost, Name, Options
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
@@ -89,15 +90,15 @@ class EvaluateOptions(Options):
     """A noisy test result in a release's bundle, with a budget from the test units."""
 
     epsilon: Budget = Field(description="Its price; test units pay it, training units do not.")
-    metric: Literal["accuracy", "auc"] | None = Field(
+    metric: Headline | None = Field(
         None,
         description="What is measured, which is published: accuracy where absent, whatever tables "
         "and figures show of the dataset. Where the dataset names another metric, it has to be "
-        "written.",
+        "written. macro_accuracy is the mean recall of the classes, with that of the worst.",
     )
 
     @property
-    def published(self) -> Literal["accuracy", "auc"]:
+    def published(self) -> Headline:
         """The metric that is measured and published."""
         return self.metric or "accuracy"
 
@@ -125,6 +126,11 @@ class ReleaseOptions(Options):
     )
     evaluate: EvaluateOptions | None = Field(
         None, description="Publish a test result; nothing is said of the head's quality without."
+    )
+    allow_useless: bool = Field(
+        False,
+        description="Release a head although its benchmark, or the planner, says that it is no "
+        "better than one answer for all images.",
     )
     card: CardOptions = CardOptions()
     sign_key: str | None = Field(

@@ -162,8 +162,8 @@ def _check_release(study: Study, name: str) -> list[str]:
         if release.evaluate.metric is None and dataset.metric not in (None, "accuracy"):
             faults.append(
                 f"evaluate: tables show {dataset.metric} of {release.dataset}, and the release "
-                "would measure accuracy; write `metric: accuracy` or `metric: auc` in `evaluate`: "
-                "what stands there is published"
+                "would measure accuracy; write its `metric` in `evaluate`: what stands "
+                "there is published"
             )
     if release.sign_key and not resolve_path(release.sign_key).is_file():
         faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")

@@ -151,10 +151,21 @@ def test_shapes_are_read_without_values(tmp_path: Path, suffix: str) -> None:
     }
 
 
-def test_what_a_trainer_wraps_around_weights_is_unwrapped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "prefix"),
+    [
+        ("state_dict", "module."), ("model_state_dict", ""), ("net", "module."),
+        ("model", "_orig_mod."), ("weights", "model."), ("params", "module._orig_mod."),
+        (None, "backbone."),
+    ],
+)  # fmt: skip
+def test_what_a_trainer_wraps_around_weights_is_unwrapped(
+    tmp_path: Path, place: str | None, prefix: str
+) -> None:
     path = tmp_path / "a.pth"
     state = saved(path)
     expected = features(path)
-    wrapped = {"module." + name: value for name, value in state.items()}
-    torch.save({"epoch": 3, "state_dict": wrapped}, path)
+    wrapped = {prefix + name: value for name, value in state.items()}
+    beside = {"epoch": torch.tensor(3), "optimizer_state_dict": {"lr": torch.tensor(0.1)}}
+    torch.save({**beside, place: wrapped} if place else wrapped, path)
     torch.testing.assert_close(features(path), expected, rtol=0, atol=0)

@@ -91,6 +91,16 @@ def test_commas_in_a_file_for_tabs_are_seen(clinic: Desk) -> None:
     assert options(clinic).delimiter == ","
 
 
+def test_ages_that_are_not_known_leave_the_bins(clinic: Desk) -> None:
+    ages = ["NA", "unknown", "", *map(str, range(20, 77))]
+    rows = [
+        {"image_id": number, "dx": "ab"[number % 2], "age": ages[number]} for number in range(60)
+    ]
+    clinic.table("scans/ages.csv", rows)
+    clinic.init("scans/ages.csv")
+    assert options(clinic, "ages.yaml").list_groups()["group_age"].bins == (18, 40, 60, 80)
+
+
 def test_names_of_images_are_completed_to_paths(clinic: Desk) -> None:
     rows = [{"image_id": number, "dx": "ab"[number % 2]} for number in range(60)]
     clinic.table("scans/lesions.csv", rows)

@@ -28,6 +28,7 @@ from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.study.options import OverlapOptions
+from tests.support.cell_files import write_cell
 from tests.support.release_study import METHODS, release, study, write_features
 
 
@@ -108,6 +109,41 @@ def test_a_release_says_by_what_its_rows_were_chosen(folder: Path) -> None:
     said = bundle.read_bundle(output).statement["public_data"]["subsample"]
     assert said == {"fraction": 0.5, "public_seed": 3}
     assert verify_bundle(output).passed
+
+
+def test_a_macro_accuracy_is_released_with_the_recall_of_the_worst_class(folder: Path) -> None:
+    output = release(folder, study(folder, evaluate={"epsilon": 8, "metric": "macro_accuracy"}))
+    stated = bundle.read_bundle(output).statement["evaluation"]
+    assert [item["sensitivity"] for item in stated["mechanisms"]] == [1.0]
+    assert np.shape(stated["class_counts"]) == (3, 2)
+    assert stated["worst_class"]["name"] in ("a", "b", "c")
+    card = " ".join((output / bundle.CARD_FILE).read_text().split())
+    assert "**Macro accuracy " in card
+    assert "; worst-class recall " in card
+    assert verify_bundle(output).passed
+
+
+def test_a_useless_head_is_refused_before_it_is_booked(folder: Path) -> None:
+    """The planner refuses where the study has no benchmark, and a benchmark where it has one."""
+    few = {"epsilon": 0.01, "method": "steps"}
+    with pytest.raises(PrivacyError, match="useless, the planner says"):
+        release(folder, study(folder, **few))
+    path = write_cell(folder / "results", class_names=("a", "b", "c"), quality=0.0)
+    with pytest.raises(PrivacyError, match=f"useless, its benchmark {path}"):
+        release(folder, study(folder), benchmark=path)
+    assert ledger(folder).read_entries() == []
+    assert not (folder / "results/releases").exists()
+    made = release(folder, study(folder, allow_useless=True), benchmark=path)
+    assert release(folder, study(folder), benchmark=path) == made
+    (entry,) = ledger(folder).read_entries()
+    assert entry.state == "closed"
+
+
+def test_an_accuracy_of_unequal_classes_is_refused_before_it_is_booked(folder: Path) -> None:
+    write_features(folder, shares=(8, 1, 1))
+    with pytest.raises(PrivacyError, match="write `metric: macro_accuracy` in `evaluate`"):
+        release(folder, study(folder, evaluate={"epsilon": 8}))
+    assert ledger(folder).read_entries() == []
 
 
 def test_a_made_release_is_final(folder: Path) -> None:

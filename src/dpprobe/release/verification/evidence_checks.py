@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpprobe.release import evaluation as evaluations
 from dpprobe.release import release_choice_price as choices
 from dpprobe.release.audit_evidence import Evidence
 from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.class_recalls import CLASS_COUNTS, estimate_recalls
 from dpprobe.release.verification.stated import (
     Values,
     read_block,
@@ -41,6 +43,7 @@ EVALUATION_KEYS = {
     "metric", "value", "interval", "standard_error", "n", "epsilon", "epsilon_target", "delta",
     "mechanisms", "released", "composition",
 }  # fmt: skip
+RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 CHOICE_KEYS = {"cells", "epsilon", "words"}
 LEDGER_KEYS = {"entry", "releases", "unit", "delta", "epsilon", "exact"}
 
@@ -61,9 +64,10 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
     """Checks a published test result, its words and its price."""
     if values["evaluation"] is None:
         return "no test result is published", True
-    block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS)
-    metric = block["metric"]
-    require_true(metric in ("accuracy", "auc"), f"metric {metric!r}: write accuracy or auc")
+    metric = values["evaluation"]["metric"]
+    require_true(metric in documents.METRICS, f"metric {metric!r}: not one of a release")
+    more = RECALL_KEYS if metric == "macro_accuracy" else set()
+    block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS | more)
     tested = _make_tested_plan(block, plan)
     evaluations.check_evaluation_plan(
         tested, metric, classes=len(facts.class_names), multi_label=facts.multi_label
@@ -71,7 +75,7 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
     cost = _test_price(tested)
     expected = [mechanism_values(item, tested) for item in tested.mechanisms]
     require_same("mechanisms", expected, block["mechanisms"])
-    _check_result(block, tested)
+    _check_result(block, tested, facts.class_names)
     words = re.escape(evaluations.composition_words(plan, tested, split=_ANY))
     require_true(
         re.fullmatch(words.replace(re.escape(_ANY), SPLIT_WORDS), str(block["composition"]))
@@ -114,7 +118,7 @@ def _test_price(tested: Plan) -> float:
     return cost
 
 
-def _check_result(block: Values, tested: Plan) -> None:
+def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> None:
     """Checks value, interval, standard error and words against each other."""
     low, high = (read_real("interval", end) for end in block["interval"])
     value = read_real("value", block["value"])
@@ -124,6 +128,10 @@ def _check_result(block: Values, tested: Plan) -> None:
         f"value {value:g} with interval {low:g} to {high:g}, standard error {error:g}",
     )
     stated = evaluations.Estimate(value, low, high, error)
+    deviation = tested.mechanisms[0].noise_multiplier * tested.mechanisms[0].sensitivity
+    if block["metric"] == "macro_accuracy":
+        _check_recalls(block, tested, deviation, class_names)
+        return
     words = evaluations.released_words(block["metric"], stated, tested)
     if block["metric"] == "auc":  # with a remark on labels between the sentences
         first = words.split(". ")[0]
@@ -132,13 +140,42 @@ def _check_result(block: Values, tested: Plan) -> None:
     # earlier bundles say nothing of constant answers
     earlier = words.replace(evaluations.CONSTANT_ANSWER, "")
     require_same("released", earlier if block["released"] == earlier else words, block["released"])
-    deviation = tested.mechanisms[0].noise_multiplier * tested.mechanisms[0].sensitivity
     computed = evaluations.accuracy_estimate(value, tested.n, deviation)
     require_true(
         np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
         f"interval {low:g} to {high:g}, standard error {error:g}; of this value and noise they "
         f"are {computed.low:g} to {computed.high:g}, {computed.standard_error:g}",
     )
+
+
+def _check_recalls(
+    block: Values, tested: Plan, deviation: float, class_names: Sequence[str]
+) -> None:
+    """Computes a macro accuracy and the worst class's recall again from the noisy counts."""
+    counts = [[read_real(CLASS_COUNTS, each) for each in row] for row in block[CLASS_COUNTS]]
+    shape = np.shape(counts)
+    require_true(shape == (len(class_names), 2), f"{CLASS_COUNTS}: not two for each class")
+    recalls = estimate_recalls(counts, deviation)
+    computed, remark = evaluations.summarise_recalls(recalls, class_names)
+    name, numbers = _name_and_numbers(block["worst_class"])
+    wanted_name, wanted = _name_and_numbers(evaluations.worst_values(recalls, class_names))
+    stated = [block["value"], *block["interval"], block["standard_error"], *numbers]
+    require_true(
+        name == wanted_name and np.allclose(stated, [*computed, *wanted], rtol=1e-6, atol=1e-6),
+        f"value {block['value']:g}: it and the worst class do not follow from {CLASS_COUNTS}",
+    )
+    words = evaluations.released_words(block["metric"], computed, tested, remark)
+    require_same("released", words, block["released"])
+
+
+def _name_and_numbers(worst: Values | None) -> tuple[str | None, list[float]]:
+    """Returns the name of the worst class, its recall and the interval's ends; zeros for none."""
+    if worst is None:
+        return None, [0.0] * 3
+    low, high = worst["interval"]
+    return str(worst["name"]), [
+        read_real("worst_class", each) for each in (worst["recall"], low, high)
+    ]
 
 
 def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:

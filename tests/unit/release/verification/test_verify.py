@@ -633,6 +633,43 @@ def test_an_accuracy_of_before_that_says_nothing_of_constant_answers_passes(bund
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])
+def test_recalls_are_computed_again_from_the_counts(original: Path, epsilon: float) -> None:
+    n = 500
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 3, n)
+    plan = calibrate(
+        evaluation_mechanisms("macro_accuracy", classes=3, multi_label=False),
+        n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=original.parent / "calibration",
+    )  # fmt: skip
+    statement = read_json(original / STATEMENT_FILE)
+    head_plan = read_plan(statement)[1]
+    block = evaluate_heads(
+        head(3), of_test_rows(generator.normal(np.eye(3)[labels], 0.5), labels), plan, SEEDED,
+        metric="macro_accuracy", link="softmax",
+        composition=composition_words(head_plan, plan, split=SPLIT),
+    )  # fmt: skip
+    names = tuple("abc")
+    facts = BundleFacts.model_validate(read_json(original / FACTS_FILE))
+    facts = facts.model_copy(update={"class_names": names})
+    detail, _ = check_evaluation({"evaluation": block}, head_plan, facts)
+    measured = epsilon > 1
+    assert detail.startswith("Macro accuracy 8" if measured else "Macro accuracy not measurable")
+    assert (block["worst_class"] is not None) == measured
+    changes: list[dict[str, Any]] = [
+        {"value": 0.99 * block["value"]},
+        {"released": "all of it"},
+        {"class_counts": block["class_counts"][:2]},
+        {"worst_class": {"name": "a", "recall": 0.9, "interval": [0.8, 1.0]}},
+    ]
+    if measured:
+        moved = [[right + 20, wrong] for right, wrong in block["class_counts"]]
+        changes.append({"class_counts": moved})
+    for change in changes:
+        with pytest.raises(DpprobeError):
+            check_evaluation({"evaluation": {**block, **change}}, head_plan, facts)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 8.0])
 def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) -> None:
     n = 500
     generator = np.random.default_rng(0)

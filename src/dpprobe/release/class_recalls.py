@@ -1,0 +1,113 @@
+"""Recall of each class of a released head, from noisy counts of the private test units.
+
+**Released** are, for each class, the weights of the test rows that the head answers right and
+wrong: a table of 2 K numbers. A row stands in one place of it, with its weight, and weights of a
+unit's rows sum to at most 1; a null row adds nothing. So a unit adds a vector with a norm of at
+most 1: sensitivity 1, however many classes there are. All else is computed from the noisy table.
+
+**Recall** of a class is right / (right + wrong). Its variance has two parts that are independent:
+p (1 - p) / m of m units that were drawn, p moved towards a half as by Agresti and Coull 1998, and
+of the noise s^2 (p^2 + (1 - p)^2) / m^2, s the deviation of each count (delta method). The macro
+accuracy is the mean of the recalls. The interval of the worst recall holds the lowest of all
+recalls: each class has an interval at a confidence of 1 - 0.05 / K (Bonferroni).
+
+A class whose units are not clearly more than noise has no recall, and without one of them there is
+no mean: the rare class is the one that people ask about, so it is never left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from dpprobe.privacy.plan import Mechanism, full_batch
+from dpprobe.results.bootstrap import CONFIDENCE
+
+Floats = npt.NDArray[np.float64]
+
+CLASS_COUNTS = "class_counts"
+# In standard deviations of its noise: a class's units below are not clearly more than noise.
+COUNTED = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recalls:
+    """The mean recall and the lowest, each with a 95 % interval.
+
+    Attributes:
+      worst: the index of the class with the lowest recall; None if a class cannot be measured.
+    """
+
+    mean: float
+    low: float
+    high: float
+    standard_error: float
+    worst: int | None = None
+    worst_recall: float = 0.0
+    worst_low: float = 0.0
+    worst_high: float = 1.0
+
+
+def recall_mechanisms() -> tuple[Mechanism, ...]:
+    """Returns what is released of the test rows, noise up to a factor."""
+    released = "numbers of test rows of each class whose answer is right, and is wrong"
+    return (full_batch(CLASS_COUNTS, released, 1.0),)
+
+
+def count_answers(
+    right: npt.NDArray[np.bool_], labels: npt.NDArray[np.integer], units: Floats, classes: int
+) -> Floats:
+    """Adds up weights by class and answer: [classes, 2], right ones first.
+
+    Args:
+      right: [rows]. labels: [rows]. units: [rows], weights in whole steps; 0 for null rows.
+    """
+    places = 2 * labels + ~right
+    return np.bincount(places, weights=units, minlength=2 * classes).reshape(classes, 2)
+
+
+def fewest_units(deviation: float) -> float:
+    """Returns the test units of a class below which its recall cannot be measured."""
+    return max(COUNTED * deviation * math.sqrt(2), 1.0)
+
+
+def estimate_recalls(counts: Sequence[Sequence[float]] | Floats, deviation: float) -> Recalls:
+    """Returns the mean and the lowest recall that noisy counts tell.
+
+    Args:
+      counts: [classes, 2], right and wrong answers; noise may make them negative.
+      deviation: the standard deviation of the noise of each.
+    """
+    table = np.asarray(counts, dtype=np.float64)
+    units, classes = table.sum(axis=1), len(table)
+    if (units <= fewest_units(deviation)).any():
+        return Recalls(mean=1 / classes, low=0.0, high=1.0, standard_error=0.5)
+    recalls = np.clip(table[:, 0] / units, 0, 1)
+    z, each_z = (float(ndtri(1 - (1 - CONFIDENCE) / (2 * each))) for each in (1, classes))
+    errors = _recall_errors(recalls, units, deviation, z)
+    mean, error = float(recalls.mean()), math.sqrt(float(np.sum(errors**2))) / classes
+    worst = int(np.argmin(recalls))
+    ends = each_z * _recall_errors(recalls, units, deviation, each_z)
+    lowest = float(recalls[worst])
+    return Recalls(
+        mean=mean, low=max(0.0, mean - z * error), high=min(1.0, mean + z * error),
+        standard_error=error, worst=worst, worst_recall=lowest,
+        worst_low=max(0.0, float((recalls - ends).min())),
+        worst_high=min(1.0, max(lowest, float((recalls + ends).min()))),
+    )  # fmt: skip
+
+
+def _recall_errors(recalls: Floats, units: Floats, deviation: float, z: float) -> Floats:
+    """Returns the standard error of each recall, of sampling and noise.
+
+    Classes that could be measured have noise that was rather above 0, so a deviation is taken off.
+    """
+    units = units - deviation * math.sqrt(2)
+    moved = (recalls * units + z**2 / 2) / (units + z**2)
+    noise = (deviation / units) ** 2 * (recalls**2 + (1 - recalls) ** 2)
+    return np.asarray(np.sqrt(moved * (1 - moved) / units + noise))

@@ -1,0 +1,125 @@
+"""Says before anything is spent whether a head would be worth its epsilon.
+
+The study's benchmark of the same method, backbone and epsilon tells: its head has to be better than
+one answer for all images, in the metric that stands for it, at 95 % confidence; to rank images
+better than chance; and to predict every class. Without a benchmark the planner tells, from public
+facts. Nothing here is published; that a release was made after a look at a benchmark is among the
+looks that `release_choice_price` prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.data.options import IMBALANCED, Headline, compute_imbalance
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.facts import DataFacts
+from dpprobe.planner.predicted_accuracy import Setting, n_that_would_do, too_few
+from dpprobe.results.cell_record import HEADLINES, CellRecord, read_cell
+from dpprobe.results.headline_metric import constant_headline
+
+CLASSES_NAMED = 5
+
+
+def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> None:
+    """Checks that a release's head is better than no head.
+
+    Args:
+      benchmark: `metrics.json` of the study's cell of the same method, backbone and epsilon; None
+        if the study has no such cell.
+      facts: public facts of the training data, for the planner.
+
+    Raises:
+      PrivacyError: with the reasons, if it is not.
+    """
+    if benchmark is None:
+        faults, source = list(_planner_faults(facts)), "the planner says"
+    else:
+        faults = list(benchmark_faults(read_cell(benchmark)))
+        source = f"its benchmark {benchmark} shows"
+    if faults:
+        raise PrivacyError(
+            f"release {name}: this head would be useless, {source}: {'; '.join(faults)}. Nothing "
+            "was booked. Take a larger epsilon, more images or another method, or set "
+            "`allow_useless: true` in the release to make it anyway"
+        )
+
+
+def benchmark_faults(record: CellRecord) -> Iterator[str]:
+    """Yields why the heads of a cell are of no use."""
+    constant, summary = constant_headline(record), record.summary
+    low = summary[record.headline].both_low
+    if constant is not None and (low is None or low <= constant):
+        begins = "no interval is known" if low is None else f"its 95% CI begins at {low:.3f}"
+        yield (
+            f"its {HEADLINES[record.headline]} is not better than the {constant:.3f} of one answer "
+            f"for all images ({begins})"
+        )
+    if record.headline != "auc" and "auc" in summary:
+        low = summary["auc"].both_low
+        if low is not None and low <= 0.5:
+            yield f"the 95% CI of its AUC begins at {low:.3f}, so that it may rank by chance"
+    if not record.multi_label:  # of several labels, one below a half everywhere still ranks
+        yield from _never_predicted(record)
+
+
+def _never_predicted(record: CellRecord) -> Iterator[str]:
+    """Yields the classes that at least half of the seeds never predict."""
+    seeds = [set(seed.get("never_predicted", ())) for seed in record.seeds]
+    rarely = [
+        name for name in record.class_names if 2 * sum(name in each for each in seeds) >= len(seeds)
+    ]
+    if rarely:
+        more = f" and {len(rarely) - CLASSES_NAMED} more" if len(rarely) > CLASSES_NAMED else ""
+        yield (
+            f"it never predicts {', '.join(rarely[:CLASSES_NAMED])}{more} (`balanced: true` of "
+            "`head: auto` counts classes alike)"
+        )
+
+
+def _planner_faults(facts: DataFacts) -> Iterator[str]:
+    """Yields that units are too few, by the learning curves of public sets of one label a row."""
+    if facts.multi_label:
+        return
+    setting = Setting(
+        n=facts.n, classes=facts.classes, epsilon=facts.epsilon, delta=facts.delta,
+        dimension=facts.dimension,
+    )  # fmt: skip
+    if too_few(setting):
+        enough = n_that_would_do(setting)
+        would_do = f"; about {enough:,} would do" if enough else ""
+        yield (
+            f"{facts.n:,} training {facts.unit}s are too few for {facts.classes} classes at "
+            f"epsilon {facts.epsilon:g}{would_do}"
+        )
+
+
+def check_metric(name: str, metric: Headline, labels: npt.NDArray[Any]) -> None:
+    """Checks that a published accuracy would not hide a rare class.
+
+    Args:
+      metric: that the release publishes. labels: of the training rows, [n] or [n, labels].
+
+    Raises:
+      PrivacyError: for accuracy if classes are unequal.
+    """
+    if metric != "accuracy":
+        return
+    if labels.ndim == 2:
+        positive = labels.sum(axis=0)
+        ratio = max(compute_imbalance([each, len(labels) - each]) for each in positive)
+        telling = "auc"
+    else:
+        counts = np.bincount(labels)
+        ratio = compute_imbalance(counts.tolist())
+        telling = "macro_accuracy" if len(counts) > 2 else "auc` or `metric: macro_accuracy"
+    if ratio > IMBALANCED:
+        raise PrivacyError(
+            f"release {name}: its classes are unequal, so that an accuracy would hide the rare "
+            f"one; write `metric: {telling}` in `evaluate`. Nothing was booked"
+        )
