@@ -68,7 +68,8 @@ def count_answers(
       right: [rows]. labels: [rows]. units: [rows], weights in whole steps; 0 for null rows.
     """
     places = 2 * labels + ~right
-    return np.bincount(places, weights=units, minlength=2 * classes).reshape(classes, 2)
+    table = np.bincount(places, weights=units, minlength=2 * classes)
+    return table.astype(np.float64).reshape(classes, 2)
 
 
 def fewest_units(deviation: float) -> float:

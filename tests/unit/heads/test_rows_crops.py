@@ -104,9 +104,14 @@ class Watching:
         self.batches: list[np.ndarray] = []
 
     def observe_release(
-        self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
+        self,
+        name: str,
+        seed: int,
+        sums: torch.Tensor,
+        draw: Callable[[], torch.Tensor],
+        step: float | None = None,
     ) -> torch.Tensor:
-        del name, seed, draw
+        del name, seed, draw, step
         self.sums.append(sums.clone())
         return torch.zeros_like(sums)
 

@@ -16,7 +16,9 @@ def test_a_unit_moves_the_table_by_at_most_one(patients: bool) -> None:
     labels = generator.integers(0, classes, rows)
     right = generator.random(rows) < 0.5
     units = np.arange(rows) // (3 if patients else 1)
-    weights = row_weights(units) if patients else np.ones(rows)
+    weights = row_weights(units)
+    assert (weights is None) == (not patients)
+    weights = np.ones(rows) if weights is None else weights
     whole = count_answers(right, labels, weights, classes)
     assert whole.sum() == pytest.approx(weights.sum())
     longest = 0.0
