@@ -28,5 +28,5 @@ def test_a_file_of_which_a_byte_is_altered_is_refused(tmp_path: Path, name: str)
 def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
     folder = write_example(tmp_path / "bundle")
     (folder / name).unlink()
-    with pytest.raises(DataError, match=f"{name}: missing, or not as SHA256SUMS says; fetch"):
+    with pytest.raises(DataError, match=f"bundle: missing: {name}; fetch the bundle again"):
         read_bundle(folder)
