@@ -102,8 +102,7 @@ def test_a_release_never_takes_the_metric_of_its_dataset(
         check_study(load_study(study))
     assert str(caught.value) == (
         f"config: releases.first: evaluate: tables show {metric} of digits, and the release would "
-        "measure accuracy; write `metric: accuracy` or `metric: auc` in `evaluate`: what stands "
-        "there is published"
+        "measure accuracy; write its `metric` in `evaluate`: what stands there is published"
     )
     study["datasets"]["digits"]["metric"] = "accuracy"
     check_study(load_study(study))

@@ -242,9 +242,11 @@ def test_a_run_that_somebody_deleted_is_made_again_with_its_version(
 
 
 def test_nothing_but_the_bundles_files_is_registered(study: Study, bundle: Path) -> None:
-    (bundle / "predictions.parquet").write_text("private")
     receipt = register(study, bundle)
     assert set(content(registered(study, receipt))) == set(BUNDLE_FILES)
+    (bundle / "predictions.parquet").write_text("private")
+    with pytest.raises(DataError, match=r"predictions\.parquet: not part of a bundle"):
+        register(study, bundle)
 
 
 def test_a_damaged_bundle_is_not_registered(study: Study, bundle: Path) -> None:
@@ -419,7 +421,7 @@ def test_a_file_that_is_no_image_is_named(bundle: Path, tmp_path: Path) -> None:
 
 def with_checkpoint(bundle: Path) -> Path:
     backbone = read_json(bundle / "bundle.json")["backbone"]
-    values = {"checkpoint": "net.safetensors", "weights_sha256": "ab" * 32}
+    values = {"checkpoint": "net.safetensors", "weights_sha256": "ab" * 32, "trained": True}
     return rewritten(bundle, facts={"backbone": {**backbone, **values}})
 
 
