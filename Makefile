@@ -12,9 +12,9 @@ help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make test     run the tests"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
-	@echo "make check    lint, formatting, types, workflow lint"
+	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
-	@echo "make schema   regenerate workflow/schemas from the code"
+	@echo "make schema   regenerate workflow/schemas and docs/options.md from the code"
 	@echo "make screenshots  make the README's pictures again, in Chromium"
 	@echo "make docs     build the docs site, build/site/index.html, and check its links"
 	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
@@ -67,6 +67,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+	$(BIN)/python bench/prose.py
 	$(BIN)/mypy
 
 format: $(READY)
@@ -78,6 +79,7 @@ schema: $(READY)
 	$(BIN)/python -m dpprobe schema > workflow/schemas/study.schema.json
 	$(BIN)/python -m dpprobe schema catalog > workflow/schemas/catalog.schema.json
 	$(BIN)/python -m dpprobe schema bundle > workflow/schemas/bundle.schema.json
+	$(BIN)/python bench/options_page.py
 
 screenshots: $(READY)
 	@$(BIN)/python -m tests.browser.screenshots

@@ -2,7 +2,7 @@
 
 The pairs are those of `pairs`, in two groups: defaults and the rule of `auto` were chosen on the
 one, the other was not looked at before. Heads are trained in this process, by the package's own
-code, with five seeds each. What is trained is kept, so a run that was stopped goes on:
+code, with five seeds each. Trained heads are cached, so a run that was stopped resumes:
 
     .venv/bin/python bench/accuracy.py --group chosen_on --minutes 4
     .venv/bin/python bench/accuracy.py --report-only
@@ -68,7 +68,7 @@ class Change(NamedTuple):
     options: dict[str, Any]
 
 
-# What each default brings: the head with it, less the head with these options instead.
+# Gain by each default: the head with it, less the head with these options instead.
 ABLATIONS: dict[str, Change] = {
     "momentum: all of today's, not yesterday's (raw rows, C 1, 20 steps of rate 1)": Change(
         "momentum",

@@ -1,6 +1,6 @@
 """Bounds on epsilon beside jax-privacy's on the same scores: numbers, power, time.
 
-Processor time of one thread, in turns. What is measured and how: bench/README.md.
+Processor time of one thread, in turns. bench/README.md describes the measurements.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def plain_model(case: Case) -> torch.nn.Module:
 
 
 def dataset(case: Case, folder: Path) -> Path:
-    """Split tables of so many training rows."""
+    """Split tables of so many training examples."""
     directory = folder / f"{case.images}-{case.rows}"
     if case.images == "cifar":
         prepare_cifar(directory, case.rows, 10)
@@ -311,7 +311,7 @@ def prepare_cifar(directory: Path, train: int, test: int) -> None:
 
 
 def photographs(count: int) -> Iterator[bytes]:
-    """JPEGs of 256 to 500 pixels a side whose spectrum falls as that of photographs does."""
+    """JPEGs of 256 to 500 pixels per side whose spectrum falls as that of photographs does."""
     generator = np.random.default_rng(0)
     for _ in range(count):
         height, width = (int(side) for side in generator.integers(256, 501, 2))

@@ -66,7 +66,7 @@ Update = Callable[[torch.Tensor, int], None]  # takes the clipped sum and the ro
 
 
 class Case(NamedTuple):
-    """What a process measures: a way of a case, on a device."""
+    """A measurement by one process: a way of a case, on a device."""
 
     backbone: str
     tune: Any

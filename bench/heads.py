@@ -1,7 +1,7 @@
 """Time of private training of linear heads: dpprobe, its peers, the machine's limit, in one run.
 
-One thread, processor time, interleaved rounds; dpprobe through its public `dpprobe.heads.fit`,
-with sampling, noise and bookkeeping. What is measured and how: bench/README.md.
+One thread, processor time, interleaved rounds; dpprobe through its public `dpprobe.heads.fit`, with
+sampling, noise and bookkeeping. bench/README.md describes the measurements.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streamed import streamed
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
 PARTS = ("batch32", "batch4096", "full", "second", "memory")
-# Of the foundation-features recipe: 20 epochs in batches of 32.
+# The foundation-features recipe: 20 epochs in batches of 32.
 RECIPE_STEPS = 31_250
 NOISE_MULTIPLIER = 0.7524
 

@@ -49,8 +49,8 @@ DELTA = 1e-5
 SEEDS = 3
 STEPS = {True: 8, False: 5}  # numbers of rows, by whether features are few
 FEW_FEATURES = 300
-# Of bench/pairs.py's group `chosen_on`, and Gaussians. Held-out pairs are not
-# among them: the range is judged by those. The first part of a name is the set of images.
+# Pairs of bench/pairs.py's group `chosen_on`, and Gaussians. Held-out pairs are not among them: the
+# range is judged by those. The first part of a name is the set of images.
 PAIRS = (
     "glyphs_stage",
     "crops_mobilenet",
@@ -63,7 +63,7 @@ PAIRS = (
 )
 SMALLEST = 100
 CEILING = {"head": "nonprivate", "penalties": [1e-2], "tolerance": 1e-3}
-# Of these the better one stands for `head: auto` where that is not known.
+# The better of these stands for `head: auto` if that is not known.
 STAND_INS = ("prototypes", "feature_covariance")
 
 
@@ -142,7 +142,7 @@ def class_counts(classes: int) -> list[int]:
 
 
 def measure(item: Set, classes: int) -> dict[str, Any]:
-    """Measures one curve: at each n accuracies by epsilon, a number a seed."""
+    """Measures one curve: at each n accuracies by epsilon, a number per seed."""
     generator = np.random.default_rng(cell_seed(f"learning curves of {item.source}", classes))
     names = np.sort(generator.permutation(item.data.classes)[:classes])
     train = chosen(item.data.train, item.data.train_labels, names)
@@ -172,13 +172,13 @@ def measure(item: Set, classes: int) -> dict[str, Any]:
 
 
 def chosen(rows: torch.Tensor, labels: torch.Tensor, names: npt.NDArray[np.int64]) -> Draw:
-    """Returns the rows of some classes, these numbered anew."""
+    """Returns the rows of some classes, these numbered again."""
     kept = torch.isin(labels, torch.from_numpy(names))
     return Draw(rows=rows[kept], labels=torch.from_numpy(np.searchsorted(names, labels[kept])))
 
 
 def best(draws: list[Draw], test: Draw, classes: int, epsilon: float, cache: Path) -> list[float]:
-    """Returns accuracies, a number a seed, of `auto`, or of the stand-in with the best mean."""
+    """Returns accuracies, a number per seed, of `auto`, or of the stand-in with the best mean."""
     n, dimension = draws[0].rows.shape
     results = [
         [
@@ -230,7 +230,7 @@ def accuracy(
 
 
 def write(curves: list[dict[str, Any]], *, law: dict[str, Any] | None) -> None:
-    """Writes the curves, a line a point, and the law where there is one."""
+    """Writes the curves, one line per point, and the law where there is one."""
     ordered = sorted(curves, key=lambda curve: (curve["set"], curve["classes"]))
     head = {
         "format": FORMAT,

@@ -71,7 +71,7 @@ def _write(row: dict[str, str], place: Path) -> None:
 
 
 def _rows(count: int, *, after: int) -> Iterator[dict[str, str]]:
-    """Yields a row an image, patient by patient; images and patients are numbered from `after`."""
+    """Yields a row per image, patient by patient; images and patients are numbered from `after`."""
     patient, left = Patient(after), 0
     for image in range(after, after + count):
         if not left:

@@ -5,8 +5,8 @@ image, some of them uncertain (-1) or blank, patients with 1 to 8 images, sex, a
 `{catalog: chexpert, root: <folder>}` reads it, and config/medical_standin.yaml is a whole study.
 
 Everything about a patient follows from the SHA-256 of a number, a finding from the picture's class.
-Sex and age have nothing to do with the pictures: no gap between them is real. Of race, patients of
-the group `rare` (one in 25) have their pictures turned upside down and their contrast lowered: a
+Sex and age have nothing to do with the pictures: no gap between them is real. Patients of the group
+`rare` of race (one in 25) have their pictures turned upside down and their contrast lowered: a
 group that is rare and looks different, as an older scanner would make it.
 """
 
@@ -103,7 +103,7 @@ def write_standin(images: Path, folder: Path, *, count: int) -> None:
 
 
 def _rows(images: Path, folder: Path, count: int) -> Iterator[dict[str, str]]:
-    """Yields a row an image, and writes its file."""
+    """Yields a row per image, and writes its file."""
     pictures = _pictures(images, count)
     number = 0
     while True:

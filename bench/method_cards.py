@@ -1,8 +1,8 @@
 """The tables and pictures of docs/methods: options from the code, accuracies from real runs.
 
 Runs config/method_cards.yaml in this process: every head with its defaults on scikit-learn's
-digits, seeded, so that the same versions of libraries give the same numbers. What was measured is
-kept in bench/results/method_cards.csv, from which tables and pictures are drawn.
+digits, seeded, so that the same versions of libraries give the same numbers.
+bench/results/method_cards.csv keeps the measurements, from which tables and pictures are drawn.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ import math
 import re
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any, NamedTuple
 
 import yaml
 
 from dpprobe import artifacts
+from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.clipped_row_options import RowOptions
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS, NETWORKS, method_options
+from dpprobe.heads.preconditioned_descent import PreconditionedDescentOptions
+from dpprobe.heads.registry import HEADS, METHODS, NETWORKS, method_options
 from dpprobe.options import Options as Block
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
@@ -42,8 +47,10 @@ PICTURES = ROOT / "docs" / "images" / "methods"
 CEILING = "nonprivate"
 # One of the other heads, chosen by a rule: left out where these are compared with each other.
 AUTO = "auto"
+# The head whose card has the releases of others that release the same.
+USUAL = "momentum"
 DIMENSION, CLASSES = 64, 10  # of the digits
-# Where the table of releases is priced.
+# The epsilon at which the table of releases is priced.
 EPSILON = 1.0
 # A network's releases are priced for this method on so many rows, CIFAR-10's.
 NETWORK: dict[str, Any] = {
@@ -53,17 +60,23 @@ NETWORK: dict[str, Any] = {
     "probe": {"method": {"head": "feature_covariance"}},
 }
 NETWORK_ROWS = 50_000
-INTERVAL_5 = 2.776 / math.sqrt(5)  # of a t distribution with 4 degrees of freedom, 95 %
-# Of options whose meaning is their name.
-MEANINGS = {
-    "learning_rate": "The length of a step.",
-    "rank": "The inner dimension of each adapter.",
-    "trials": "Their number.",
+CARD_EPSILONS = ("0.2", "0.5", "1", "10", INFINITE)
+INTERVAL_5 = 2.776 / math.sqrt(5)  # of a t distribution with 4 degrees of freedom, 95%
+# Options that several heads have, described in the index instead of on every card: by the marker
+# of their list, a more general class first. That of all heads, `normalize`, is in its words.
+SHARED: dict[str, type[Block]] = {
+    "all_heads": MethodOptions,
+    "balance": BalanceOptions,
+    "gradient_heads": GradientOptions,
+    "clipped_features": RowOptions,
+    "few_steps": PreconditionedDescentOptions,
 }
+# Heads with the same further options, each in its own file, and the marker of their list.
+ALIKE, ALIKE_MARKER = ("momentum", "adam", "lamb"), "unit_features"
 
 
 class Seeds(NamedTuple):
-    """Test accuracies in percent, one a seed."""
+    """Test accuracies in percent, one per seed."""
 
     values: tuple[float, ...]
 
@@ -157,7 +170,7 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
 
 
 def printed_digits(study: Study, folder: Path) -> Any:
-    """The public dataset's options, with its file drawn anew."""
+    """The public dataset's options, with its file drawn again."""
     import printed_digits as drawing
 
     path = folder / "printed_digits.parquet"
@@ -229,7 +242,7 @@ def extract(study: Study, dataset: Any, split: str, folder: Path) -> Path:
 
 
 def to_csv(measured: Measured) -> str:
-    """A line a method and epsilon."""
+    """A line per method and epsilon."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     count = len(next(iter(measured.values())).values)
@@ -248,7 +261,7 @@ def read_csv(text: str) -> Measured:
 
 
 def filled(text: str, sections: Mapping[str, str]) -> str:
-    """A page with what stands between its markers written anew.
+    """A page with what stands between its markers written again.
 
     Raises:
       KeyError: for a marker of no block.
@@ -267,29 +280,38 @@ def blocks(path: Path, study: Study, measured: Measured) -> dict[str, str]:
     if path.stem in NETWORKS:  # the digits are no images for one, so none was measured
         return network_blocks(path.stem)
     if path.stem not in HEADS:
-        return {"accuracies": accuracies(study, measured)}
-    return {
-        "options": options_table(options_class(HEADS, path.stem)),
+        lists = {marker: options_list(rows) for marker, rows in shared_rows().items()}
+        del lists["all_heads"]  # in the index's words
+        return {"accuracies": accuracies(study, measured), **lists}
+    parts = {
+        "options": card_options(options_class(HEADS, path.stem)),
         "releases": releases_table(study, path.stem),
-        "accuracy": accuracy_rows(study, path.stem, measured),
     }
+    if len(names := [name for name, one in study.methods.items() if one.head == path.stem]) > 1:
+        parts["accuracy"] = accuracy_rows(names, measured)  # of one alone the index has it
+    return parts
 
 
 def network_blocks(name: str) -> dict[str, str]:
-    """The generated parts of a network's card: its options, their blocks, and a price."""
+    """The generated parts of a network's card: its options, those within blocks, and a price."""
     from dpprobe.finetune.options import Augment, Lora, Probe, Search
 
     example = method_options(NETWORK)
     parts: dict[str, type[Block]] = {
-        "lora": Lora,
+        "tune.lora": Lora,
         "augment": Augment,
         "probe": Probe,
         "search": Search,
     }
+    rows = [
+        [f"`{part}.{option}`", *cells]
+        for part, cls in parts.items()
+        for option, (_, *cells) in option_rows(cls).items()
+    ]
     return {
-        "options": options_table(options_class(NETWORKS, name)),
+        "options": card_options(options_class(NETWORKS, name)),
         "releases": priced_table(example, NETWORK_ROWS, delta=1e-5, accountant="pld"),
-        **{part: options_table(cls) for part, cls in parts.items()},
+        "parts": options_list(rows),
     }
 
 
@@ -298,34 +320,76 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def options_table(cls: type[Block]) -> str:
-    """Name, default, what may be written and meaning of each option, as the class has them."""
-    whole = cls.model_json_schema(mode="validation")
-    schema, definitions = whole["properties"], whole.get("$defs", {})
-    rows: list[Sequence[str]] = []
+def card_options(cls: type[Block]) -> str:
+    """The options of a head that the index's lists do not have, or have with another default."""
+    shared = [row for marker in shared_by(cls) for row in shared_rows()[marker]]
+    return options_list(row for row in option_rows(cls).values() if row not in shared)
+
+
+def options_list(rows: Iterable[Sequence[str]]) -> str:
+    """Writes each option with its default, its other choices and its meaning."""
+    wrapped = TextWrapper(width=120, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(
+        wrapped.fill(f"- {name} ({given}): {meaning}") for name, given, meaning in rows
+    )
+
+
+def shared_by(cls: type[Block]) -> list[str]:
+    """Returns the markers of the index's lists whose options a head has."""
+    alike = [ALIKE_MARKER] if cls in [options_class(HEADS, name) for name in ALIKE] else []
+    return [marker for marker, base in SHARED.items() if issubclass(cls, base)] + alike
+
+
+@cache
+def shared_rows() -> dict[str, list[list[str]]]:
+    """The options of each of the index's lists, by marker: none twice, none that no head has."""
+    heads = [list(option_rows(options_class(METHODS, name)).values()) for name in METHODS]
+    lists: dict[str, list[list[str]]] = {}
+    for marker, base in SHARED.items():
+        general = [row for other in shared_by(base) if other in lists for row in lists[other]]
+        lists[marker] = [
+            row
+            for row in option_rows(base).values()
+            if row not in general and any(row in rows for rows in heads)
+        ]
+    first, *others = (list(option_rows(options_class(HEADS, name)).values()) for name in ALIKE)
+    lists[ALIKE_MARKER] = [
+        row
+        for row in first
+        if row not in option_rows(GradientOptions).values() and all(row in rows for rows in others)
+    ]
+    return lists
+
+
+@cache
+def option_rows(cls: type[Block]) -> dict[str, list[str]]:
+    """Name, default with other choices, and meaning of each option, as the class has them."""
+    schema = cls.model_json_schema(mode="validation")["properties"]
+    rows = {}
     for name, field in cls.model_fields.items():
         if name in ("head", "kind") or name not in schema:  # written by a rule, not by a study
             continue
-        described = schema[name]
-        text = " ".join(described.get("description", MEANINGS.get(name, "")).split())
-        rows.append(
-            [
-                f"`{name}`",
-                default(cls, name, field),
-                allowed(cls, name, described, definitions),
-                text,
-            ]
-        )
-    if not rows:
-        return "None: the rule chooses them."
-    return table(["option", "default", "may be", "meaning"], rows)
+        text = " ".join(schema[name].get("description", "").split())
+        chosen = default(cls, name, field)
+        words = [] if name == "normalize" else choices(schema[name])  # its kinds have a page
+        if all(word in text for word in words):
+            words = []
+        others = [f"`{word}`" for word in words if f"`{word}`" != chosen]
+        rows[name] = [f"`{name}`", ", ".join([chosen, *others]), text]
+    return rows
+
+
+def choices(schema: Mapping[str, Any]) -> list[str]:
+    """Returns the words that an option may be, from its JSON schema."""
+    parts = schema.get("anyOf", [schema])
+    return [word for part in parts for word in part.get("enum", [part.get("const")]) if word]
 
 
 def default(cls: type[Block], name: str, field: Any) -> str:
+    if name == "epochs" and hasattr(cls, "DEFAULT_EPOCHS"):
+        return f"{cls.DEFAULT_EPOCHS:g}"
     if field.is_required():
-        return "must be given"
-    if name == "epochs" and issubclass(cls, GradientOptions):
-        return f"{cls.DEFAULT_EPOCHS:g}, where `steps` is absent"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Block):
         value = value.model_dump(mode="json")
@@ -351,40 +415,6 @@ def plain(value: float) -> str:
     return f"{int(value)}" if whole else f"{value:g}"
 
 
-def allowed(
-    cls: type[Block], name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]
-) -> str:
-    """Describes the allowed values, from the option's JSON schema."""
-    if name == "normalize":
-        return "[a kind](../configuration.md#normalisation)"
-    if name in ("base", "method"):
-        return "any private head with its options"
-    if name in getattr(cls, "paths", ()) or name.endswith("_file"):
-        return "a path"
-    parts = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-    return ", ".join(allowed_part(part, definitions) for part in parts)
-
-
-def allowed_part(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    if "$ref" in schema:  # a block of its own: its keys
-        keys = definitions[schema["$ref"].rpartition("/")[2]]["properties"]
-        return f"`{{{', '.join(keys)}}}`"
-    if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
-    kind = schema["type"]
-    if kind in ("integer", "number"):
-        return limits(schema, "whole number" if kind == "integer" else "number")
-    return {"boolean": "true, false", "array": "a list", "object": "a mapping"}[kind]
-
-
-def limits(schema: Mapping[str, Any], noun: str) -> str:
-    """Of numbers: from 0 to 1; above 0, below 1."""
-    words = {"exclusiveMinimum": "above", "minimum": "from"}
-    words |= {"exclusiveMaximum": "below", "maximum": "to"}
-    bounds = [f"{word} {plain(schema[key])}" for key, word in words.items() if key in schema]
-    return " ".join([noun, *bounds]).replace(" above 0 below ", " between 0 and ")
-
-
 def normalisations() -> str:
     """The kinds of `normalize`."""
     rows = []
@@ -398,7 +428,7 @@ def normalisations() -> str:
         rows.append(
             [f"`{kind}`", " ".join(text.split()), ", ".join(options), "yes" if cls.priced else "no"]
         )
-    return table(["kind", "what is done to a row", "options (defaults)", "priced"], rows)
+    return table(["kind", "meaning", "options (defaults)", "priced"], rows)
 
 
 def releases_table(study: Study, head: str) -> str:
@@ -407,8 +437,16 @@ def releases_table(study: Study, head: str) -> str:
     counted = dataset.count_rows()
     assert counted is not None  # the digits are no download
     n = counted[0]
-    method = decided(study.methods[head], study, n, f"{EPSILON:g}")
-    return priced_table(method, n, delta=study.delta, accountant=study.accountant)
+    method, usual = (
+        decided(study.methods[name], study, n, f"{EPSILON:g}") for name in (head, USUAL)
+    )
+    mechanisms = method.list_mechanisms(n)
+    if head == USUAL or mechanisms != usual.list_mechanisms(n):
+        return priced_table(method, n, delta=study.delta, accountant=study.accountant)
+    named = " and ".join(
+        f"`{item.name}` (sensitivity {item.sensitivity:.4g})" for item in mechanisms
+    )
+    return f"{named}, the [same releases as `{USUAL}`]({USUAL}.md#privacy)."
 
 
 def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str) -> str:
@@ -432,49 +470,43 @@ def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str
             f"`{item.name}`",
             item.released,
             f"{item.sensitivity:.4g}",
-            f"{item.count}",
-            "all" if item.sample_rate == 1 else f"each with probability {item.sample_rate:.3g}",
-            f"{100 * cost / math.fsum(costs):.0f} %",
+            f"{item.count}"
+            + (
+                "" if item.sample_rate == 1 else f" of Poisson samples, rate {item.sample_rate:.3g}"
+            ),
+            f"{100 * cost / math.fsum(costs):.0f}%",
             f"{item.noise_multiplier:.3g}",
         ]
         for item, cost in zip(plan.mechanisms, costs, strict=True)
     ]
-    head_row = ["mechanism", "what is summed", "sensitivity", "releases", "rows in each", "share"]
-    return table([*head_row, "noise multiplier"], rows)
+    columns = ["mechanism", "what is summed", "sensitivity", "releases", "budget share"]
+    return table([*columns, f"σ at ε = {EPSILON:g}"], rows)
 
 
-def accuracy_rows(study: Study, head: str, measured: Measured) -> str:
-    """This head's accuracies, also with other options, the best other head's and the ceiling."""
-    tokens = study.epsilons
-    others = [name for name in HEADS if name not in (head, AUTO, CEILING)]
-    best = [f"best of the {'others' if head != CEILING else 'private heads'}"]
-    for token in tokens:
-        mean, name = max((measured[other, token].mean, other) for other in others)
-        best.append(f"{mean:.1f} (`{name}`)")
-    rows = [best, ceiling_row(study, measured)]
-    if head == CEILING:
-        return table(["epsilon", *tokens], rows[::-1])
-    names = [name for name, method in study.methods.items() if method.head == head]
-    return table(["epsilon", *tokens], [*(row(study, name, measured) for name in names), *rows])
-
-
-def row(study: Study, name: str, measured: Measured) -> list[str]:
-    return [f"`{name}`", *(str(measured[name, token]) for token in study.epsilons)]
-
-
-def ceiling_row(study: Study, measured: Measured) -> list[str]:
-    ceiling = measured[CEILING, INFINITE].mean
-    return [f"`{CEILING}`, the ceiling", *[f"{ceiling:.1f}"] * len(study.epsilons)]
+def accuracy_rows(names: Sequence[str], measured: Measured) -> str:
+    """Accuracies with their deviations of a head with its defaults and with other options."""
+    rows = [
+        [f"`{name}`", *(str(measured[name, token]) for token in CARD_EPSILONS)] for name in names
+    ]
+    return table(accuracy_columns(CARD_EPSILONS), rows)
 
 
 def accuracies(study: Study, measured: Measured) -> str:
-    """All methods of the study: the heads, then the same with other options."""
-    names = sorted(
-        (name for name in study.methods if name != CEILING),
-        key=lambda name: (name not in HEADS, -measured[name, "1"].mean),
+    """The mean accuracies of all heads with their defaults, best at epsilon 1 first."""
+    tokens = study.epsilons
+    heads = [name for name in HEADS if name != CEILING]
+    rows = [
+        [f"`{name}`", *(f"{measured[name, token].mean:.1f}" for token in tokens)]
+        for name in sorted(heads, key=lambda name: -measured[name, "1"].mean)
+    ]
+    ceiling = f"{measured[CEILING, INFINITE].mean:.1f}"
+    return table(
+        accuracy_columns(tokens), [*rows, [f"`{CEILING}` (ceiling)", *[ceiling] * len(tokens)]]
     )
-    rows = [row(study, name, measured) for name in names]
-    return table(["epsilon", *study.epsilons], [*rows, ceiling_row(study, measured)])
+
+
+def accuracy_columns(tokens: Sequence[str]) -> list[str]:
+    return ["ε", *(token.replace(INFINITE, "∞") for token in tokens)]
 
 
 # Pictures

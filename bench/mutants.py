@@ -1,12 +1,12 @@
 """Shows that the tests notice faults: puts each of `tests/mutants.yaml` into a copy of the code.
 
-    python bench/mutants.py                          # every fault, about fifteen minutes
+    python bench/mutants.py                          # every fault, about half an hour
     python bench/mutants.py --only rounding-down     # some, by their ids
 
-The copy holds the working tree's files that git knows, in a temporary folder. The named test files
-run with each fault until a test fails; in the end these tests run without a fault, and must pass.
+The copy holds the working tree's files that git knows, in a temporary folder. The named tests run
+with each fault until one fails; in the end these tests run without a fault, and must pass.
 Prints a line per fault. Exits with 1 if a fault survives, or if its text does not stand once in the
-code: name the text anew in that case.
+code: name the text again in that case.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: its edits, and the ends of the paths of the tests that notice it."""
+    """A fault: its edits, and the tests that notice it, `FILE` or `FILE::TEST`."""
 
     id: str
     fault: str
@@ -105,18 +105,23 @@ def find_place(mutant: Mutant, edit: Edit, modules: Mapping[Path, str]) -> Path:
 
 
 def find_tests(mutant: Mutant, root: Path) -> list[str]:
-    """Returns the test files of a fault, relative to the root.
+    """Returns the tests of a fault as pytest names them, relative to the root.
 
     Raises:
       MutantError: if one is not found.
     """
     files = sorted((root / "tests").rglob("test_*.py"))
     found = []
-    for end in mutant.tests:
-        ends = [path for path in files if str(path).endswith(f"/{end}")]
+    for test in mutant.tests:
+        end, mark, name = test.partition("::")
+        ends = [
+            path
+            for path in files
+            if str(path).endswith(f"/{end}") and (not name or f"def {name}(" in path.read_text())
+        ]
         if not ends:
-            raise MutantError(f"{mutant.id}: no test file {end}")
-        found += [str(path.relative_to(root)) for path in ends]
+            raise MutantError(f"{mutant.id}: no test {test}")
+        found += [f"{path.relative_to(root)}{mark}{name}" for path in ends]
     return found
 
 
@@ -179,7 +184,7 @@ def run_tests(tests: Sequence[str], root: Path, *words: str) -> tuple[int, list[
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a fault: "killed" by a test, "SURVIVED", or an "error" with its reason."""
+    """Returns a fault's fate: "killed" by a test, "SURVIVED", or an "error" with its reason."""
 
     word: str
     detail: str

@@ -1,6 +1,6 @@
 """Time of a draw of exact noise beside other noise, and its law over 1e8 draws, in one run.
 
-One thread, processor time, interleaved rounds. What is measured and how: bench/README.md.
+One thread, processor time, interleaved rounds. bench/README.md describes the measurements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pairs of a dataset and a backbone that can be had offline, fixed in two groups.
+"""Pairs of a dataset and a backbone available offline, fixed in two groups.
 
 Defaults and the rule of `head: auto` are chosen on `chosen_on`. `held_out`, all of it of CIFAR-10,
-is not looked at before they are fixed. Features are made once and kept as safetensors, a file a
+is not looked at before they are fixed. Features are made once and kept as safetensors, a file per
 pair:
 
     .venv/bin/python bench/pairs.py --group chosen_on
@@ -51,7 +51,7 @@ class Pair:
 
     Attributes:
       title: for tables and pictures.
-      n, dimension, classes: of the training rows, public.
+      n, dimension, classes: of the training examples, public.
       seed: draws the pair's rows where it has some of a dataset's.
       unequal: the splits whose classes differ in size: of the test, macro accuracy says more.
       build: makes the features.
@@ -87,7 +87,7 @@ class Pair:
         return Features(**load_file(path))
 
     def tested(self, files: Files) -> int:
-        """Returns the number of test rows in the cache."""
+        """Returns the number of test examples in the cache."""
         with safe_open(self.path(files), framework="pt") as opened:
             return int(opened.get_slice("test_labels").get_shape()[0])
 
@@ -186,7 +186,7 @@ def cifar10_64(files: Files, layer: str) -> Features:
 
 
 def of_classes(data: Features, classes: range | tuple[int, ...]) -> Features:
-    """Returns the rows of some classes, numbered anew."""
+    """Returns the rows of some classes, numbered again."""
     parts = []
     for features, labels in (data[:2], data[2:]):
         kept = torch.isin(labels, torch.tensor(list(classes)))

@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """All cells of a pair by (name, epsilon), and the number of its test rows."""
+    """All cells of a pair by (name, epsilon), and the number of its test examples."""
 
     pair: Pair
     tested: int
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def pair_section(outcome: Outcome, heads: Sequence[str]) -> list[str]:
-    """Writes a pair's table: a row a head, a column an epsilon."""
+    """Writes a pair's table: one row per head, a column per epsilon."""
     pair = outcome.pair
     ceiling = outcome.mean(CEILING, math.inf)
     without = "" if ceiling is None else f", without privacy {ceiling:.1f}"
@@ -235,7 +235,7 @@ def _gains(outcomes: Sequence[Outcome], head: str, change: str, epsilon: float) 
 
 
 def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Path) -> None:
-    """Draws accuracy against epsilon, a panel a pair; dashed is what no privacy would give."""
+    """Draws accuracy against epsilon, a panel per pair; dashed is what no privacy would give."""
     names = [*heads, AUTO]
     *others, last = style.choose_looks(len(names))
     others = [look if look[0] != BLACK else last for look in others]

@@ -31,7 +31,7 @@ Rows = dict[str, torch.Tensor]
 
 
 class Features(NamedTuple):
-    """float32 [n, d], int64 [n] of training and test rows."""
+    """float32 [n, d], int64 [n] of training and test examples."""
 
     train: torch.Tensor
     train_labels: torch.Tensor
@@ -45,10 +45,10 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where things lie.
+    """Places of inputs and outputs.
 
     Attributes:
-      cache: made here: a file a pair, and extracted rows under `rows`.
+      cache: made here: a file per pair, and extracted rows under `rows`.
       checkpoint: of MobileNetV2.
       cifar10: folder of train.parquet and test.parquet.
       features: folder of train/ and test/ that a run of config/cifar10_methods.yaml has left;

@@ -1,8 +1,8 @@
-"""Accuracies of heads on pairs: trained by the package's own code, kept in a file a pair.
+"""Accuracies of heads on pairs: trained by the package's own code, kept in a file per pair.
 
 A line is a fit: its key is a hash of the features, the head's resolved options, the plan's
-mechanisms and the head's code, so that a run that was killed goes on, and a head that has changed
-is trained anew, it alone. `head: auto` has the key of the head that it chose.
+mechanisms and the head's code, so that a run that was killed continues, and a head that has changed
+is trained again, it alone. `head: auto` has the key of the head that it chose.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def planned(pair: Pair, name: str, values: dict[str, Any], epsilon: float, files
 
 
 def trained(fit: Fit, data: Features, training: TrainingSet, seeds: Sequence[int]) -> list[Score]:
-    """Trains a head with each seed and scores it on the test rows."""
+    """Trains a head with each seed and scores it on the test examples."""
     identity = ["bench/accuracy.py", fit.pair.name, str(fit.epsilon)]
     try:
         heads = fit_heads(

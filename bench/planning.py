@@ -9,7 +9,7 @@ each, in a Snakefile that holds nothing else.
         [--touch 5000]
 
 With `--before` each study is planned with another checkout too, in turn. `--touch` adds what
-`snakemake --touch` takes over a study of so many cells whose files are all there, but empty.
+`snakemake --touch` reuses a study of so many cells whose files are all there, but empty.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def words_of(options: dict[str, Any], directory: Path, checkout: Path) -> list[s
 
 
 def plan(options: dict[str, Any], checkout: Path) -> Plan:
-    """What the plan of a study of which nothing is made takes."""
+    """Measures the plan of a study of which nothing is made."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         words = words_of(options, directory, checkout)
@@ -136,7 +136,7 @@ def plan(options: dict[str, Any], checkout: Path) -> Plan:
 
 
 def bare(jobs: int) -> Plan:
-    """What Snakemake itself needs for as many jobs of one file each."""
+    """Measures Snakemake itself on as many jobs of one file each."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         (directory / "Snakefile").write_text(BARE.format(jobs=jobs - 1))
@@ -183,7 +183,7 @@ def make_files(options: dict[str, Any], directory: Path, checkout: Path) -> None
 
 
 def touch(options: dict[str, Any], checkout: Path) -> tuple[Plan, Plan]:
-    """What `--touch` of a finished study takes, and the plan after it."""
+    """Measures `--touch` of a finished study, and the plan after it."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         make_files(options, directory, checkout)

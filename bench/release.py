@@ -1,6 +1,6 @@
 """Release mode beside benchmark mode: the time of a fit, and whether the heads are alike.
 
-Interleaved rounds, one thread, processor time. What is measured and how: bench/README.md.
+Interleaved rounds, one thread, processor time. bench/README.md describes the measurements.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Engines = Mapping[Key, Engine]
 
 
 class Shape(NamedTuple):
-    """Of a set of data."""
+    """Facts of a set of data."""
 
     rows: int
     dimension: int
@@ -50,10 +50,10 @@ SEVERAL = "newton, three steps"
 HOOKS = "Opacus hooks"
 GRAM, TRIANGLE = "X^T X", "X^T X, one triangle"
 EXACT_TRIANGLE = "X^T X, float64 triangle"
-# Of the second moments that a head has to sum and to decompose.
+# Sizes of the second moments that a head has to sum and to decompose.
 MOMENTS = {"newton, three steps": 3, "prototypes": 0}
 
-# What was asked for: at least so many times faster than Opacus hooks; at most so many times ...
+# Targets: at least so many times faster than Opacus hooks; at most so many times ...
 WANTED_HOOKS = {
     ("A", "batch32"): 25,
     ("B", "batch32"): 13,

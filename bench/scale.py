@@ -1,4 +1,4 @@
-"""What a run over many images costs: slopes by row, and what they come to at 1e6, 1e8 and 1e9.
+"""Costs of a run over many images: slopes per row, and their totals at 1e6, 1e8 and 1e9.
 
 Each part runs in a process of its own at two numbers of rows; a slope is the difference of seconds,
 of bytes on disk or of peak memory over the difference of rows, so that what is there before the
@@ -42,7 +42,9 @@ IMAGE_BYTES = 100  # an image here is a number: no decoder is measured
 
 
 class Slope(NamedTuple):
-    """Of one row: processor seconds, bytes of peak memory and on disk; and the most rows tried."""
+    """Costs of one row: processor seconds, bytes of peak memory and on disk; and the most rows
+    tried.
+    """
 
     seconds: float
     memory: float
@@ -265,7 +267,7 @@ PARTS: dict[str, Callable[[Path, int], None]] = {
     "labels and names of a store": read_names,
     "a pass over the features": stream,
 }
-# What a part needs to be there: made in a process of its own, which is not measured.
+# Inputs of a part, made in a process of their own, which is not measured.
 MAKERS: dict[str, Callable[[Path, int], None]] = {
     "columns of a whole split": write_tables,
     "columns of a shard": write_tables,

@@ -11,9 +11,9 @@ the update counts once per batch. Table 8 states no batch: the default is that o
 tables. Weights and images are random: no rate depends on them. A way that needs more memory than
 is free is said and left out.
 
-Rates are of processor time on a CPU, so images a second and core, and of wall time on a GPU. Energy
-is measured where Linux shows the processor's counter (/sys/class/powercap): all that the processor
-does meanwhile is in it, so nothing else should run.
+Rates are of processor time on a CPU, so images per second and core, and of wall time on a GPU.
+Energy is measured where Linux shows the processor's counter (/sys/class/powercap): all that the
+processor does meanwhile is in it, so nothing else should run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ NETWORKS: Mapping[str, Network] = {
 
 
 class Case(NamedTuple):
-    """What a process measures."""
+    """A measurement by one process."""
 
     network: str
     way: str
@@ -103,12 +103,12 @@ class Case(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """What a process measured.
+    """Results of a process's measurement.
 
     Attributes:
       sums: seconds of the clipped sum of a case's rows, the median of the rounds.
       update: seconds of noise and optimiser, likewise.
-      side: pixels a side of the images.
+      side: pixels per side of the images.
       joules: of all rounds; None where not measured.
     """
 
@@ -251,7 +251,7 @@ def time_steps(case: Case) -> Timing:
 
 
 def make_step(case: Case, clock: Clock, updates: list[float]) -> tuple[Callable[[], object], int]:
-    """Makes the step of one way, and tells the pixels a side of its images.
+    """Makes the step of one way, and returns the pixels per side of its images.
 
     Args:
       updates: gets the seconds of each step's noise and optimiser.

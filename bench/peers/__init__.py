@@ -4,11 +4,11 @@ An adapter is a module of this package with
 
 - `version() -> str | None`: of the installed library; None where it is not installed;
 - `trainer(task, features, labels) -> Run`: a function that takes so many steps and returns when
-  they are done. What a library compiles is compiled when `trainer` returns.
+  they are done. A library compiles before `trainer` returns.
 
-A step draws a batch, clips each row's gradient to an L2 norm, adds Gaussian noise and updates the
-weights. At its top an adapter imports nothing but NumPy: `peers.worker` asks each for its version,
-in whatever environment it runs.
+A step draws a batch, clips each example's gradient to an L2 norm, adds Gaussian noise and updates
+the weights. At its top an adapter imports nothing but NumPy: `peers.worker` asks each for its
+version, in whatever environment it runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Task:
 
     Attributes:
       rows, classes: of the data.
-      batch: expected rows a step, each row with probability batch / rows; `rows` is full batch.
+      batch: expected rows per step, each row with probability batch / rows; `rows` is full batch.
       physical: rows whose gradients are taken at a time; None is the whole batch at once.
       device: "cpu" or "cuda".
     """

@@ -29,7 +29,7 @@ class Comparison:
     Attributes:
       result: the cell that stands beside it; None where no cell does.
       measured: the throughput that stands beside it, as `bench/throughput.py` writes it.
-      value, ends: ours in the number's unit, and its 95 % interval; a change has Welch's.
+      value, ends: ours in the number's unit, and its 95% interval; a change has Welch's.
       gap: ours minus the published value; None where the paper writes words.
       unlike: what is not as published; none of it is like for like.
       silent: what the paper does not state, so that nothing can be held against it.
@@ -84,7 +84,7 @@ def compare_all(
 def _compare_throughput(
     number: Number, entry: Entry, throughput: Mapping[str, Mapping[str, Any]]
 ) -> Comparison:
-    """Puts images a second of one core, or the ratio of both ways, beside a published number."""
+    """Puts images per second of one core, or the ratio of both ways, beside a published number."""
     names = entry.networks.get(number.row, ())
     # the rate of another network says nothing of this one's
     for name in names if number.metric == "speed-up" else names[:1]:
@@ -196,7 +196,7 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
         parts.append(f"{_model(result)}, not {weights.title}")
     trained = number.tuning in ("full", "blocks", "from scratch")
     if result.network != (trained or entry.recipe.get("head") in NETWORKS):
-        parts.append("a network tuned" if result.network else "the head alone trained")
+        parts.append("a network tuned, not the head" if result.network else "only the head trained")
     elif blocks := _other_blocks(number, result):
         parts.append(blocks)
     if number.batch_size not in (None, _batch(result)):
@@ -213,7 +213,7 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
     ]
     searched = math.isfinite(result.epsilon) and not result.private
     if searched and number.learning_rate != "tuned":
-        parts.append("its options searched on the private images at no price")
+        parts.append("hyperparameters searched on private images, not covered by ε")
     return parts
 
 
@@ -249,7 +249,7 @@ def _silent(number: Number, weights: Weights | None) -> list[str]:
     if "delta" in number.inferred:
         parts.append("δ")
     if number.learning_rate == "tuned":
-        parts.append("a price of its search")
+        parts.append("the privacy cost of its search")
     return parts
 
 

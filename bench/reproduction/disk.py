@@ -1,6 +1,6 @@
 """Files that a study fetches and keeps: what a run for published numbers takes of a disk.
 
-Sizes are products: rows by numbers an image by two bytes, as features and activations are stored;
+Sizes are products: rows by numbers per image by two bytes, as features and activations are stored;
 parameters by four, as weights are fetched. A size that no source states is None.
 """
 
@@ -130,6 +130,6 @@ def _network(study: Study, backbone: str, facts: Facts) -> Network:
 
 
 def _cut_numbers(study: Study, networks: Sequence[Network]) -> int:
-    """Counts the numbers an image that are stored where blocks are trained, over all cuts."""
+    """Counts the numbers per image that are stored where blocks are trained, over all cuts."""
     cuts = {getattr(method, "cut_blocks", None) for method in study.methods.values()} - {None}
     return len(cuts) * sum(network.cut or 0 for network in networks)

@@ -68,10 +68,10 @@ class Download(Options):
 class Network(Options):
     """The size of a network without its classifier, as its library builds it.
 
-    Attributes:
-      features: numbers an image.
-      parameters: of the whole network, in float32 where its weights are fetched.
-      cut: numbers an image that enter the trained blocks where studies tune the last ones.
+        Attributes:
+          features: numbers per image.
+          parameters: of the whole network, in float32 where its weights are fetched.
+    cut: numbers per image that enter the trained blocks where studies tune the last ones.
     """
 
     features: int = Field(ge=0)

@@ -24,38 +24,41 @@ WIDTH = 118
 COMMAND = "python bench/reproduction_page.py RESULTS_DIR..."
 LIKE, STAND_IN, NOT_RUN = "like for like", "stand-in", "not run"
 INTRODUCTION = (
-    "Every number of [resources/published.yaml](../resources/published.yaml) stands here once. "
-    f"*{LIKE.capitalize()}*: the dataset, the weights, ε, δ and the method are the published ones, "
-    "as far as the paper says. "
-    f"*{STAND_IN.capitalize()}*: something else was run beside it, and the row says what; its "
-    "difference is no reproduction, neither a good one nor a bad one. "
-    f"*{NOT_RUN.capitalize()}*: the note that the row names has the command and what it needs.",
-    "Accuracies are in percent and differences in points, ours minus the published one; AUC is a "
-    "fraction, throughput is images a second and core, epochs are passes over the data. ± is half "
-    "of a 95 % interval, or its ends stand there: Student's t over seeds, over test images where "
-    "there is one seed, Welch's for a change. Where rates were swept, a change is from the best of "
-    "the base's sweep to the best of the other's, each chosen by its test result at no price.",
+    "Reference: which published numbers were run here, and with which result? The page lists every "
+    "number of [resources/published.yaml](../resources/published.yaml) once, in one of three "
+    "states. "
+    f"*{LIKE.capitalize()}*: dataset, weights, ε, δ and method are as published, as far as the "
+    f"paper says. *{STAND_IN.capitalize()}*: another setting, which the row names; its difference "
+    f"says nothing about reproduction. *{NOT_RUN.capitalize()}*: the note has the command and its "
+    "needs.",
+    "Accuracy is in percent, AUC a fraction, throughput in images per second and core, epochs in "
+    "passes over the data. The difference is ours minus the published value. The interval (95%) "
+    "covers seeds (Student's t), with one seed test images; for a change it is Welch's. With a "
+    "sweep of learning rates, a change compares the best of both sweeps by test result; epsilon "
+    "does not cover that choice.",
 )
 WRITTEN = (
-    "This page is written by a command from results that were run, from "
-    "[reproduced.json](../bench/reproduction/reproduced.json), which it keeps of them, and from "
-    "[reproduction.yaml](../bench/reproduction/reproduction.yaml), which says what each published "
-    "number takes. Do not edit it; without a folder it is written anew from the record:"
+    "Do not edit this page. A command writes it from the results of studies, which it keeps in "
+    "[reproduced.json](../bench/reproduction/reproduced.json), and from the needs of each number, "
+    "[reproduction.yaml](../bench/reproduction/reproduction.yaml). Without a folder it uses what "
+    "it kept:"
+)
+NOTES = (
+    "Each note has the count of its numbers, the weights, the data and the command. For its hours "
+    "see [Hours](#hours), for downloads and disk [Files and disk](#files-and-disk)."
 )
 HOURS = (
-    "Images by the rate at which they pass: one run of one network on one dataset, training images "
-    "as often as the method visits them. Frozen features are extracted once, whatever the number "
-    "of heads, seeds and epsilons; the training of heads is not in these hours. No rate is "
-    "assumed: each was published or measured, on the device that is named, and no GPU was measured "
-    "here. A published rate is of a core among 64 of TPUv4."
+    "Hours are images divided by a rate, for one run of one network on one dataset. Training "
+    "images count once per visit; frozen features are extracted once. Training of heads is not "
+    "included. Each rate was published (a core among 64 of TPUv4) or measured on the named device. "
+    "No GPU was measured here."
 )
 DISK = (
-    "GB that the command of each note fetches and keeps. Data: the download, as its source states "
-    "it; no number where no source at hand does. Split tables that hold images take as much again. "
-    "Weights: four bytes per parameter. Features and activations: images by numbers per image, two "
-    "bytes each. Activations enter the trained blocks if a method tunes the last ones. Networks: "
-    "how many are trained on one dataset and backbone, with the trials of searches; each takes the "
-    "hours above. Heads are not counted. [Licences and logins](data.md#by-name-the-catalog)."
+    "GB that each study fetches and stores. Data: downloads, if a source states their size; split "
+    "tables with images take as much again. Weights: four bytes per parameter. Features and "
+    "activations (inputs of the trained blocks, if a method tunes the last ones): two bytes per "
+    "number. Networks: trained per dataset and backbone, with the trials of searches; each takes "
+    "the hours above. Heads are not counted. [Licences and logins](data.md#by-name-the-catalog)."
 )
 
 
@@ -85,10 +88,11 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
     notes = _notes(comparisons)
     parts = [
         "# Reproduction: the published numbers and ours",
-        *map(_paragraph, INTRODUCTION),
+        _paragraph(INTRODUCTION[0]),
+        _counts(published, comparisons),
+        _paragraph(INTRODUCTION[1]),
         _paragraph(WRITTEN),
         f"    {COMMAND}",
-        _counts(published, comparisons),
         "## What was run here",
         _runs(facts, record),
     ]
@@ -97,7 +101,7 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
         for printed in published.tables:
             if printed.paper == paper:
                 parts += _section(printed, facts, comparisons, notes)
-    parts.append("## Notes")
+    parts += ["## Notes", _paragraph(NOTES)]
     parts += [part for note in notes for part in _note_parts(note, facts)]
     parts += ["## Hours", _paragraph(HOURS), _hours(published, facts, record, notes)]
     parts += ["## Files and disk", _paragraph(DISK), _disk(facts, notes)]
@@ -184,7 +188,7 @@ def _section(
     comparisons: Sequence[Comparison],
     notes: Sequence[_Note],
 ) -> list[str]:
-    """Writes a printed table, a row a number that was run; others of a row and note share one."""
+    """Writes a printed table: one row per number that was run; others share a row."""
     place = (printed.paper, printed.table)
     of = [c for c in comparisons if (c.number.paper, c.number.table) == place]
     rows = []
@@ -245,7 +249,7 @@ def _run_row(
     if comparison.unlike:
         words[0] += f": {'; '.join(comparison.unlike)}"
     elif result is not None and result.study in facts.notes:
-        words[0] += ", but for what is said [above](#what-was-run-here) of that study"
+        words[0] += ", except for [the study's differences](#what-was-run-here)"
     if comparison.silent:
         words.append(f"The paper does not state {' and '.join(comparison.silent)}")
     if number.metric == CHANGE:
@@ -307,11 +311,8 @@ def _note_parts(note: _Note, facts: Facts) -> list[str]:
         sentences.append(_weights_text(facts.weights[entry.weights]))
     if entry.study or entry.costs:
         sentences += _data(note)
-        sentences.append(
-            "Hours: [below](#hours)." if entry.costs else "No rate of it was measured: no hours."
-        )
-    if entry.study:
-        sentences.append("Files and disk: [below](#files-and-disk).")
+        if not entry.costs:
+            sentences.append("No rate of it was measured: no hours.")
     settings = keep_unique(c.measured["settings"] for c in note.comparisons if c.measured)
     sentences += [f"Measured with {each}." for each in settings]
     parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
@@ -328,7 +329,7 @@ def _weights_text(weights: Weights) -> str:
     if weights.nearest:
         text += f"; the nearest public ones are `{weights.nearest}`"
     if not weights.stated:
-        text += "; the paper does not say which it took"
+        text += "; the paper does not name its weights"
     return f"{text}."
 
 
@@ -344,7 +345,7 @@ def _data(note: _Note) -> list[str]:
 
 
 def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_Note]) -> str:
-    """Makes the table of hours, a row an estimate, with the notes that it is of."""
+    """Makes the table of hours, one row per estimate, with the notes that it is of."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for note in notes:
         for cost in note.entry.costs:
@@ -360,7 +361,7 @@ def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_
                 )  # fmt: skip
                 rows.setdefault(row, []).append(note.link)
     columns = (
-        "<Data", "<What passes", "Images", "Images/s", "<Rate from", "Hours", "<Of a", "<Remark",
+        "<Data", "<What passes", "Images", "Images/s", "<Rate from", "Hours", "<Device", "<Remark",
         "<Notes",
     )  # fmt: skip
     body = [make_row(*row, ", ".join(links)) for row, links in rows.items()]

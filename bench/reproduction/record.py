@@ -132,7 +132,7 @@ def read_reproduced(path: Path = FILE) -> Record:
         record = Record(studies=values["studies"], rates=rates, throughput=throughput)
         record.results()
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not a record of results ({error!r}); write it anew") from None
+        raise DataError(f"{path}: not a record of results ({error!r}); write it again") from None
     return record
 
 

@@ -1,14 +1,16 @@
-"""Drafts and runs studies, predicts accuracy, shows results; uses and checks releases."""
+"""Drafts and runs studies, predicts accuracy, shows and checks results; uses releases."""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
 import os
 import sys
 from typing import NoReturn
 
+from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.release.bundle import bundle_schema
@@ -32,16 +34,17 @@ def main() -> None:
         nargs="?",
         choices=["study", "catalog", "bundle"],
         default="study",
-        help="what is described",
+        help="which schema to print: study, catalog or bundle",
     )
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
-    known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
+    known.add_argument("name", nargs="?", help="print the whole entry of this dataset")
     add_commands(commands)
     add_run(commands)
     add_check(commands)
     add_init(commands)
     add_plan(commands)
     add_results(commands)
+    add_doctor(commands)
     arguments, words = parser.parse_known_args()
     arguments.words = words
     if words and arguments.command != "run":
@@ -59,6 +62,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # whatever command asks about a path
+            raise
+        sys.exit(f"dpprobe: {str(error.filename)[:60]}...: too long for a path; correct it")
+    except KeyboardInterrupt:
+        print("dpprobe: stopped", file=sys.stderr)
+        sys.exit(130)  # as a shell's
     sys.exit(status)
 
 

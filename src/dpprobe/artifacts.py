@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpprobe.errors import DataError, DiskError
+from dpprobe.errors import DataError, DiskError, DpprobeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +29,9 @@ logger = logging.getLogger("dpprobe")
 # files, and two processes never share one.
 PARTIAL_SUFFIX = ".partial"
 ABSENT = "nothing"
+# The last keys of a record: sizes and hashes of the files beside it, and the hash of its own text.
+# Readers do not see them.
+FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
 
 MEGABYTE = 1_000_000
 ROOM = "make room or have the quota raised, and run again"
@@ -93,11 +97,96 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes readable JSON; NaN and infinity are refused, as JSON has neither."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(path, _format_json(value))
+
+
+def _format_json(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
+    """Writes a JSON object whose damage shows: it ends with the SHA-256 of its own text.
+
+    Args:
+      beside: files in its folder, whose sizes it gets, and hashes unless it has a key `files`.
+    """
+    values = dict(values)
+    if beside:
+        values[FILE_BYTES] = {file.name: file.stat().st_size for file in beside}
+        if "files" not in values:
+            values[FILE_HASHES] = {file.name: sha256_file(file) for file in beside}
+    body = _format_json(values).removesuffix("\n}\n")
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    write_text(path, f'{body},\n  "{RECORD_HASH}": "{digest}"\n}}\n')
+
+
+def parse_record(content: bytes) -> Any:
+    """Parses JSON, with the keys that `write_record` added to a record.
+
+    Raises:
+      ValueError: in one line, for what is not JSON or not the record as it was written.
+    """
+    try:
+        values = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"not valid JSON ({error})") from None
+    if isinstance(values, dict):
+        body, _, end = content.rpartition(b',\n  "')
+        digest = hashlib.sha256(body).hexdigest()
+        # where the key itself is damaged the hash still stands there
+        recorded = RECORD_HASH in values or digest.encode() in end
+        if recorded and end != f'{RECORD_HASH}": "{digest}"\n}}\n'.encode():
+            raise ValueError("changed after it was written")
+    return values
+
+
+def parse_values(content: bytes) -> Any:
+    """Parses JSON as `parse_record`, without the keys that `write_record` added."""
+    values = parse_record(content)
+    if isinstance(values, dict):
+        for key in (FILE_BYTES, FILE_HASHES, RECORD_HASH):
+            values.pop(key, None)
+    return values
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Reads JSON, and checks it where it is a record that has a hash of itself.
+
+    Raises:
+      OSError: if the file cannot be read.
+      ValueError: as `parse_record`.
+    """
+    return parse_values(path.read_bytes())
+
+
+def read_whole_record(path: Path) -> Any:
+    """Reads a record, and compares the sizes of the files beside it with those that it has.
+
+    Raises:
+      OSError: if it, or a file beside it, cannot be read.
+      ValueError: in one line, if it is damaged or a file has another size.
+    """
+    values = parse_record(path.read_bytes())
+    for name, recorded in values.get(FILE_BYTES, {}).items() if isinstance(values, dict) else ():
+        size = path.with_name(name).stat().st_size
+        if size != recorded:
+            raise ValueError(f"{name} has {size} bytes, not {recorded}")
+    return values
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parses JSON; raises ValueError for brackets so deep that parsers overflow, too."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets within brackets, too deep to be read") from None
+
+
+def require_plain_file(path: Path) -> None:
+    """Raises OSError for a device, a pipe or a socket, which may never end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # to open a folder is an error of its own
+        raise OSError(errno.EINVAL, "a device, a pipe or a socket, not a plain file", str(path))
 
 
 def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
@@ -176,14 +265,29 @@ def read_table(path: Path) -> pa.Table:
     Raises:
       DataError: for a file that is missing, damaged or cut short.
     """
+    import pyarrow.parquet as pq  # as above
+
+    with explain_parquet(path, DataError, f"{path}: cannot be read", "delete it and run again"):
+        return pq.read_table(path)
+
+
+@contextmanager
+def explain_parquet(
+    path: Path, kind: type[DpprobeError], fault: str, remedy: str = "replace it"
+) -> Iterator[None]:
+    """Turns what reading a parquet file raises, whatever is damaged in it, into one line.
+
+    Raises:
+      DpprobeError: of the kind given, that begins with the fault.
+    """
     import pyarrow as pa  # as above
-    import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        line = str(error).splitlines()[0]
-        raise DataError(f"{path}: cannot be read ({line}); delete it and run again") from error
+        require_plain_file(path)
+        yield
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        line = (getattr(error, "strerror", None) or str(error) or repr(error)).splitlines()[0]
+        raise kind(f"{fault} ({line}); {remedy}") from error
 
 
 def is_full(error: OSError) -> bool:
@@ -215,14 +319,14 @@ def explain_unwritable(error: OSError) -> DiskError | None:
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
-    """Writes, and while the disk is full tries again every minute, for an hour.
+    """Writes, and while the disk is full retries every minute, for an hour.
 
     Args:
       needed: roughly how many bytes they take.
       write: the function that writes, and leaves nothing behind when it fails.
 
     Raises:
-      DiskError: when there is no room after an hour, or the disk is read-only.
+      DiskError: if the disk is still full after an hour, or read-only.
     """
     deadline = time.monotonic() + WAIT
     while True:

@@ -7,7 +7,7 @@ take the first. Here each takes the one that the fewest have taken, by a lock th
 system lets go when the process ends, however it ends.
 
 Devices differ in memory, order, precision, and whose code runs; everything else moves tensors with
-`.to(device)` and is the same on each. A GPU takes its work in order and lets the program go on:
+`.to(device)` and is the same on each. A GPU takes its work in order and lets the program continue:
 what is fetched from it may be read only after a mark that was set behind it has been waited for.
 `tests/support/stand_in_device.py` has a device that keeps this contract strictly on a processor, so
 that the way through a GPU is tested where there is none.
@@ -39,15 +39,15 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LEVELS = 64
 # Ends with the status 3 only if torch is installed and sees no GPU.
 _ASK_TORCH = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
-# Of this process, for as long as it lives.
+# GPU locks that this process holds until it ends.
 _held: list[BinaryIO] = []
 
 
 def resolve_device(name: str) -> str:
     """Returns the torch device of a study's `device`: "cpu" or "cuda".
 
-    Of several GPUs the process keeps one, which no other of the node's processes has taken while
-    there are enough; so it is called before anything else asks CUDA.
+    If there are several GPUs, the process reserves one that no other process of the node has
+    reserved, while there are enough. Call it before anything else asks CUDA.
 
     Raises:
       DeviceError: when cuda is asked for and torch sees no GPU.
@@ -142,7 +142,7 @@ def take_device(
     """Takes a GPU for this process where it sees several, and keeps it until the process ends.
 
     Args:
-      environment: of the process; its own where absent.
+      environment: of the process; its own if absent.
       folder: of the locks, on the node's own disk and the same for all of a user's processes.
 
     Returns:

@@ -78,8 +78,8 @@ class TrackingError(DpprobeError):
 def may_pass(error: BaseException) -> bool:
     """Returns True if another try may succeed although nobody has mended anything.
 
-    False only for an error of ours that neither the system, nor the network, nor want of memory has
-    caused.
+    False only for an error of dpprobe's own, caused neither by the system, nor the network, nor
+    lack of memory.
     """
     if not isinstance(error, DpprobeError):
         return True

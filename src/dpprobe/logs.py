@@ -1,4 +1,4 @@
-"""The log of a job: one file a job, the same lines on the terminal."""
+"""The log of a job: one file per job, the same lines on the terminal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dpprobe.artifacts import explain_unwritable
 from dpprobe.errors import DpprobeError, may_pass
+from dpprobe.progress import PROGRESS
 from dpprobe.versions import check_versions
 
 logger = logging.getLogger("dpprobe")
@@ -73,7 +74,7 @@ def job_log(path: str | Path) -> Iterator[None]:
         sys.exit(f"dpprobe: {explain_unwritable(error) or error}")
     terminal = logging.StreamHandler(sys.stderr)
     if os.environ.get(BRIEF):
-        terminal.addFilter(lambda line: line.levelno > logging.INFO or " ETA " in str(line.msg))
+        terminal.addFilter(lambda line: line.levelno > logging.INFO or hasattr(line, PROGRESS))
     handlers: list[logging.Handler] = [written, terminal]
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))

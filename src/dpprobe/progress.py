@@ -11,6 +11,8 @@ from types import TracebackType
 
 logger = logging.getLogger("dpprobe")
 
+PROGRESS = "dpprobe_progress"  # marks the log records that say how far work is
+
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -27,10 +29,9 @@ def silent_progress() -> Iterator[None]:
 class Progress:
     """Logs `label: done/total unit (percent), rate unit/s, ETA m:ss` every `interval` seconds.
 
-    The last line, at the end of the `with` block, gives the whole time and the mean rate.
-
-    Attributes:
-      total: may be set anew, where it is an estimate.
+    The last line, at the end of the `with` block, gives the whole time and the mean rate. The time
+    left is computed from the work after the first step, which often includes compiling or loading.
+    Where `total` is an estimate, a line has no time left: it would be wrong by minutes at the end.
     """
 
     def __init__(
@@ -41,13 +42,16 @@ class Progress:
         unit: str = "rows",
         interval: float = 5.0,
         last_line: bool = True,
+        estimated: bool = False,
     ) -> None:
         self.total = total
+        self.estimated = estimated
         self.label = label
         self.unit = unit
         self.interval = interval
         self.last_line = last_line
         self.done = 0
+        self._first: tuple[float, int] | None = None  # the end of the first step, and its work
         self._started = self._reported = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -71,16 +75,22 @@ class Progress:
     def advance_by(self, amount: int) -> None:
         self.done += amount
         now = time.monotonic()
+        first_time, first_done = self._first = self._first or (now, self.done)
         if now - self._reported < self.interval or _SILENT.get():
             return
         self._reported = now
         rate = self.done / max(now - self._started, 1e-9)
-        left = (self.total - self.done) / max(rate, 1e-9)
+        if self.estimated:
+            of, left = f"{self.done} of about {max(self.total, self.done)} {self.unit}", ""
+        else:
+            share = 100 * self.done / max(self.total, 1)
+            of, left = f"{self.done}/{self.total} {self.unit} ({share:.0f}%)", ", ETA unknown"
+            if self.done > first_done:
+                later = (now - first_time) / (self.done - first_done)
+                left = f", ETA {format_clock(max(self.total - self.done, 0) * later)}"
         logger.info(
-            "%s: %d/%d %s (%.0f %%), %.1f %s/s, ETA %s",
-            self.label, self.done, self.total, self.unit,
-            100 * self.done / max(self.total, 1), rate, self.unit, format_clock(left),
-        )  # fmt: skip
+            "%s: %s, %.1f %s/s%s", self.label, of, rate, self.unit, left, extra={PROGRESS: True}
+        )
 
 
 def format_clock(seconds: float) -> str:

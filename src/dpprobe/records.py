@@ -7,8 +7,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpprobe.artifacts import read_record, write_json
+from dpprobe.artifacts import read_record, write_record
 from dpprobe.errors import DataError
+from dpprobe.wrong_keys_and_values import explain_first
 
 
 class Part(BaseModel):
@@ -20,9 +21,9 @@ class Part(BaseModel):
 class Record(Part):
     """A whole record; those that derive from it give `format` and `format_version` defaults."""
 
-    def write(self, path: Path) -> None:
-        """Writes the record, whole or not at all."""
-        write_json(path, self.model_dump(mode="json", by_alias=True))
+    def write(self, path: Path, *beside: Path) -> None:
+        """Writes the record, whole or not at all, with the hashes of files beside it."""
+        write_record(path, self.model_dump(mode="json", by_alias=True), *beside)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -36,7 +37,5 @@ class Record(Part):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
-            raise DataError(message) from None
+            fault = explain_first(error)
+            raise DataError(f"{path}: {fault}; delete it and run again") from None

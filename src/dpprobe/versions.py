@@ -31,13 +31,13 @@ VERSIONS = {
     "removal": 1,
     "calibration": 4,
     "training": 3,
-    "statement": 4,  # statements and metrics: cells are written anew with their heads as they are
-    "summary": 9,
-    "figures": 8,
-    "tables": 5,
+    "statement": 4,  # statements and metrics: cells are written again with their heads as they are
+    "summary": 10,
+    "figures": 9,
+    "tables": 6,
     "papers": 7,
-    "tracking": 10,
-    "report": 11,
+    "tracking": 11,
+    "report": 12,
     "costly_images": 1,
     "tsne_page": 2,
     "release": 1,
@@ -74,9 +74,9 @@ def describe_edit(difference: Difference) -> str:
 def code_version() -> str:
     """Returns the version by the tags of a clone, and as it was installed elsewhere.
 
-    What was installed tells of the commit on which `make environment` ran, and a clone moves on.
-    A copy without a history says itself which it is, as an archive of git does, unless it is the
-    one that was installed: the environment may have another dpprobe.
+    The installed version names the commit on which `make environment` ran, and a clone moves on. A
+    copy without a history states its own version, as an archive of git does, unless it is the
+    installed one: the environment may have another dpprobe.
     """
     from importlib.metadata import PackageNotFoundError, version  # not needed to plan
 

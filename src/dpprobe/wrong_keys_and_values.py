@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -22,7 +24,34 @@ from dpprobe.options import (
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _REMEDY = "remove it or correct its spelling"
+_LONGEST = 100  # characters of a value that an error shows
+_DEEPEST, _MOST_VALUES = 32, 300_000
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # what neither paths nor UTF-8 can have
 _ALIKE = 0.75  # from 0 to 1, of keys that are taken for one another
+# Expected values of pydantic's errors, by their types, in words and its numbers.
+_WANTED = {
+    **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a text"),
+    **dict.fromkeys(["int_type", "int_from_float", "int_parsing", "int_parsing_size"],
+                    "a whole number"),
+    **dict.fromkeys(["float_type", "float_parsing"], "a number"),
+    **dict.fromkeys(["bool_type", "bool_parsing"], "true or false"),
+    **dict.fromkeys(["list_type", "tuple_type", "set_type", "frozen_set_type"], "a list"),
+    **dict.fromkeys(["dict_type", "mapping_type", "model_type", "model_attributes_type"],
+                    "a mapping, that is keys and their values"),
+    "finite_number": "a finite number",
+    "none_required": "null",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of {ge} or more",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of {le} or less",
+    "too_short": "a list or mapping of {min_length} or more",
+    "too_long": "a list or mapping of {max_length} or fewer",
+    "string_too_short": "a text of {min_length} or more characters",
+    "string_too_long": "a text of {max_length} or fewer characters",
+    "string_pattern_mismatch": "a text that matches {pattern}",
+    "literal_error": "{expected}",
+    "invalid_key": "a text as the key",
+}  # fmt: skip
 # Keys of a study that are gone, and why.
 _REMOVED = {
     "features.compile": "no gain was ever measured",
@@ -41,6 +70,7 @@ def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str)
     Raises:
       ConfigError: with one line for each thing that is wrong.
     """
+    _check_extent(values, where)
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
@@ -68,6 +98,34 @@ def read_options(
     return options
 
 
+def _check_extent(values: Mapping[str, Any], where: str) -> None:
+    """Refuses values that no option takes, and that would fill the memory or overflow.
+
+    Raises:
+      ConfigError: for whole numbers beyond 64 bits, for texts that cannot be written, for too many
+        values (YAML's aliases make billions of a few lines) and for too many levels of them.
+    """
+    pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
+    count = 0
+    while pending:
+        place, value = pending.pop()
+        count += 1
+        name = f"{where}: {'.'.join(map(str, place[:6]))}"
+        if len(place) > _DEEPEST or count > _MOST_VALUES:
+            raise ConfigError(
+                f"{name}: more than {_DEEPEST} levels or {_MOST_VALUES:,} values; write fewer"
+            )
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{name}: a number beyond 64 bits; write a smaller one")
+        if isinstance(value, str) and _NO_TEXT.search(value):
+            raise ConfigError(f"{name}: {value!r:.60}: a NUL or half a character; remove it")
+        if isinstance(value, Mapping):
+            pending += [((*place, key), each) for key, each in value.items()]
+            pending += [((*place, "key"), key) for key in value]
+        elif isinstance(value, list | tuple):
+            pending += [((*place, key), each) for key, each in enumerate(value)]
+
+
 def _explain_all(
     items: Sequence[Any], values: Mapping[str, Any], cls: type[BaseModel]
 ) -> list[str]:
@@ -85,7 +143,7 @@ def _explain_all(
             continue
         wanted = [_describe_wanted(item) for _, item in group]
         name = ".".join(map(str, place[1:]))
-        lines.append(f"{name}: {group[0][1]['input']!r}: write {' or '.join(wanted)}")
+        lines.append(f"{name}: {_shorten(group[0][1]['input'])}: write {' or '.join(wanted)}")
     return lines
 
 
@@ -96,12 +154,12 @@ def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, .
     """
     path: list[Any] = []
     union = None
-    for part in item["loc"]:
+    for place, part in enumerate(item["loc"], start=1):
         if part == "[key]":
             continue
         inside: Any = None
         if isinstance(values, Mapping):
-            known = part in values or item["type"] == "missing"
+            known = part in values or (item["type"] == "missing" and place == len(item["loc"]))
             inside = values.get(part)
         else:
             known = isinstance(part, int)
@@ -116,9 +174,35 @@ def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, .
 
 
 def _describe_wanted(item: Any) -> str:
-    """Returns the value that one alternative of a union asks for, in words."""
-    text = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    return text.partition(",")[0] if item["type"].endswith("_parsing") else text
+    """Returns what an error asks for, in words; never in pydantic's."""
+    if item["type"] in ("value_error", "assertion_error"):
+        return str(item["ctx"]["error"])
+    numbers = {name: _spell_number(value) for name, value in item.get("ctx", {}).items()}
+    return _WANTED.get(item["type"], "another value").format(**numbers)
+
+
+def _spell_number(value: Any) -> Any:
+    """Returns a number without exponent or empty fraction; other values as they are."""
+    return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else value
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def explain_first(error: ValidationError) -> str:
+    """Returns the first fault of values that no user wrote, such as a record's, in our words."""
+    return explain_fault(error.errors()[0])
+
+
+def explain_fault(item: Any) -> str:
+    """Returns one of pydantic's errors in our words: the place, the value, what it should be."""
+    path, wanted = ".".join(map(str, item["loc"])), _describe_wanted(item)
+    if item["type"] == "value_error":
+        return f"{path}: {wanted}" if path else wanted
+    short = {"extra_forbidden": "unknown key", "missing": "missing"}.get(item["type"])
+    return f"{path}: " + (short or f"{_shorten(item['input'])}, in place of {wanted}")
 
 
 def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
@@ -174,7 +258,6 @@ def _list_classes(annotation: Any) -> list[type[BaseModel]]:
 def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseModel]) -> str:
     """Returns one line for one of pydantic's errors: the place, the value, the remedy."""
     path = ".".join(map(str, place))
-    message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
         return f"{path}: unknown key; {_unknown_key(place, values, cls)}"
     if item["type"] == "missing":
@@ -183,9 +266,10 @@ def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseM
         return f"{path}: a name is lower-case letters, digits and underscores"
     if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:
         return (
-            f"{path}: {item['input']!r}: a folder's path without spaces, ~, doubled slashes, "
-            "braces and other signs that paths in rules cannot have; write another"
+            f"{path}: {_shorten(item['input'])}: a folder's path without spaces, ~, doubled "
+            "slashes, braces and other signs that paths in rules cannot have; write another"
         )
+    wanted = _describe_wanted(item)
     if item["type"] == "value_error":
-        return f"{path}: {message}" if path else message
-    return f"{path}: {item['input']!r}: {message[0].lower()}{message[1:]}"
+        return f"{path}: {wanted}" if path else wanted
+    return f"{path}: {_shorten(item['input'])}: write {wanted}"

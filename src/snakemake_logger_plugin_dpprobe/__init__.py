@@ -7,11 +7,15 @@ it. Jobs that Snakemake starts elsewhere use no logger plugin.
 from __future__ import annotations
 
 import copy
+import errno
+import logging
 import re
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from logging import LogRecord
 from typing import Any
@@ -27,9 +31,13 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpprobe.artifacts import explain_unwritable
+from dpprobe.study.run_command import missing_study
 from snakemake_logger_plugin_dpprobe.failures import Failures, read_status
 
 PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
+# Without a line for so long, a run says which jobs it waits for; then less often for the same jobs.
+WAIT_SECONDS, SAME_WAIT_SECONDS = 5, 60
+JOBS_NAMED, RULES_NAMED = 3, 22  # of jobs that are waited for; of those that a dry run would start
 NOTHING_TO_DO = "Nothing to be done"
 # Lines that say nothing about the study, or what this plugin says better.
 HIDDEN = (
@@ -37,6 +45,8 @@ HIDDEN = (
     "Execute ",
     "Using shell: ",
     "Conda environments: ",
+    "Singularity containers: ",
+    "Assuming unrestricted shared filesystem usage",
     "Touching output file ",
     "Complete log(s): ",
     "Shutting down, ",
@@ -97,6 +107,11 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         settings: Any = self.common_settings
         quiet = set(settings.quiet or ())
+        # a dry run is a summary, unless more or less is asked for
+        self._sums_up = bool(
+            settings.dryrun
+            and not (is_quiet_typed(sys.argv) or settings.verbose or settings.printshellcmds)
+        )
         if settings.dryrun and not is_quiet_typed(sys.argv):
             quiet = {Quietness.HOST}  # the profile's is meant for runs
         self._silent = Quietness.ALL in quiet
@@ -116,12 +131,39 @@ class LogHandler(LogHandlerBase):
         self._statuses: dict[int | None, int | None] = {}  # of failed processes, by thread
         self._progress_time = 0.0
         self._interrupted = self._nothing_to_do = self._ended = self._broken = False
+        self._planned: dict[str, int] = {}  # jobs of a dry run by rule
+        self._reasons: Counter[str] = Counter()
+        self._targets: set[str] = set()  # rules that make nothing
+        self._running: dict[int, tuple[str, float]] = {}  # name and start by job number
+        self._said, self._waited_for = time.monotonic(), frozenset[int]()
+        sys.excepthook = shorten_interrupt
+        if self._brief:
+            threading.Thread(target=self._report_waits, daemon=True).start()
+
+    def _report_waits(self) -> None:
+        while not (self._ended or self._broken):
+            time.sleep(1)
+            with suppress(RuntimeError):  # a job began meanwhile
+                self._report_wait(time.monotonic())
+
+    def _report_wait(self, now: float) -> None:
+        """Writes which jobs are waited for, where nothing was written for some time."""
+        running = frozenset(self._running)
+        pause = SAME_WAIT_SECONDS if running == self._waited_for else WAIT_SECONDS
+        if not running or now - self._said < pause:
+            return
+        self._said, self._waited_for = now, running
+        named = [f"{name} ({now - start:.0f} s)" for name, start in self._running.values()]
+        more = [f"{len(named) - JOBS_NAMED} more"] if len(named) > JOBS_NAMED else []
+        text = "; ".join([*named[:JOBS_NAMED], *more])
+        self._terminal.handle(logging.makeLogRecord({"msg": f"running: {text}", "levelno": 20}))
 
     def emit(self, record: LogRecord) -> None:
         """Notes what a record says of jobs, and writes it if the run shows such records."""
         try:
             self._note(record)
             if not self._broken and self._shows(record):
+                self._said = time.monotonic()
                 self._terminal.handle(self._shorten(record))
         except BrokenPipeError:
             self._broken = True
@@ -135,7 +177,20 @@ class LogHandler(LogHandlerBase):
             self._statuses[record.thread] = read_status(str(record.msg))
         elif event == LogEvent.JOB_INFO:
             failures.attempts[record.jobid] += 1
+            if record.output:
+                name = record.rule_msg or record.rule_name
+                if not self._running:
+                    self._said = time.monotonic()  # planning is no wait for a job
+                self._running[record.jobid] = name, time.monotonic()
+            else:
+                self._targets.add(record.rule_name)
+            self._reasons.update(list_reasons(record.reason))
+        elif event == LogEvent.JOB_FINISHED:
+            self._running.pop(record.job_id, None)
+        elif event == LogEvent.RUN_INFO:
+            self._planned = dict(record.stats)
         elif event == LogEvent.JOB_ERROR:
+            self._running.pop(record.jobid, None)
             failures.statuses[record.jobid] = self._statuses.pop(record.thread, None)
             failures.note_scheduler_id(record.__dict__)
         elif event == LogEvent.GROUP_ERROR:
@@ -148,6 +203,9 @@ class LogHandler(LogHandlerBase):
 
     def _shows(self, record: Any) -> bool:
         event, text = get_event(record), str(record.msg)
+        if self._sums_up:
+            shown = text.startswith((NOTHING_TO_DO, "Building DAG"))
+            return shown or event == LogEvent.ERROR or record.levelno >= logging.WARNING
         if event == LogEvent.JOB_INFO and not record.output:
             return False  # a target, with hundreds of files that it names
         if text.startswith(RESTORED):
@@ -208,6 +266,10 @@ class LogHandler(LogHandlerBase):
 
     def _end(self) -> None:
         workflow = RUN.workflow
+        if self._sums_up and self._planned:
+            hidden = {"total", *self._targets}
+            jobs = {rule: n for rule, n in self._planned.items() if rule not in hidden}
+            print(sum_up_plan(jobs, self._reasons), file=sys.stderr)
         if workflow is None or not workflow.is_main_process or self.common_settings.dryrun:
             return
         if RUN.succeeded or self._nothing_to_do:
@@ -217,8 +279,41 @@ class LogHandler(LogHandlerBase):
             stopped = self._interrupted or scheduler._user_kill
             causes = self._failures.describe_all(workflow, is_stopped=bool(stopped))
             if stopped:
-                causes.append("dpprobe: stopped; run the same command again to go on")
+                causes.append("dpprobe: stopped; run the same command again to resume")
             print(*causes, sep="\n", end="\n" if causes else "", file=sys.stderr)
+
+
+def list_reasons(text: str) -> list[str]:
+    """Lists why a job would run, without the names of files: "missing output files"."""
+    known = ("Missing output files", "Input files updated by another job", "Updated input files")
+    parts = [part.partition(":")[0].strip() for part in text.split(";")]
+    return [part.lower() for part in parts if part in known or part.endswith("last execution")]
+
+
+def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
+    """Sums up a dry run in fewer than 30 lines.
+
+    Args:
+      rules: jobs by rule. reasons: jobs by reason, of which a job may have several.
+    """
+    shown = sorted(rules, key=lambda name: -rules[name])[:RULES_NAMED]
+    width = max(map(len, shown), default=0)
+    lines = [f"would run {sum(rules.values())} jobs:"]
+    lines += [f"  {name:{width}} {rules[name]}" for name in rules if name in shown]
+    if len(rules) > len(shown):
+        rest = [count for name, count in rules.items() if name not in shown]
+        lines.append(f"  and {sum(rest)} jobs of {len(rest)} other rules")
+    if reasons:
+        lines.append("why: " + ", ".join(f"{count} {why}" for why, count in reasons.items()))
+    return "\n".join([*lines, "each job, with its reason: add -p; to run them: leave out -n"])
+
+
+def shorten_interrupt(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Writes an error that nothing caught; of Ctrl-C, without its traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("dpprobe: stopped; run the same command again to resume", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def describe_request(record: Any) -> str:
@@ -238,9 +333,13 @@ def shorten_error(text: str, exception: str | None) -> str:
     """Shortens an error's text: a wrong study, or a file that cannot be written, is one line."""
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
         return f"dpprobe: {faults[1]}"
+    if exception == "KeyboardInterrupt" or text.strip().endswith("\nKeyboardInterrupt"):
+        return "dpprobe: stopped; run the same command again to resume"
     raised = [*_OS_ERROR.finditer(text)]
     if raised and text.startswith("Traceback ") and not text[raised[-1].end() :].strip():
         number, words, path = raised[-1].groups()
+        if "load_configfile" in text and int(number) == errno.ENOENT:
+            return f"dpprobe: {missing_study(path)}"
         if refused := explain_unwritable(OSError(int(number), words, path)):
             return f"dpprobe: {refused}"
     return text

@@ -67,7 +67,7 @@ def take(results: Path) -> Iterator[tuple[str, bytes]]:
         width, height = REPORT_SIZE
         screen(browser, width=width, height=height)
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
-        open_page(browser, (results / "report.html").as_uri(), "Headline")
+        open_page(browser, (results / "report.html").as_uri(), "How it is computed")
         yield REPORT, browser.get_screenshot_as_png()
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
         with tempfile.TemporaryDirectory() as scratch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from snakemake_interface_logger_plugins.tests import MockOutputSettings, TestLogHandlerBase
 
-from snakemake_logger_plugin_dpprobe import LogHandler, is_quiet_typed, shorten_error
+from snakemake_logger_plugin_dpprobe import (
+    LogHandler,
+    is_quiet_typed,
+    shorten_error,
+    shorten_interrupt,
+)
 from snakemake_logger_plugin_dpprobe.failures import read_status
 
 
@@ -32,12 +38,12 @@ def make_record(event: LogEvent | None, text: str = "", **fields: Any) -> loggin
     return record
 
 
-def make_handler(*quiet: str, dry: bool = False) -> LogHandler:
+def make_handler(*quiet: str, dry: bool = False, commands: bool = False) -> LogHandler:
     from snakemake.settings.enums import Quietness
 
     settings = MockOutputSettings()
     settings.quiet = [Quietness.parse_choice(word) for word in quiet]
-    settings.dryrun = dry
+    settings.dryrun, settings.printshellcmds = dry, commands
     return LogHandler(settings, LogHandlerSettingsBase())
 
 
@@ -55,18 +61,112 @@ def test_progress_is_whole_in_a_run_that_says_all(capsys: pytest.CaptureFixture[
     assert len(capsys.readouterr().err.splitlines()) == 5
 
 
-def test_a_dry_run_takes_no_notice_of_a_profiles_quiet(
+def plan_jobs(handler: LogHandler, rules: int) -> None:
+    """Tells a handler of a plan with five jobs per rule, and ends it."""
+    stats = {f"rule_{index:02}": 5 for index in range(rules)} | {"all": 1, "total": 5 * rules + 1}
+    handler.handle(make_record(LogEvent.RUN_INFO, "Job stats:", stats=stats))
+    for number, (rule, count) in enumerate(list(stats.items())[:-1]):
+        reason = "Missing output files: a.h5, b.h5; Input files updated by another job: c"
+        record = make_record(
+            LogEvent.JOB_INFO, jobid=number, rule_name=rule, rule_msg="a job", reason=reason,
+            output=["a.h5"] if count > 1 else [], threads=1, resources={}, local=False,
+        )  # fmt: skip
+        handler.handle(record)
+    handler.close()
+
+
+def test_a_dry_run_is_a_summary(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = []
-    for words in (["snakemake", "-n"], ["snakemake", "-n", "--quiet", "rules"]):
-        monkeypatch.setattr("sys.argv", words)
-        handler = make_handler("rules", "host", dry=True)
-        handler.handle(make_record(LogEvent.RUN_INFO, "Job stats:"))
-        lines.append(capsys.readouterr().err)
-    assert lines == ["Job stats:\n", ""]
+    monkeypatch.setattr("sys.argv", ["snakemake", "-n"])
+    for rules, lines in ((3, 6), (50, 26)):
+        plan_jobs(make_handler("rules", "host", dry=True), rules)
+        told = capsys.readouterr().err.splitlines()
+        assert len(told) == lines < 30
+        assert told[0] == f"would run {5 * rules} jobs:"
+        assert told[1] == "  rule_00 5"
+        why = (
+            f"why: {rules + 1} missing output files, {rules + 1} input files updated by another job"
+        )
+        assert told[-2] == why
+        assert told[-1].endswith("add -p; to run them: leave out -n")
+    assert told[-3] == "  and 140 jobs of 28 other rules"
+
+
+def test_a_dry_run_says_more_or_less_as_it_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["snakemake", "-n", "--quiet", "rules"])
+    plan_jobs(make_handler("rules", "host", dry=True), 3)
+    assert "a job" not in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["snakemake", "-n", "-p"])
+    handler = make_handler("rules", "host", dry=True, commands=True)
+    plan_jobs(handler, 3)
+    told = capsys.readouterr().err
+    assert "Job stats:" in told
+    assert told.count("a job") == 3
+    assert "would run" not in told
     assert is_quiet_typed(["-q"])
     assert not is_quiet_typed(["-n", "quiet"])
+
+
+def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = make_handler("rules", "host")
+    for number in range(5):
+        record = make_record(
+            LogEvent.JOB_INFO, jobid=number, rule_name="train", rule_msg=f"heads {number}",
+            reason="", output=["a"], threads=1, resources={}, local=False,
+        )  # fmt: skip
+        handler.handle(record)
+    began = handler._said
+    handler._report_wait(began + 4)
+    assert capsys.readouterr().err == ""
+    handler._report_wait(began + 6)
+    told = capsys.readouterr().err
+    assert re.fullmatch(
+        r"running: heads 0 \(\d+ s\); heads 1 \(\d+ s\); heads 2 \(\d+ s\); 2 more\n", told
+    )
+    handler._report_wait(began + 40)
+    assert capsys.readouterr().err == "", "the same jobs"
+    handler.handle(make_record(LogEvent.JOB_FINISHED, "Finished", job_id=0))
+    handler._report_wait(began + 41)
+    assert "heads 0" not in capsys.readouterr().err
+    for number in range(1, 5):
+        handler.handle(make_record(LogEvent.JOB_FINISHED, "Finished", job_id=number))
+    handler._report_wait(began + 400)
+    assert capsys.readouterr().err == "", "nothing runs"
+
+
+@pytest.mark.parametrize("text", ["Assuming unrestricted shared filesystem usage.",
+                                  "Singularity containers: ignored"])  # fmt: skip
+def test_banners_are_not_shown(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    make_handler("rules", "host").handle(make_record(None, text))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    shorten_interrupt(KeyboardInterrupt, KeyboardInterrupt(), None)
+    stopped = "dpprobe: stopped; run the same command again to resume"
+    assert capsys.readouterr().err == f"{stopped}\n"
+    assert shorten_error("Traceback (most recent call last):\nKeyboardInterrupt", None) == stopped
+    shorten_interrupt(ValueError, ValueError("one"), None)
+    assert "ValueError: one" in capsys.readouterr().err
+
+
+def test_a_misspelt_study_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lesions.yaml").touch()
+    text = (
+        'Traceback (most recent call last):\n  File "x", line 3, in load_configfile\n'
+        "FileNotFoundError: [Errno 2] No such file or directory: 'lesion.yaml'\n"
+    )
+    told = shorten_error(text, "FileNotFoundError")
+    assert told.startswith(
+        "dpprobe: --configfile lesion.yaml: no such file; correct it, as in lesions"
+    )
+    assert len(told.splitlines()) == 1
 
 
 @pytest.mark.parametrize("dry", [True, False])
@@ -79,7 +179,7 @@ def test_a_dry_run_says_what_each_job_asks_for(
         LogEvent.JOB_INFO, jobid=4, rule_name="extract", rule_msg="features of a", reason="",
         output=["a.h5"], threads=2, resources=resources | {"_cores": 2}, local=False,
     )  # fmt: skip
-    make_handler("host", dry=dry).handle(record)
+    make_handler("host", dry=dry, commands=True).handle(record)
     written = capfd.readouterr().err
     assert "Job 4: features of a\n" in written
     assert ("\nextract: threads=2, gpu=1, mem_mb=3000, runtime=9\n" in written) is dry

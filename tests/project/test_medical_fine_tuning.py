@@ -96,9 +96,9 @@ def test_it_is_checked_whole(
         dataset["expect"] = {"classes": len(FINDINGS)}  # of few rows
         dataset["delta"] = 1e-3
     with pytest.raises(ConfigError, match="batch_size (131072|262144) is above"):
-        check_study(load_study(values))
+        check_study(load_study(values), check_classes=False)
     for method in values["methods"].values():
         if isinstance(method.get("batch_size"), int):
             method["batch_size"] = 64
-    warnings = check_study(load_study(values))
+    warnings = check_study(load_study(values), check_classes=False)  # few rows, without some labels
     assert any("patient" in warning for warning in warnings), "one image is the unit here"

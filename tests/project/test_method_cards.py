@@ -10,19 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dpprobe.data.options import DatasetOptions
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.registry import HEADS, METHODS, NETWORKS
 from dpprobe.options import options_class
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.study.options import (
-    EvaluateOptions,
-    FeatureOptions,
-    ReleaseOptions,
-    TsneOptions,
-)
-from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.script_modules import load_script
 
@@ -82,28 +73,48 @@ def test_a_page_s_tables_are_the_code_s(
 
 
 def test_a_changed_option_shows(method_cards: ModuleType) -> None:
-    options = options_class(HEADS, "adam")
-    table = method_cards.options_table(options)
-    assert "| `learning_rate` | absent | number above 0 |" in table
-    assert "| `beta1` | 0.9 | number from 0 below 1 |" in table
-    assert set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE)) == {
-        name for name in options.model_fields if name != "head"
-    }
+    options = method_cards.card_options(options_class(HEADS, "adam"))
+    assert "- `beta1` (0.9): Decay rate of the moving mean of the gradient." in options
     text = "<!-- options: by hand -->\n\nold\n\n<!-- end -->"
-    assert table in method_cards.filled(text, {"options": table})
-    assert "old" not in method_cards.filled(text, {"options": table})
+    assert options in method_cards.filled(text, {"options": options})
+    assert "old" not in method_cards.filled(text, {"options": options})
+
+
+@EVERY
+def test_each_option_is_on_the_card_or_once_in_the_index(
+    head: str, method_cards: ModuleType
+) -> None:
+    cls = options_class(METHODS, head)
+    shared = [method_cards.shared_rows()[marker] for marker in method_cards.shared_by(cls)]
+    lists = [method_cards.card_options(cls), *map(method_cards.options_list, shared)]
+    public = set(cls.model_json_schema()["properties"]) - {"head"}
+    assert set(method_cards.option_rows(cls)) == public
+    for row in method_cards.option_rows(cls).values():
+        assert "\n".join(lists).count(method_cards.options_list([row])) == 1
+
+
+@EVERY
+def test_every_card_has_the_same_order(head: str, repository: Path) -> None:
+    text = card(repository, head)
+    assert text.splitlines()[2].startswith("When to use it: ")
+    titles = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    wanted = ["Options", "Privacy", "Accuracy", "Limits", "Source"]
+    assert [title for title in titles if title in wanted] == wanted
+    assert set(titles) - set(wanted) <= ({"The rule"} if head == "auto" else set())
 
 
 @EVERY
 def test_an_example_is_a_study(head: str, repository: Path) -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", card(repository, head), flags=re.DOTALL)
-    study = load_study({**STUDY, **yaml.safe_load(example)})
-    assert head in {method.head for method in study.methods.values()}
-    for method in study.methods.values():
-        located = method.fill_paths(dataset="digits", backbone="pixels")
-        assert not any("{" in path for path in located.input_files())
-        decided = located.resolve_choice(FACTS)
-        assert bool(decided.list_mechanisms(ROWS)) == method.private
+    examples = re.findall(r"```yaml\n(.*?)```", card(repository, head), flags=re.DOTALL)
+    assert examples
+    for example in examples:
+        study = load_study({**STUDY, **yaml.safe_load(example)})
+        assert head in {method.head for method in study.methods.values()}
+        for method in study.methods.values():
+            located = method.fill_paths(dataset="digits", backbone="pixels")
+            assert not any("{" in path for path in located.input_files())
+            decided = located.resolve_choice(FACTS)
+            assert bool(decided.list_mechanisms(ROWS)) == method.private
 
 
 @pytest.mark.parametrize("head", sorted(NETWORKS))
@@ -157,9 +168,21 @@ def test_the_configuration_s_examples_are_studies(repository: Path) -> None:
 
 def test_links_lead_somewhere(repository: Path) -> None:
     docs = repository / "docs"
-    for page in (*(docs / "methods").glob("*.md"), docs / "configuration.md"):
+    running = (
+        "configuration",
+        "options",
+        "workflow",
+        "features",
+        "cluster",
+        "gpu",
+        "tracking",
+        "report",
+    )
+    for page in (*(docs / "methods").glob("*.md"), *(docs / f"{name}.md" for name in running)):
         text = page.read_text(encoding="utf-8")
         for target, anchor in LINK.findall(text):
+            if "://" in target:
+                continue
             path = (page.parent / target).resolve() if target else page
             assert path.exists(), f"{page.name}: {target}"
             if anchor:
@@ -168,19 +191,7 @@ def test_links_lead_somewhere(repository: Path) -> None:
                 )
 
 
-def test_the_index_and_the_configuration_name_every_head(repository: Path) -> None:
+def test_the_index_names_every_head(repository: Path) -> None:
     index = card(repository, "README")
-    page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
     for head in METHODS:
         assert f"[`{head}`]({head}.md)" in index
-        assert f"[`{head}`](methods/{head}.md)" in page
-
-
-def test_the_configuration_names_every_key(repository: Path) -> None:
-    page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
-    wanted = {*Study.model_fields, *KINDS}
-    for block in (FeatureOptions, TsneOptions, DatasetOptions, ReleaseOptions, EvaluateOptions):
-        wanted |= set(block.model_fields)
-    blocks = {"privacy": "privacy.unit", "tracking": "tracking.uri"}
-    assert {name for name in wanted if f"`{name}`" not in page} == blocks.keys()
-    assert all(f"`{key}`" in page for key in blocks.values())

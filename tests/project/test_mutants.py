@@ -39,6 +39,21 @@ def test_a_text_that_does_not_stand_once_is_an_error(
         bench.find_place(mutant, edit, bench.read_modules(repository))
 
 
+def test_a_test_that_is_not_there_is_an_error(bench: ModuleType, repository: Path) -> None:
+    here = "project/test_mutants.py"
+    for test, said in (
+        (f"{here}::test_an_id_stands_once", None),
+        (f"{here}::test_an_id", "no test project/test_mutants.py::test_an_id$"),
+        ("project/test_mutant.py", "no test project/test_mutant.py$"),
+    ):
+        mutant = bench.Mutant("one", "a fault", (), (test,))
+        if said is None:
+            assert bench.find_tests(mutant, repository) == [f"tests/{test}"]
+            continue
+        with pytest.raises(bench.MutantError, match=said):
+            bench.find_tests(mutant, repository)
+
+
 def test_an_id_stands_once(bench: ModuleType, tmp_path: Path) -> None:
     fault = {"id": "one", "fault": "f", "old": "a", "new": "b", "tests": ["test_mutants.py"]}
     path = tmp_path / "mutants.yaml"

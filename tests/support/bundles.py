@@ -111,6 +111,7 @@ def write_example(
         ledger=LEDGER if ledger is None else ledger,
         left_out=left_out,
         subsample=subsample,
+        parts=facts.hash_parts(),
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     write_bundle(folder, facts, weights=weights, arrays=arrays, statement=statement)

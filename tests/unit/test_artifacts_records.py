@@ -1,12 +1,21 @@
-"""The first place where two nested values differ."""
+"""Records that tell of damage, and the first place where two nested values differ."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import ABSENT, first_difference
+from dpprobe.artifacts import (
+    ABSENT,
+    first_difference,
+    parse_values,
+    read_json,
+    read_whole_record,
+    write_json,
+    write_record,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,3 +32,39 @@ from dpprobe.artifacts import ABSENT, first_difference
 )
 def test_the_place_and_both_values(first: Any, second: Any, expected: Any) -> None:
     assert first_difference(first, second) == expected
+
+
+def test_each_changed_byte_of_a_record_shows(tmp_path: Path) -> None:
+    table, path = tmp_path / "rows.parquet", tmp_path / "record.json"
+    table.write_bytes(b"rows")
+    values = {"format": "dpprobe-few-shot", "results": [{"mean": 0.25}], "note": "ε"}
+    write_record(path, values, table)
+    assert read_json(path) == values
+    content = path.read_bytes()
+    for place in range(len(content)):
+        for bit in (1, 4, 32):
+            changed = bytearray(content)
+            changed[place] ^= bit
+            with pytest.raises(ValueError, match="not valid JSON|changed after it was written"):
+                parse_values(bytes(changed))
+    for cut in range(len(content)):
+        with pytest.raises(ValueError, match="not valid JSON|changed after it was written"):
+            parse_values(content[:cut])
+
+
+def test_a_record_of_before_is_read_without_a_hash(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_json(path, {"mean": 0.25})
+    assert read_json(path) == {"mean": 0.25}
+    assert read_whole_record(path) == {"mean": 0.25}
+
+
+def test_the_sizes_of_the_files_beside_a_record(tmp_path: Path) -> None:
+    table, path = tmp_path / "rows.parquet", tmp_path / "record.json"
+    table.write_bytes(b"rows")
+    write_record(path, {"files": {"rows.parquet": "0" * 64}}, table)
+    # a record's own hashes are not doubled
+    assert list(read_whole_record(path)) == ["files", "file_bytes", "record_sha256"]
+    table.write_bytes(b"row")
+    with pytest.raises(ValueError, match=r"^rows\.parquet has 3 bytes, not 4$"):
+        read_whole_record(path)

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import datetime
+import inspect
 import json
+import math
+import re
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
+from dpprobe.exhibits.published import Published
 from dpprobe.heads.registry import method_options
+from dpprobe.options import REGISTRIES, Options, options_class
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.results.cell_record import CellRecord
+from dpprobe.results.network_record import NetworkRecord
+from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
+from dpprobe.wrong_keys_and_values import (
+    _list_classes,
+    explain_fault,
+    explain_first,
+    validate_options,
+)
 from tests.support.small_study import STUDY, changed
 
 
@@ -35,7 +53,7 @@ from tests.support.small_study import STUDY, changed
         ("epsilons", [-1], ["epsilons", "-1"]),
         ("epsilons", ["half"], ["epsilons", "'half'"]),
         ("epsilons", [True], ["epsilons", "True"]),
-        ("epsilons", [10**400], ["epsilons", "positive number"]),
+        ("epsilons", [10**400], ["epsilons.0: a number beyond 64 bits; write a smaller one"]),
         ("epsilons", [1, 1.0], ["epsilons", "twice"]),
         ("epsilons", ["inf", float("inf")], ["epsilons", "inf", "twice"]),
         ("epsilons", "0.5", ["epsilons", "list"]),
@@ -46,7 +64,7 @@ from tests.support.small_study import STUDY, changed
         ("delta", 1e-11, ["delta", "1e-11", "0.0000000001"]),
         ("datasets.digits.delta", 1e-11, ["datasets.digits.delta", "0.0000000001"]),
         ("methods.sgd.batch_size", "fulll", ["methods.sgd.batch_size: 'fulll'", "'full'"]),
-        ("methods.sgd.batch_size", [1], ["methods.sgd.batch_size: [1]", "integer or 'full'"]),
+        ("methods.sgd.batch_size", [1], [": [1]: write a whole number or 'full'"]),
         ("datasets.digits.source", ["x"], ["datasets.digits", "['x']", "parquet"]),
         ("methods.sgd.head", {"a": 1}, ["methods.sgd", "unknown head"]),
         ("study", "my study", ["study", "lower-case"]),
@@ -84,8 +102,8 @@ def test_each_alternative_of_a_list_is_named_where_it_is() -> None:
     with pytest.raises(ConfigError) as caught:
         load_study(changed("datasets.digits", parquet))
     lines = sorted(str(caught.value).splitlines())
-    assert lines[0].startswith("config: datasets.digits.test: 5: write a valid string or")
-    assert lines[1].startswith("config: datasets.digits.train.1: 1: input should be a valid string")
+    assert lines[0].startswith("config: datasets.digits.test: 5: write a text or")
+    assert lines[1].startswith("config: datasets.digits.train.1: 1: write a text")
     assert len(lines) == 2
 
 
@@ -137,3 +155,63 @@ def test_an_empty_list_of_epsilons_asks_for_one() -> None:
     assert str(caught.value) == (
         "config: epsilons: empty: write at least one, such as [0.5, 1, 2, inf]"
     )
+
+
+# Phrases of pydantic, whose messages no user reads.
+RAW = re.compile(
+    r"(?i)(input|value|string|tuple|keys|list|dict|field)s? should|should (have|be|match) |"
+    r"valid (string|integer|number|boolean|tuple|dictionary|list)|unable to (parse|interpret)|"
+    r"field required|validation error|extra inputs|instance of|pydantic|Assertion failed|"
+    r"Value error|write another value"
+)
+WRONG: list[Any] = [
+    None, True, -1, 0, 1, 10**9, 0.5, -0.5, math.nan, math.inf, "", "x", "1", "a b", b"x", [], [1],
+    ["x"], ["x", "x"], [None], [[]], {}, {"x": 1}, {1: 2}, {"x": "y"}, {"x": {}}, {"x": [1]},
+    {1, 2}, "x" * 10_000, datetime.date(2020, 1, 1),
+]  # fmt: skip
+
+
+def list_blocks() -> list[type[Options]]:
+    """Lists every block of options that a study may have."""
+    known: dict[type[Any], None] = dict.fromkeys([Study])
+    for registry in REGISTRIES.values():
+        known |= dict.fromkeys(options_class(registry, name) for name in registry)
+    pending = list(known)
+    while pending:
+        fields = pending.pop().model_fields.values()
+        inner = {cls for field in fields for cls in _list_classes(field.annotation)} - known.keys()
+        known |= dict.fromkeys(inner)
+        pending += inner
+    return [cls for cls in known if not inspect.isabstract(cls)]
+
+
+def test_no_wrong_value_of_any_option_is_answered_in_words_of_pydantic() -> None:
+    blocks = list_blocks()
+    assert len(blocks) > 70
+    refused = 0
+    for cls in blocks:
+        for name in cls.model_fields:
+            for value in WRONG:
+                try:
+                    validate_options(cls, {name: value}, "here")
+                except ConfigError as error:
+                    refused += 1
+                    lines = str(error).splitlines()
+                    raw = [line for line in lines if RAW.search(line)]
+                    assert not raw, (cls, name)
+    assert refused > 10_000
+
+
+@pytest.mark.parametrize("cls", [BundleFacts, Published, CellRecord, NetworkRecord, AuditRecord])
+def test_records_are_refused_in_the_same_words(cls: type[BaseModel]) -> None:
+    faults = []
+    for name in cls.model_fields:
+        for value in WRONG:
+            try:
+                cls.model_validate({name: value})
+            except ValidationError as error:
+                # of the wrong value alone, not of the others, which are missing
+                own = [item for item in error.errors() if item["loc"][0] == name]
+                faults += [explain_first(error), *map(explain_fault, own)]
+    assert len(faults) > 30
+    assert not [fault for fault in faults if RAW.search(fault)]

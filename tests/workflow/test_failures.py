@@ -208,6 +208,6 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
     assert output.splitlines()[-3:] == [
         "dpprobe: making a: no room for a",
         "  log: a.log",
-        "dpprobe: stopped; run the same command again to go on",
+        "dpprobe: stopped; run the same command again to resume",
     ]
     assert "making b: failed" not in output

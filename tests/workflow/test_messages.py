@@ -31,6 +31,10 @@ def say(workspace: Workspace, study: dict[str, Any], *arguments: str, code: int 
 
 def test_a_dry_run_says_what_would_run_and_why(workspace: Workspace, small: dict[str, Any]) -> None:
     lines = say(workspace, small, "--dry-run", "heads")
+    assert len(lines) < 30
+    assert any(line.split() == ["train_heads", "1"] for line in lines)
+    assert lines[-2].startswith("why: ")
+    lines = say(workspace, small, "--dry-run", "heads", "-p")
     assert count_rules("\n".join(lines))["train_heads"] == 1
     assert "Reason: Missing output files: results/calibration/digits/eps-2.json" in "\n".join(lines)
     assert not any(line.startswith("rule heads") for line in lines), "hundreds of file names"
@@ -66,8 +70,8 @@ def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_pat
     }
     wrong = {**study, "seeds": 0, "methods": {"sgd": {"head": "sgd", "epochs": 0}}}
     assert say(workspace, wrong, "data", code=1)[-2:] == [
-        "dpprobe: config: methods.sgd.epochs: 0: input should be greater than 0",
-        "config: seeds: 0: input should be greater than or equal to 1",
+        "dpprobe: config: methods.sgd.epochs: 0: write a number above 0",
+        "config: seeds: 0: write a number of 1 or more",
     ]
     lines = say(workspace, study, "data", code=1)
     assert lines[-1] == "  log: results/logs/prepare_data/scans.log"

@@ -158,6 +158,9 @@ def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
                 "train_heads": 294,
                 "plot_comparison": 7,
                 "plot_datasets": 2,
+                "plot_distribution_shift": 1,
+                "plot_loss_by_backbone": 7,
+                "plot_time_cost": 7,
             },
         ),
         # A job trains all methods at one epsilon; a network is a job of its own.

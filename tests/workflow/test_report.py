@@ -37,7 +37,7 @@ def page(finished: Workspace) -> str:
 def test_the_report_shows_what_was_measured(finished: Workspace, page: str) -> None:
     record = read_json(finished.cell("sgd", "2") / "metrics.json")
     words = " ".join(re.sub(r"<[^>]+>", "", page).split())
-    assert f"{100 * record['summary']['accuracy']['mean']:.1f} %" in words
+    assert f"{100 * record['summary']['accuracy']['mean']:.1f}%" in words
     statement = read_json(finished.cell("sgd", "2") / "privacy.json")
     assert statement["promise"] in html.unescape(words)
     for text in (*statement["not_covered"], statement["release"]):

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.results.cell_record import HISTORY_FILE, METRICS_FILE, WEIGHTS_FILE
+from dpprobe.results.cell_record import HISTORY_FILE, METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
 
 from .conftest import SMALL, Template, Workspace, count_rules
 
@@ -123,6 +125,131 @@ def test_a_lost_file_of_a_cell_is_made_again(
     assert contents(cell).keys() == before.keys()
     assert contents(cell)[WEIGHTS_FILE] == before[WEIGHTS_FILE]
     assert "Nothing to be done" in trained.run(small, "heads").stdout
+
+
+def edit_accuracy(path: Path) -> None:
+    edited = re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.999', path.read_text())
+    path.write_text(edited)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "told"),
+    [
+        (METRICS_FILE, edit_accuracy, "changed after it was written"),
+        (METRICS_FILE, cut_short, "not valid JSON"),
+        (WEIGHTS_FILE, cut_short, "heads.safetensors has"),
+        (PREDICTIONS_FILE, cut_short, "predictions.parquet has"),
+    ],
+)
+def test_a_plain_run_sees_edited_records_and_files_of_another_size(
+    trained: Workspace,
+    small: dict[str, Any],
+    name: str,
+    damage: Callable[[Path], None],
+    told: str,
+) -> None:
+    trained.run(small, "heads")
+    cell = trained.cell("sgd", "2")
+    before = contents(cell)
+    damage(cell / name)
+    assert (cell / name).read_bytes() != before[name]
+    output = trained.run(small, "heads").stdout
+    line = "damaged cells are made again, results/cells/digits/pixels/sgd/eps-2/metrics.json first:"
+    assert f"dpprobe: {line} {told}" in output
+    assert count_rules(output)["train_heads"] == 1
+    assert without_time(cell) == {**before, METRICS_FILE: timeless(before[METRICS_FILE])}
+    assert "Nothing to be done" in trained.run(small, "heads").stdout
+
+
+def timeless(record_bytes: bytes) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(record_bytes)
+    return {key: value for key, value in values.items() if key not in ("seconds", "record_sha256")}
+
+
+def without_time(cell: Path) -> dict[str, Any]:
+    """The contents of a cell's files, its record without what two equal runs differ in."""
+    found = contents(cell)
+    return {**found, METRICS_FILE: timeless(found[METRICS_FILE])}
+
+
+def test_a_record_of_another_cell_is_made_again(trained: Workspace, small: dict[str, Any]) -> None:
+    small["epsilons"] = [2, 4]
+    trained.run(small, "heads")
+    first, second = (trained.cell("sgd", epsilon) / METRICS_FILE for epsilon in ("2", "4"))
+    before = [without_time(path.parent) for path in (first, second)]
+    texts = first.read_bytes(), second.read_bytes()
+    first.write_bytes(texts[1])
+    second.write_bytes(texts[0])
+    assert "dpprobe: damaged cells are made again" in trained.run(small, "heads").stdout
+    assert [without_time(path.parent) for path in (first, second)] == before
+
+
+def test_results_without_hashes_of_their_records_are_kept(
+    trained: Workspace, small: dict[str, Any]
+) -> None:
+    """An older dpprobe wrote no hash and no sizes into a record."""
+    trained.run(small, "heads")
+    for path in trained.directory.rglob("*.json"):
+        text, status = path.read_text(), path.stat()
+        older = re.sub(
+            r',\n  "(file_bytes|file_sha256|record_sha256)": (\{[^}]*\}|"\w+")', "", text
+        )
+        path.write_text(older)
+        os.utime(path, (status.st_atime, status.st_mtime))
+    assert "record_sha256" not in (trained.cell("sgd", "2") / METRICS_FILE).read_text()
+    assert "Nothing to be done" in trained.run(small, "heads").stdout
+    found = doctor(trained.directory)
+    assert found.returncode == 0
+    assert re.search(r": 0 damaged; \d+ more without a recorded hash, cells \d", found.stdout)
+    shutil.rmtree(trained.directory / "results/cells")
+    trained.run(small, "heads")
+
+
+def test_what_doctor_deletes_is_made_again_byte_by_byte(
+    trained: Workspace, small: dict[str, Any]
+) -> None:
+    small["epsilons"] = [2, 4]
+    trained.run(small, "heads")
+    here = trained.directory
+    places = [
+        trained.cell("sgd", "2") / PREDICTIONS_FILE,
+        trained.cell("sgd", "4") / METRICS_FILE,
+        here / "results/features/digits/pixels/test/shard-00000-of-00001.h5",
+        here / "results/features/digits/pixels/train/manifest.json",
+        here / "results/calibration/digits/eps-2.json",
+        here / "data/digits/train.parquet",
+    ]
+    before = {path: path.read_bytes() for path in places}
+    for path in places:
+        content = bytearray(before[path])
+        content[len(content) // 2] = ord("#")
+        path.write_bytes(bytes(content))
+    assert doctor(here).returncode == 1
+    told = doctor(here, "--fix")
+    assert told.returncode == 0, told.stdout
+    assert told.stdout.count("; deleted; run `snakemake ") == len(places)
+    assert not any(path.exists() for path in places)
+    # Snakemake makes a missing table only for who needs it
+    trained.run(small, "heads", "data/digits/train.parquet")
+    for path in places:
+        if path.name == METRICS_FILE:
+            assert timeless(path.read_bytes()) == timeless(before[path])
+        else:
+            assert path.read_bytes() == before[path], path
+    found = doctor(here)
+    assert found.returncode == 0, found.stdout
+    print(found.stdout)
+
+
+def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dpprobe", "doctor", *words],
+        cwd=folder, stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dpprobe.artifacts import read_json
+
 from .conftest import PREPARED, Template, Workspace
 from .test_fine_tuning import NETWORK, VIT
 
@@ -54,7 +56,7 @@ def test_extraction_asks_for_time_by_the_rows(workspace: Workspace, small: dict[
     assert all(job["runtime"] < 30 for job in few)
     info = workspace.directory / "data/digits/dataset.json"
     written = info.stat().st_mtime_ns
-    content = json.loads(info.read_text())
+    content = read_json(info)
     content["splits"]["train"]["rows"] = 10_000_000
     info.write_text(json.dumps(content))
     os.utime(info, ns=(written, written))

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dpprobe.artifacts import parse_values
+
 from .conftest import PREPARED, Template, WarmPython, Workspace
 from .test_reruns import CODE
 
@@ -153,7 +155,7 @@ def test_a_record_that_disagrees_with_the_study_is_stale(
     cluster.run(study, "heads")
     cell = metrics(cluster, "1")
     before = cell.read_bytes()
-    record = json.loads(before)
+    record = parse_values(before)
     record["options"]["learning_rate"] = 0.001
     cell.write_text(json.dumps(record))
     planned = cluster.run(study, "--dry-run", "heads").stdout
@@ -162,7 +164,7 @@ def test_a_record_that_disagrees_with_the_study_is_stale(
     assert "learning_rate: 0.001, and the study has 0.1" in line
     assert "train_heads" in planned
     for name, other in (("study_seed", 7), ("accountant", "rdp"), ("unit", "patient")):
-        cell.write_text(json.dumps(json.loads(before) | {name: other}))
+        cell.write_text(json.dumps(parse_values(before) | {name: other}))
         planned = cluster.run(study, "--dry-run", "heads").stdout
         assert f"{name}: {other}, and the study has" in planned
         assert "train_heads" in planned

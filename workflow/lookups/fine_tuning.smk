@@ -60,17 +60,26 @@ def network_files(wildcards):
 
 
 def disagreeing_seed(wildcards):
-    """Names no file, and has a network made again whose record has other options than the study."""
+    """Names no file, and has a network made again that is damaged, or whose record has other options than the study."""
     cell = wildcards_cell(wildcards)
     folder = network_folder(
         f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
     )
     options = located_method(cell.method, cell.dataset, cell.backbone)
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        written = json.loads((folder / NETWORK_FILES[0]).read_bytes())["options"]
-        counts = workflow.is_main_process and parameters_count()
-        if counts and written != dumped(options):
-            make_again(str(folder.with_name(f".{folder.name}.done")))
+    mark = str(folder.with_name(f".{folder.name}.done"))
+    if not workflow.is_main_process:
+        return []
+    try:
+        written = read_whole_record(folder / NETWORK_FILES[0])["options"]
+        again = parameters_count() and written != dumped(options)
+    except ValueError as error:
+        again = os.path.exists(mark)
+        if again:
+            tell_first("damaged networks", f"{folder} first: {error}")
+    except (OSError, KeyError, TypeError):
+        again = False  # Snakemake names what is missing, the job what is wrong
+    if again:
+        make_again(mark)
     return []
 
 

@@ -2,8 +2,8 @@
 
 # of each training job: are its cells whole, and do their records agree with the study
 CHECKED = {}
-# What is told of once: the first file of a cell that is missing though its job is done, and the first such record.
-LOST, DISAGREEING = [], []
+# The first cell of each kind that is made again: the kind is told of once.
+TOLD = {}
 
 
 def overlap_counts(wildcards):
@@ -47,7 +47,7 @@ def private_methods():
 
 
 def check_cells(mark, job):
-    """Has a job run again that lost a file of its cells, or whose cells' records disagree with the study.
+    """Has a job run again that lost or holds damaged files of its cells, or whose cells' records disagree with the study.
 
     Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
 
@@ -58,8 +58,11 @@ def check_cells(mark, job):
     if not workflow.is_main_process:
         return
     if job not in CHECKED:
-        CHECKED[job] = cells_whole(mark, job) and (
-            not parameters_count() or records_agree(*job)
+        dataset, backbone, epsilon, *methods = job
+        done = os.path.exists(mark)  # without its mark a job runs
+        CHECKED[job] = all(
+            cell_stays(Cell(dataset, backbone, method, epsilon), done)
+            for method in methods or head_methods(STUDY, epsilon)
         )
     if not CHECKED[job]:
         make_again(mark)
@@ -72,58 +75,52 @@ def disagreeing_cells(wildcards):
     return []
 
 
-def cells_whole(mark, job):
-    """Returns True if no file of a job's cells is missing, as far as the job is done; tells of the first that is."""
-    if not os.path.exists(mark):
-        return True  # without its mark a job runs
-    dataset, backbone, epsilon, *methods = job
-    for method in methods or head_methods(STUDY, epsilon):
-        folder = (
-            f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/eps-{epsilon}"
-        )
+def tell_first(problem, first):
+    """Tells of the first of the cells that are made again because of a problem."""
+    if TOLD.setdefault(problem, first) == first:
+        print(f"dpprobe: {problem} are made again, {first}", file=sys.stderr)
+
+
+def cell_stays(cell, done):
+    """Returns True if a cell of a job is whole, as far as the job is done, and agrees with the study.
+
+    It looks at names and sizes of files and at the record's hash of itself; `dpprobe doctor` reads all bytes.
+    """
+    cell = CellName(**cell._asdict())
+    folder = cell.folder(f"{STUDY.results_dir}/cells")
+    path = folder / METRICS_FILE
+    if done:
         try:
             files = set(os.listdir(folder))
         except OSError:
             return False  # a cell that was never made, as of a new method, is nothing to tell of
-        lost = [name for name in CELL_FILES if name not in files]
-        if lost:
-            if not LOST:
-                LOST.append(f"{folder}/{lost[0]}")
-                print(
-                    f"dpprobe: files of cells are missing and are made again, {LOST[0]} first",
-                    file=sys.stderr,
-                )
+        if lost := [name for name in CELL_FILES if name not in files]:
+            tell_first("files of cells are missing and", f"{folder}/{lost[0]} first")
             return False
-    return True
-
-
-def records_agree(dataset, backbone, epsilon, *methods):
-    """Returns True if the records of a training job's cells agree with the study; tells of the first that does not."""
-    for method in methods or head_methods(STUDY, epsilon):
-        cell = CellName(
-            dataset=dataset, backbone=backbone, method=method, epsilon=epsilon
+    try:
+        record = read_whole_record(path)
+        if record["cell"] != cell.model_dump():
+            raise ValueError("the record of another cell")
+    except ValueError as error:
+        if done:
+            tell_first("damaged cells", f"{path} first: {error}")
+        return not done
+    except (OSError, KeyError, TypeError, AttributeError):
+        return True  # the job that reads the file says what is wrong with it
+    difference = record_difference(record, cell) if parameters_count() else None
+    if difference is not None:
+        tell_first(
+            "cells whose records disagree with the study",
+            f"{path} first: {difference.place}: {difference.first}, and the study has {difference.second}",
         )
-        path = cell.folder(f"{STUDY.results_dir}/cells") / METRICS_FILE
-        difference = record_difference(path, cell)
-        if difference is None:
-            continue
-        if not DISAGREEING:
-            DISAGREEING.append(path)
-            print(
-                f"dpprobe: cells whose records disagree with the study are made again, {path} first: "
-                f"{difference.place}: {difference.first}, and the study has {difference.second}",
-                file=sys.stderr,
-            )
-        return False
-    return True
+    return difference is None
 
 
-def record_difference(path, cell):
-    """Returns where a cell's record, if it can be read, differs from the study; None where they agree."""
+def record_difference(record, cell):
+    """Returns where a cell's record differs from the study; None where they agree."""
     options = located_method(cell.method, cell.dataset, cell.backbone)
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
-        record = json.loads(path.read_bytes())
         if options.is_undecided:
             epsilon = cell.epsilon_value
             options = options.resolve_choice(
@@ -138,5 +135,5 @@ def record_difference(path, cell):
             accountant=STUDY.accountant if promised else None,
             unit=STUDY.dataset_unit(cell.dataset),
         )
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         return None  # the job that reads the file says what is wrong with it

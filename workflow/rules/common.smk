@@ -15,7 +15,7 @@ from dpprobe.analyses.representation_law.law_record import (
     LAYERS,
     law_path,
 )
-from dpprobe.artifacts import hash_value
+from dpprobe.artifacts import hash_value, read_whole_record
 from dpprobe.analyses.audit.audit_record import (
     AUDIT_SUFFIXES,
     AUDITS,

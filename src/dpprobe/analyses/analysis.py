@@ -39,7 +39,7 @@ class JobSize:
     Attributes:
       inputs: the files of each need.
       measure_mb: returns the megabytes of files; files that do not exist yet count as nothing.
-      count_rows: returns the training rows and the test rows of the job's dataset.
+      count_rows: returns the training examples and the test examples of the job's dataset.
     """
 
     inputs: Mapping[str, Sequence[str]]
@@ -165,9 +165,9 @@ class Analysis:
     Attributes:
       name: in the registry, of its target, and of its block in the study.
       describe: what it does, for those who write a study.
-      reads: the private rows that it reads, for the report: a title and a sentence; None where
+      reads: the private examples that it reads, for the report: a title and a sentence; None where
         another analysis or the report itself says it.
-      unpriced: the name of what it measures on training rows, which no release pays for; a
+      unpriced: the name of what it measures on training examples, which no release pays for; a
         release lists it. None where it measures nothing on them.
       options: the class of its block; None where the study declares the block itself, or has none.
       faults: yields what is wrong with the block, a line each.

@@ -12,7 +12,7 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.exhibits.make import find_function, read_needs
 from dpprobe.study.study import Study
 
-# What a job's function may ask for beside its inputs, outputs, params and wildcards.
+# Arguments that a job's function may take beside its inputs, outputs, params and wildcards.
 STUDY, FOLDER, THREADS, OPTIONS = "study", "folder", "threads", "options"
 OUTPUT = "output"  # the argument of a file without a name
 

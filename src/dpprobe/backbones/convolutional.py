@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class Stage(Block):
     """A convolution with biases, its activation and, if wanted, the maximum over windows."""
 
-    filters: int = Field(ge=1, le=4096, description="Channels that come out.")
+    filters: int = Field(ge=1, le=4096, description="Number of output channels.")
     kernel: int = Field(3, ge=1, description="Height and width of a filter.")
-    stride: int = Field(1, ge=1, description="Positions between two places of the filter.")
+    stride: int = Field(1, ge=1, description="Stride of the filter.")
     padding: int = Field(1, ge=0, description="Zeros added on each side.")
-    pool: int = Field(1, ge=1, description="Maximum over pool x pool positions; 1 for none.")
+    pool: int = Field(1, ge=1, description="Maximum over pool x pool positions; 1 for no pooling.")
     pool_stride: int | None = Field(
-        None, ge=1, description="Positions between two windows of the maximum; pool where absent."
+        None, ge=1, description="Stride of the pooling windows; if absent, the same as pool."
     )
 
     @model_validator(mode="after")
@@ -51,13 +51,15 @@ class Stage(Block):
 class Scattering(Block):
     """Scattering coefficients as the input, which are never trained."""
 
-    J: int = Field(2, ge=1, le=8, description="Scales: coefficients stand 2^J pixels apart.")
-    L: int = Field(8, ge=1, le=32, description="Orientations of the wavelets.")
+    J: int = Field(
+        2, ge=1, le=8, description="Number of scales: coefficients are 2^J pixels apart."
+    )
+    L: int = Field(8, ge=1, le=32, description="Number of orientations of the wavelets.")
     groups: int | None = Field(
         None,
         ge=1,
-        description="The number of groups of a group normalisation, which treats each image "
-        "separately and has no trained scales. No normalisation where absent.",
+        description="Number of groups of a group normalisation, which treats each image "
+        "separately and has no trained scales. No normalisation if absent.",
     )
 
 
@@ -73,11 +75,11 @@ class Options(NetworkOptions):
     """A small convolutional network whose weights are random, from a public seed."""
 
     family: Literal["convolutional"] = "convolutional"
-    checkpoint: None = Field(None, description="None: its weights are random.")
-    color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
+    checkpoint: None = Field(None, description="Always null: the weights are random.")
+    color: Literal["gray", "rgb"] = Field("gray", description="Number of channels: one or three.")
     preprocessing: Preprocessing = Preprocessing()
     scattering: Scattering | None = Field(
-        None, description="Take scattering coefficients as the input; pixels where absent."
+        None, description="Read scattering coefficients as the input; pixels if absent."
     )
     stages: tuple[Stage, ...] = Field(
         min_length=1, description="The convolutions in order: the blocks of the network."
@@ -85,12 +87,14 @@ class Options(NetworkOptions):
     hidden: int | None = Field(
         None,
         ge=1,
-        description="Units of a dense layer with activation after the last stage; none where "
+        description="Units of a dense layer with activation after the last stage; no layer if "
         "absent.",
     )
-    activation: Literal["tanh", "relu"] = Field("tanh", description="After each layer.")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="Activation after each layer.")
     weights_seed: int = Field(
-        0, ge=0, description="Of the initial weights. Public, and the same for all seeds of a cell."
+        0,
+        ge=0,
+        description="Seed of the initial weights. Public, and the same for all seeds of a cell.",
     )
 
     @property
@@ -219,23 +223,13 @@ def _prepare_network(
     """Returns the network on its device, and its preprocessing as resolved."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
-    views, channels = options.preprocessing, options.image_channels
-    described = {
-        "size": views.size,
-        "interpolation": "bicubic",
-        "mean": network_forward.list_constants(views.mean, 0.0, channels),
-        "std": network_forward.list_constants(views.std, 1.0, channels),
-        **views.resolved_views(),
-    }
-    network = network_forward.prepare_network(
+    views = options.preprocessing
+    return network_forward.prepare_square_network(
         model,
         options,
         runtime,
         name="the convolutional network",
-        channels=channels,
-        size=(views.size, views.size),
-        mean=described["mean"],
-        std=described["std"],
-        flip=views.flip,
+        channels=options.image_channels,
+        views=views,
+        resized={"size": views.size, "interpolation": "bicubic"},
     )
-    return network, described

@@ -1,9 +1,9 @@
 """Describes backbones without their weights: `python -m dpprobe.backbones.describe`.
 
 Reads {name: options} as JSON from standard input. Its last line on standard output is {name:
-{"dimension": d, "blocks": b}} or {name: {"fault": text}}, with "certain": false where another
-machine may fare better. A process of its own: torch and timm take seconds to import, which planning
-does not.
+{"dimension": d, "blocks": b}}, with "hub_files" if loading fetches some, or
+{name: {"fault": text}}, with "certain": false where another machine may fare better. A process of
+its own: torch and timm take seconds to import, which planning does not.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main() -> None:
 def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
     """Returns a backbone's numbers of features and blocks, or the fault that loading it would meet.
 
+    The files that loading it fetches from the Hub are listed beside the numbers, if there are any.
     The model is built on the meta device, which computes shapes alone. Some operations have no
     such form: then the CPU decides, with random weights.
     """
@@ -43,15 +44,17 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # weights that are "loaded" into mere shapes
-            return dict(family.describe(options, "meta"))
+            told = dict(family.describe(options, "meta"))
     except Exception:  # whatever it is, the CPU tells it better
         try:
-            return dict(family.describe(options, "cpu"))
+            told = dict(family.describe(options, "cpu"))
         except ConfigError as error:
             # A name of the Hub, and what a missing package reads, may be found elsewhere.
             certain = not isinstance(error.__cause__, ImportError | OSError)
             certain = certain and ":" not in str(getattr(options, "model", ""))
             return {"fault": str(error), "certain": certain}
+    fetched = family.list_hub_files(options) if hasattr(family, "list_hub_files") else []
+    return told | {"hub_files": fetched} if fetched else told
 
 
 if __name__ == "__main__":

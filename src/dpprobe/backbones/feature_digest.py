@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,16 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
         "norm": float(np.linalg.norm(row.astype(np.float64))),
         "sample": [float(value) for value in row[:: -(-len(row) // PROBE_VALUES)]],
     }
+
+
+def is_probe(values: Mapping[str, Any]) -> bool:
+    """Returns True if values, such as a stranger's, have the keys and types of a probe."""
+    sample = values.get("sample")
+    numbers = [values.get("norm"), *(sample if isinstance(sample, list) else [None])]
+    sha256 = values.get("sha256")
+    if not isinstance(sha256, str) or re.fullmatch("[0-9a-f]{64}", sha256) is None:
+        return False
+    return all(type(number) in (int, float) for number in numbers)
 
 
 def probe_image() -> Image.Image:

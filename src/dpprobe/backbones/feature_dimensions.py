@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe import artifacts
+from dpprobe.backbones.hub_files import HubFile
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 
 FILE = "backbones.json"
-FORMAT = 2
+FORMAT = 3
 LIBRARIES = ("open_clip_torch", "timm", "torch")
 _SECONDS = 600  # for models of billions of weights that only the CPU can describe
 
@@ -33,17 +34,19 @@ class Dimensions:
     """Facts about backbones before extraction.
 
     Attributes:
-      known: features an image, by the backbone's name; None where nothing tells it beforehand.
+      known: features per image, by the backbone's name; None where nothing tells it beforehand.
       blocks: of a network, by the backbone's name: 0 where it does not show them, and no entry
         where nothing tells it beforehand.
       faults: what loading it would refuse, by the backbone's name.
       warnings: why nothing is known, one line each.
+      hub_files: that loading it fetches from the Hub, by the backbone's name.
     """
 
     known: dict[str, int | None] = field(default_factory=dict)
     blocks: dict[str, int] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    hub_files: dict[str, list[HubFile]] = field(default_factory=dict)
 
 
 def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path) -> Dimensions:
@@ -68,6 +71,7 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
         told = kept.get(keys[name], {}) if options.network else {}
         if "blocks" in told:
             dimensions.blocks[name] = told["blocks"]
+            dimensions.hub_files[name] = _read_files(told)
         dimension = told.get("dimension") if options.network else options.computed_dimension
         _keep_answer(name, options, dimension, answers.get(name, {}), dimensions)
     return dimensions
@@ -113,16 +117,24 @@ def _library_version(library: str) -> str | None:
         return None
 
 
-def _read_known(path: Path) -> dict[str, dict[str, int]]:
+def _read_known(path: Path) -> dict[str, dict[str, Any]]:
     """Reads what earlier starts were told; nothing where the file is missing or another's."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] == FORMAT:
             return {
-                str(key): {name: int(told[name]) for name in ("dimension", "blocks")}
+                str(key): {
+                    **{name: int(told[name]) for name in ("dimension", "blocks")},
+                    "hub_files": _read_files(told),
+                }
                 for key, told in values["networks"].items()
             }
     return {}
+
+
+def _read_files(told: Mapping[str, Any]) -> list[HubFile]:
+    """Reads the files that a network's answer lists, from JSON too."""
+    return [HubFile(part, place, tuple(names)) for part, place, names in told.get("hub_files", ())]
 
 
 def _ask_process(

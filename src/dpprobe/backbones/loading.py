@@ -23,7 +23,7 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     Raises:
       ConfigError: when the options name something that is not there or does not fit together, or
         the features have another dimension than the options say.
-      PrivacyError: when a file of the backbone holds weights that were trained on private rows.
+      PrivacyError: when a file of the backbone holds weights that were trained on private examples.
     """
     options.check_files()
     for path in options.input_files():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from dpprobe.devices import is_gpu, use_precision
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpprobe.backbones.options import NetworkOptions
+    from dpprobe.backbones.options import NetworkOptions, Views
 
 # Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
 # keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.
@@ -86,7 +86,7 @@ def prepare_network(
         ) from error
     if features.ndim != 2:
         raise ConfigError(
-            f"model: {name} gives features of shape {list(features.shape[1:])}, not one row an "
+            f"model: {name} gives features of shape {list(features.shape[1:])}, not one row per "
             "image; choose its pooling in model_args (global_pool)"
         )
     return Network(
@@ -331,6 +331,45 @@ def _flatten_stage(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
         yield from _flatten_stage(inner)
     else:
         yield stage
+
+
+def prepare_square_network(
+    model: torch.nn.Module,
+    options: NetworkOptions,
+    runtime: Runtime,
+    *,
+    name: str,
+    channels: int,
+    views: Views,
+    resized: Mapping[str, Any],
+) -> tuple[Network, dict[str, Any]]:
+    """Prepares a network whose square images and their constants the study describes itself.
+
+    Args:
+      name: of the network, in errors.
+      resized: the `size`, and how images are brought to it.
+
+    Returns:
+      The network, and its preprocessing as resolved.
+    """
+    described = {
+        **resized,
+        "mean": list_constants(views.mean, 0.0, channels),
+        "std": list_constants(views.std, 1.0, channels),
+        **views.resolved_views(),
+    }
+    network = prepare_network(
+        model,
+        options,
+        runtime,
+        name=name,
+        channels=channels,
+        size=(resized["size"],) * 2,
+        mean=described["mean"],
+        std=described["std"],
+        flip=views.flip,
+    )
+    return network, described
 
 
 def list_constants(

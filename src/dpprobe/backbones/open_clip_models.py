@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.checkpoints import check_kind
+from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, HubFile, require_files
 from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
@@ -46,11 +47,13 @@ OWN = "own"  # a tokenizer that comes with open_clip
 class Preprocessing(Views):
     """Overrides of the preprocessing that open_clip resolves from the model."""
 
-    interpolation: Literal["bicubic", "bilinear"] | None = None
+    interpolation: Literal["bicubic", "bilinear"] | None = Field(
+        None, description="Interpolation of resized images; if absent, the model's."
+    )
     resize_mode: Literal["shortest", "longest", "squash"] | None = Field(
         None,
-        description="shortest: the shorter side becomes size, the centre is cut out; longest: the "
-        "longer side does, borders are black; squash: both do.",
+        description="shortest: the shorter side becomes size, and the centre is cropped. longest: "
+        "the longer side becomes size, and borders are black. squash: both sides become size.",
     )
 
     @model_validator(mode="after")
@@ -65,18 +68,18 @@ class Options(NetworkOptions):
     family: Literal["open_clip"] = "open_clip"
     model: str = Field(
         min_length=1,
-        description="open_clip's name, such as ViT-B-32-quickgelu; the pretrained tag may follow "
-        "after a dot.",
+        description="open_clip's name, such as ViT-B-32-quickgelu; the pretrained tag may be "
+        "appended after a dot.",
     )
     pretrained: str | Literal[False] | None = Field(
         None,
-        description="The tag of open_clip's weights. false: random weights from a fixed seed, for "
-        "trying things out.",
+        description="Tag of open_clip's weights. false: random weights from a fixed seed, to try "
+        "things out.",
     )
     quick_gelu: bool | None = Field(
         None,
-        description="Whether the activation is QuickGELU. Absent, the model's name decides, for a "
-        "local checkpoint too: no file of weights says what it was trained with.",
+        description="True if the activation is QuickGELU. If absent, the model's name decides, "
+        "for a local checkpoint too: no weights file records its activation.",
     )
     preprocessing: Preprocessing = Preprocessing()
 
@@ -212,6 +215,31 @@ def known_models() -> dict[str, KnownModel] | None:
             activation, tokenizer, {tag: trained for tag, _, trained in pairs}
         )
     return models
+
+
+def list_hub_files(options: Options) -> list[HubFile]:
+    """Lists what open_clip fetches from the Hub; a tokenizer only if transformers can run it."""
+    import open_clip  # heavy: torch
+
+    schema, _, repository = options.model.partition(":")
+    if repository:
+        if schema != "hf-hub":
+            return []
+        weights = HubFile("weights", repository, OPEN_CLIP_WEIGHTS)
+        return [HubFile("config", repository, ("open_clip_config.json",)), weights]
+    fetched = []
+    if options.tag is not None:
+        place = open_clip.get_pretrained_cfg(options.architecture, options.tag).get("hf_hub", "")
+        repository, _, file = place.rpartition("/")
+        names = (str(Path(file).with_suffix(".safetensors")), file) if file else OPEN_CLIP_WEIGHTS
+        fetched += [HubFile("weights", repository, names)] if repository else []
+    text = (open_clip.get_model_config(options.architecture) or {}).get("text_cfg", {})
+    if find_spec("transformers") is not None:
+        if named := text.get("hf_model_name"):
+            fetched.append(HubFile("config", named, ("config.json",)))
+        if named := text.get("hf_tokenizer_name"):
+            fetched.append(HubFile("tokenizer", named, ("tokenizer_config.json", "tokenizer.json")))
+    return fetched
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
@@ -375,6 +403,7 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
     """
     import open_clip
 
+    require_files(each for each in list_hub_files(options) if each.part == "tokenizer")
     try:
         tokenizer = open_clip.get_tokenizer(options.architecture)
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
@@ -429,6 +458,8 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
         path = resolve_path(options.checkpoint)
         check_kind(path)
         weights = str(path.absolute())
+    parts = ("config",) if shapes_on is not None else ("config", "weights")
+    require_files(each for each in list_hub_files(options) if each.part in parts)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # weights that no file gives are the same in every shard

@@ -37,11 +37,11 @@ class BackboneOptions(Options, ABC):
     family: str
     catalog: str | None = Field(
         None,
-        description="The entry of resources/backbones.yaml that gives the options which are not "
-        "written.",
+        description="The entry of resources/backbones.yaml that provides all options which are "
+        "not written here.",
     )
     dimension: int | None = Field(
-        None, ge=1, description="Features an image; another number that comes out is an error."
+        None, ge=1, description="Expected number of features per image; another number is an error."
     )
 
     @abstractmethod
@@ -62,7 +62,7 @@ class BackboneOptions(Options, ABC):
         """Raises ConfigError when another number of features comes out than the options say."""
         if self.dimension not in (None, features):
             raise ConfigError(
-                f"dimension: {self.dimension} features an image were expected and {features} come "
+                f"dimension: {self.dimension} features per image were expected and {features} come "
                 "out; correct it, or the model's options"
             )
 
@@ -107,31 +107,35 @@ class Views(Options):
         description="Images enter at size x size; position embeddings of a ViT are resampled.",
     )
     mean: FiniteFloat | tuple[FiniteFloat, ...] | None = Field(
-        None, description="For all channels or each."
+        None, description="One mean for all channels, or one per channel."
     )
-    std: Scale | tuple[Scale, ...] | None = Field(None, description="For all channels or each.")
+    std: Scale | tuple[Scale, ...] | None = Field(
+        None, description="One deviation for all channels, or one per channel."
+    )
     crop: Literal["centre", "inception"] = Field(
         "centre",
-        description="inception: of each training image one random part, 8 to 100 % of its area, "
-        "width to height from 3/4 to 4/3. Which one depends on the image's bytes and crop_seed "
+        description="inception: one random part of each training image, 8 to 100% of its area, "
+        "width to height from 3/4 to 4/3. The choice depends on the image's bytes and crop_seed "
         "alone. Test images keep the central crop.",
     )
     crop_seed: int | None = Field(
-        None, ge=0, description="Of crop: inception; 0 where absent. Public, not the study's seed."
+        None,
+        ge=0,
+        description="Seed for crop: inception; 0 if absent. Public, not the study's seed.",
     )
     crops: int | None = Field(
         None,
         ge=1,
         le=MOST_CROPS,
         exclude_if=lambda value: value is None,
-        description="Of crop: inception: so many random parts of each training image are stored "
-        "beside its central part. Heads trained by gradient steps take them in turn, one a pass "
-        "over the data; all else reads the central part.",
+        description="Only for crop: inception: this many random parts of each training image are "
+        "stored beside its central part. Heads trained by gradient steps use one per pass over "
+        "the data, in turn; all other computations use the central part.",
     )
     flip: bool = Field(
         False,
-        description="Features are the mean of the image's and its mirror image's: two passes, "
-        "one row.",
+        description="Features are the mean of the image's and its mirror image's: two passes, one "
+        "feature vector.",
     )
 
     @model_validator(mode="after")
@@ -169,17 +173,19 @@ class NetworkOptions(BackboneOptions):
     network: ClassVar[bool] = True
 
     checkpoint: str | None = Field(
-        None, min_length=1, description="A local file of weights, loaded strictly."
+        None,
+        min_length=1,
+        description="A local weights file; its names must match the network's exactly.",
     )
     layers: Literal["all"] | tuple[Index, ...] = Field(
         (),
-        description="Blocks whose features are stored too: 0 is what enters the first block, l "
-        "what leaves block l; or all of them. Of a convolutional network, its stages.",
+        description="Blocks whose features are stored too, or all: 0 is the input of the first "
+        "block, l the output of block l. For a convolutional network, its stages.",
     )
     token: Literal["class", "pooled"] | None = Field(
         None,
-        description="What of a block is its feature: the class token, or the mean over the "
-        "patches. Absent, the class token where the network has one.",
+        description="Feature of a block: the class token, or the mean over the patches. If "
+        "absent, the class token if the network has one.",
     )
 
     @field_validator("layers")

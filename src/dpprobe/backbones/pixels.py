@@ -17,16 +17,18 @@ class Options(ProjectedOptions):
     """Raw pixels in 0..1, flattened."""
 
     family: Literal["pixels"] = "pixels"
-    color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
+    color: Literal["gray", "rgb"] = Field("gray", description="Number of channels: one or three.")
     size: int | None = Field(
-        None, ge=1, description="Resize to size x size; absent, all images must have one size."
+        None, ge=1, description="Resize to size x size; if absent, all images must have one size."
     )
     mean: float = Field(
         0.0,
         allow_inf_nan=False,
-        description="Subtracted: a public constant, not the dataset's mean.",
+        description="Subtracted from pixels: a public constant, not the dataset's mean.",
     )
-    std: float = Field(1.0, gt=0, allow_inf_nan=False, description="Divided by: a public constant.")
+    std: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="Pixels are divided by it: a public constant."
+    )
 
     @property
     def full_dimension(self) -> int | None:

@@ -2,8 +2,8 @@
 
 Inner products of rows survive it up to about 1 / sqrt(k) (Johnson and Lindenstrauss 1984; with
 random signs, Achlioptas 2003, "Database-friendly random projections"). It looks at no row but its
-own and its matrix is public, so it costs no privacy. What it brings: noise on a sum of rows grows
-with their width, and second-order heads take what they could not.
+own and its matrix is public, so it costs no privacy. The gain: noise on a sum of rows grows with
+their width, and second-order heads can then use wide features.
 
 The signs are the bits of SHAKE-256 of a text with both widths: the same on every machine, with
 nothing to store.
@@ -34,8 +34,8 @@ class ProjectedOptions(BackboneOptions):
     project: int | None = Field(
         None,
         ge=1,
-        description="Features are projected to so many by public random signs, which costs no "
-        "privacy. Absent, all are kept.",
+        description="Project features to this many by public random signs, which costs no "
+        "privacy. If absent, all are kept.",
     )
 
     @property

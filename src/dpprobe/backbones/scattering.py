@@ -22,10 +22,12 @@ class Options(ProjectedOptions):
     """Scattering coefficients of order 0, 1 and 2, flattened."""
 
     family: Literal["scattering"] = "scattering"
-    J: int = Field(2, ge=1, le=8, description="Scales: coefficients stand 2^J pixels apart.")
-    L: int = Field(8, ge=1, le=32, description="Orientations of the wavelets.")
+    J: int = Field(
+        2, ge=1, le=8, description="Number of scales: coefficients are 2^J pixels apart."
+    )
+    L: int = Field(8, ge=1, le=32, description="Number of orientations of the wavelets.")
     size: int = Field(32, ge=2, description="Images are resized to size x size.")
-    color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
+    color: Literal["gray", "rgb"] = Field("gray", description="Number of channels: one or three.")
 
     @property
     def full_dimension(self) -> int | None:

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.hub_files import TIMM_WEIGHTS, HubFile, require_files
 from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
@@ -40,11 +41,15 @@ RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
 class Preprocessing(Views):
     """Overrides of the preprocessing that timm resolves from the model."""
 
-    interpolation: Literal["bicubic", "bilinear", "lanczos", "nearest"] | None = None
-    crop_pct: float | None = Field(
-        None, gt=0, le=1, description="The part of the resized image that the crop keeps."
+    interpolation: Literal["bicubic", "bilinear", "lanczos", "nearest"] | None = Field(
+        None, description="Interpolation of resized images; if absent, the model's."
     )
-    crop_mode: Literal["center", "squash", "border"] | None = None
+    crop_pct: float | None = Field(
+        None, gt=0, le=1, description="Share of the resized image that the crop keeps."
+    )
+    crop_mode: Literal["center", "squash", "border"] | None = Field(
+        None, description="Method that makes an image square; if absent, the model's."
+    )
 
 
 class Options(NetworkOptions):
@@ -54,8 +59,8 @@ class Options(NetworkOptions):
     model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
     pretrained: bool = Field(
         True,
-        description="Fetch timm's weights for the name. Without and without a checkpoint the "
-        "weights are random, from a fixed seed: for trying things out.",
+        description="Download timm's weights for the name. Without this and without a checkpoint "
+        "the weights are random, from a fixed seed, to try things out.",
     )
     model_args: dict[str, Any] = Field({}, description="Further arguments of timm.create_model.")
     preprocessing: Preprocessing = Preprocessing()
@@ -133,6 +138,25 @@ def known_architectures() -> dict[str, tuple[str, ...]] | None:
     except PackageNotFoundError:
         return None
     return {name: tuple(tags) for name, *tags in map(str.split, lines)}
+
+
+def list_hub_files(options: Options) -> list[HubFile]:
+    """Lists what timm fetches from the Hub; nothing of models that it fetches from elsewhere."""
+    from timm.models import get_pretrained_cfg  # heavy: torch
+
+    if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
+        return []
+    schema, _, repository = options.model.partition(":")
+    if repository:
+        if schema not in ("hf-hub", "hf_hub"):
+            return []
+        weights = [HubFile("weights", repository, TIMM_WEIGHTS)] if options.pretrained else []
+        return [HubFile("config", repository, ("config.json",)), *weights]
+    known = get_pretrained_cfg(options.model) if options.pretrained else None
+    if known is None or not known.hf_hub_id:
+        return []
+    named = known.hf_hub_filename
+    return [HubFile("weights", known.hf_hub_id, (named,) if named else TIMM_WEIGHTS)]
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
@@ -276,6 +300,8 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
 
     from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
+    shapes = not arguments.get("pretrained")
+    require_files(f for f in list_hub_files(options) if f.part == "config" or not shapes)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DELIMITERS = (";", ",", "\t", "|")
-# How a file begins that Excel saved as Unicode text, and a workbook.
+# First bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"

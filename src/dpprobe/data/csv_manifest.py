@@ -1,4 +1,4 @@
-"""A manifest: a CSV file with one row an image.
+"""A manifest: a CSV file with one row per image.
 
 Paths and labels are columns, or are made of columns; other files can be joined to it by keys, as
 the labels, splits and patients of MIMIC-CXR are. Images are read where they lie. All paths, those
@@ -15,13 +15,13 @@ from typing import Literal
 
 from dpprobe.data import csv_files
 from dpprobe.data.csv_options import ManifestOptions
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 
 class Options(ManifestOptions):
-    """A CSV manifest: one row an image, with columns for its path, its label and its groups."""
+    """A CSV manifest: one row per image, with columns for its path, its label and its groups."""
 
     source: Literal["csv"] = "csv"
 
@@ -34,12 +34,17 @@ class Options(ManifestOptions):
     def count_rows(self) -> tuple[int, int]:
         from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
-        return csv_rows.count_rows(self)
+        return csv_rows.count_split(self).rows
 
     def count_units(self) -> int | None:
         from dpprobe.data import csv_rows  # as above
 
-        return None if self.unit_column is None else csv_rows.count_units(self)
+        return None if self.unit_column is None else csv_rows.count_split(self).patients
+
+    def count_class_units(self) -> ClassUnits:
+        from dpprobe.data import csv_rows  # as above
+
+        return csv_rows.count_split(self).classes
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:

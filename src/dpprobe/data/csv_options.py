@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_alike, in_words
-from dpprobe.data.group_columns import check_groups, group_column
+from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
@@ -34,7 +27,7 @@ class Extract(Block):
 
     column: str = Field(description="A column of the manifest.")
     pattern: str = Field(
-        description="A regular expression whose one group, in round brackets, is the value."
+        description="A regular expression; the value is its one group, in round brackets."
     )
 
     @field_validator("pattern")
@@ -49,49 +42,20 @@ class Extract(Block):
         return value
 
 
-class Group(Block):
-    """A subgroup: a column, whose numbers may be gathered in ranges."""
-
-    column: str = Field(description="A column.")
-    bins: tuple[float, ...] = Field(
-        (),
-        description="Ascending limits: [18, 40] makes <18, 18-39 and >=40 of the numbers, and "
-        "leaves what is blank unknown.",
-    )
-    ignore_case: bool = Field(
-        False, description="Take values that differ in case alone for one, in small letters."
-    )
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves `ignore_case` out where it is not written.
-
-        So tables that were made before there was such an option are still current.
-        """
-        values: dict[str, Any] = serialise(self)
-        if not self.ignore_case:
-            values.pop("ignore_case", None)
-        return values
-
-    @field_validator("bins")
-    @classmethod
-    def _check_bins(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if any(low >= high for low, high in itertools.pairwise(value)):
-            raise ValueError(f"{list(value)}: limits must ascend; sort them")
-        return value
-
-
 class Join(Block):
     """Another file's columns, found by keys; blank where it has no such key."""
 
     file: str = Field(min_length=1, description="A csv or tsv file, relative to `root`.")
     by: str | tuple[str, ...] | dict[str, str] = Field(
         min_length=1,
-        description="The key: a column of both files, several, or {column here: column there}.",
+        description="The key: a column of both files, several columns, or {column here: column "
+        "there}.",
     )
-    columns: tuple[str, ...] = Field(min_length=1, description="The columns to take.")
+    columns: tuple[str, ...] = Field(min_length=1, description="Columns to add.")
     first: bool = Field(
-        False, description="Take the first of several rows of a key, which are an error otherwise."
+        False,
+        description="If a key has several rows, use the first one; without this option "
+        "they are an error.",
     )
 
     @property
@@ -107,107 +71,101 @@ class ManifestOptions(UnitOptions):
 
     paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
 
-    root: str = Field(
-        ".", min_length=1, description="The folder that all paths here are relative to."
-    )
+    root: str = Field(".", min_length=1, description="Folder to which all paths here are relative.")
     train: str = Field(
-        min_length=1, description="A .csv or .tsv file, or one of them with .gz, with a header."
+        min_length=1, description="A .csv or .tsv file with a header; it may be compressed (.gz)."
     )
     test: str | None = Field(
         None,
         min_length=1,
-        description="The same for the test split; without it and `split_column`, train is split.",
+        description="File of the test split. Without it and without `split_column`, the training "
+        "file is split.",
     )
     split_column: str | None = Field(
-        None, description="The column of `train` that says which split a row is of."
+        None, description="Column of `train` that says to which split a row belongs."
     )
     train_values: tuple[Value, ...] = Field(
-        ("train",), min_length=1, description="What `split_column` says of training rows."
+        ("train",), min_length=1, description="Value of `split_column` for training rows."
     )
     test_values: tuple[Value, ...] = Field(
         ("test",),
         min_length=1,
-        description="What it says of test rows; rows of other values are not used.",
+        description="Value of `split_column` for test rows; rows with other values are not used.",
     )
     delimiter: str | None = Field(
         None,
         min_length=1,
         max_length=1,
-        description="What divides columns; a tab in .tsv files and a comma in others where absent.",
+        description="Delimiter of columns. If absent: a tab in .tsv files, a comma in others.",
     )
     path_column: str | None = Field(
-        None, description="The column of the images' paths; `path` where it is absent."
+        None, description="Column of the images' paths; `path` if absent."
     )
     path_template: str | None = Field(
         None,
-        description="In place of `path_column`, a path with columns in braces, such as "
-        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is its first two characters.",
+        description="Instead of `path_column`, a path with columns in braces, such as "
+        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is the first two characters.",
     )
     label_column: str | None = Field(
-        None, description="One label a row: a name of `class_names`, or its number from 0."
+        None,
+        description="Column with one label per row: a name of `class_names`, or its number from 0.",
     )
     label_columns: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="Several labels a row: columns of 1, 0, -1 (uncertain) and blanks.",
+        description="Columns of several labels per row: 1, 0, -1 (uncertain) or blank.",
     )
     class_names: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="Needed with `label_column`; the names of `label_columns` where absent. They "
-        "are published with the weights, so the list must be public, not read off the labels.",
+        description="Names of the classes. Required with `label_column`; if absent, the names of "
+        "`label_columns`. They are published with the weights, so the list must be public, not "
+        "read off the labels.",
     )
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
-        description="What -1 is: ones, zeros, drop (the row is left out) or error; or a mapping "
-        "of label columns to one of these, error for those not named.",
+        description="Meaning of -1: ones, zeros, drop (leave out the row) or error; or a mapping "
+        "of label columns to one of these, with error for columns not named.",
     )
     missing: Literal["zeros", "drop", "error"] = Field(
-        "error", description="What a blank label is: 0, a row to leave out, or an error."
+        "error", description="Meaning of a blank label: 0, drop (leave out the row), or an error."
     )
     id_column: str | None = Field(
-        None, description="Unique ids; a row's id is its path where it is absent."
+        None, description="Column of unique ids; if absent, the path is the id."
     )
-    group_columns: tuple[str, ...] | dict[str, str | Group] = Field(
-        (),
-        description="Columns that name subgroups; or a mapping of a group's name to its column, "
-        "or to {column, bins, ignore_case}.",
-    )
+    group_columns: GroupColumns = ()
     extract: dict[str, Extract] = Field(
-        {}, description="Columns made of parts of others, such as a patient's number in a path."
+        {},
+        description="Columns extracted from other columns, such as a patient's number in a path.",
     )
-    joins: tuple[Join, ...] = Field((), description="Files whose columns are joined, in order.")
+    joins: tuple[Join, ...] = Field(
+        (), description="Files whose columns are joined, in this order."
+    )
     filters: dict[str, tuple[Value, ...]] = Field(
-        {}, description="Column -> the values to keep; rows of other values are left out."
+        {}, description="Column -> the values to keep; rows with other values are left out."
     )
     limit: Limit = Limit()
     embed: bool = Field(
         False,
-        description="Copy the images into the split tables; otherwise the tables name the files, "
-        "which must then stay where they are, unchanged.",
+        description="Copy the images into the split tables. Otherwise the tables name the files, "
+        "which must then stay in place, unchanged.",
     )
     test_fraction: float = Field(
         0.2,
         gt=0,
         lt=1,
-        description="The part of the rows, or of the patients, tested on, where there is no test "
-        "split.",
+        description="Share of the images, or of the patients, in the test split, if there is none "
+        "yet.",
     )
-    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+    split_seed: int = Field(
+        0, ge=0, description="Seed of the split; another seed gives another split."
+    )
 
     @field_validator("path_template")
     @classmethod
     def _check_template(cls, value: str | None) -> str | None:
         if value is not None and not any(column for _, column, _ in template_parts(value)):
             raise ValueError(f"{value!r} names no column; put at least one in braces")
-        return value
-
-    @field_validator("group_columns")
-    @classmethod
-    def _check_groups(
-        cls, value: tuple[str, ...] | dict[str, str | Group]
-    ) -> tuple[str, ...] | dict[str, str | Group]:
-        check_groups(value, remedy="write a mapping, {name: column}")
         return value
 
     @model_validator(mode="after")
@@ -279,12 +237,7 @@ class ManifestOptions(UnitOptions):
 
     def list_groups(self) -> dict[str, Group]:
         """Returns the subgroups: column of the split tables -> the column of its values."""
-        given = self.group_columns
-        pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
-        return {
-            group_column(name): Group(column=of) if isinstance(of, str) else of
-            for name, of in pairs
-        }
+        return list_groups(self.group_columns)
 
     def unit_name(self) -> str | None:
         """Returns the column that says whose each image is, with what it is made of.

@@ -6,9 +6,8 @@ kept as small codes and told by the tables' report, with all others.
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import logging
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +18,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpprobe.data import patient_sides, table, train_test_split
+from dpprobe.data import class_units, patient_sides, table, train_test_split
 from dpprobe.data.alike_names import fold_name, joined_labels
+from dpprobe.data.class_units import SplitCounts
 from dpprobe.data.csv_files import open_rows, read_header
-from dpprobe.data.csv_options import Group, Join, ManifestOptions
+from dpprobe.data.csv_options import Join, ManifestOptions
+from dpprobe.data.group_columns import BLANKS
 from dpprobe.data.path_template import fill_template, template_parts
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
@@ -33,9 +34,7 @@ logger = logging.getLogger("dpprobe")
 BATCH_ROWS = 128
 SHOWN = 5
 LINE = "\0line"  # no column of a file can have this name
-# Spellings of a blank number.
-BLANKS = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "?"})
-# Codes of a label beside 0 and 1 (or, with one label a row, the class's number).
+# Codes of a label beside 0 and 1 (or, with one label per row, the class's number).
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 
@@ -59,34 +58,63 @@ class ManifestRows:
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
-def count_rows(options: ManifestOptions) -> tuple[int, int]:
-    """Counts the rows of the train and of the test table. No image is looked at.
+def count_split(options: ManifestOptions) -> SplitCounts:
+    """Counts rows, patients and classes by one read of the manifest. No image is looked at.
 
     Raises:
       ConfigError: when a file cannot be read as it should.
     """
-    needed = _columns_that_decide(options)
-    by_class = options.split_by == "class"
-    if by_class and options.unit_column is None and not options.has_test():
-        # Sizes of classes are enough: no id is needed, and no row is chosen.
-        strata = _assign_strata(options, load_columns(options, needed, quiet=True)["train"])
-        return train_test_split.count_rows(Counter(strata).values(), options.test_fraction)
-    parts = _read_sides(options, needed, quiet=True)
-    return len(parts["train"].frame), len(parts["test"].frame)
+    return class_units.count_once(options, lambda: _count_split(options))
 
 
-def count_units(options: ManifestOptions) -> int:
-    """Counts the patients of the train table. No image is looked at."""
-    assert options.unit_column is not None
-    rows = _read_sides(options, _columns_that_decide(options), quiet=True)["train"]
-    return int(rows.frame[options.unit_column].nunique())
+def _count_split(options: ManifestOptions) -> SplitCounts:
+    parts = load_columns(options, _columns_that_decide(options), quiet=True)
+    names = options.class_names_or_labels()
+    if _sizes_decide(options):
+        strata = Counter(_assign_strata(options, parts["train"]))
+        sizes = [strata[number] for number in range(len(names))]
+        return SplitCounts(
+            rows=train_test_split.count_rows(strata.values(), options.test_fraction),
+            patients=None,
+            classes=class_units.count_classes(
+                options, names, lambda at: class_units.count_by_class(sizes, at.test_fraction)
+            ),
+        )
+    sides = _assign_sides(options, parts)
+    rows = Counter(itertools.chain(*sides.values()))
+    units = _read_units(options, parts)
+    patients = None
+    if units is not None:
+        both = zip(units["train"], sides["train"], strict=True)
+        patients = len({unit for unit, side in both if side == "train"})
+    codes = np.concatenate([part.codes for part in parts.values()])
+    labels = codes.tolist() if options.multi_label() else codes[:, 0].tolist()
+    pairs = [*class_units.list_pairs(labels)]
+    whose = None if units is None else [*itertools.chain(*units.values())]
+
+    def count_at(at: ManifestOptions) -> class_units.Sides:
+        split = sides if at is options else _assign_sides(at, parts)
+        return class_units.count_pairs(pairs, [*itertools.chain(*split.values())], whose)
+
+    return SplitCounts(
+        rows=(rows["train"], rows["test"]),
+        patients=patients,
+        classes=class_units.count_classes(options, names, count_at),
+    )
+
+
+def _sizes_decide(options: ManifestOptions) -> bool:
+    """Returns True if sizes of classes tell the split's: no id is needed, and no row is chosen."""
+    alone = options.unit_column is None and options.label_columns is None
+    return options.split_by == "class" and alone and not options.has_test()
 
 
 def _columns_that_decide(options: ManifestOptions) -> set[str]:
     """Returns the columns that say which rows are used, and in which table."""
     single = {options.label_column, options.split_column, options.unit_column}
     named = {column for column in single if column is not None}
-    if options.split_by == "id" and options.unit_column is None and not options.has_test():
+    by_id = not (_sizes_decide(options) or options.has_test())
+    if by_id and options.unit_column is None:
         named |= {options.id_column} if options.id_column else {*options.path_columns()}
     return named | {*options.filters, *(options.label_columns or ())}
 
@@ -105,27 +133,39 @@ def _read_sides(
 ) -> dict[SplitName, ManifestRows]:
     """Reads the needed columns of both tables' rows."""
     parts = load_columns(options, needed, quiet=quiet)
-    units: dict[SplitName, list[str]] | None = None
-    if options.unit_column is not None:
-        units = {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}
-    train = parts["train"]
-    sides = patient_sides.assign_sides(
-        options,
-        {name: len(rows.frame) for name, rows in parts.items()},
-        ids=lambda: _make_ids(options, train),
-        strata=lambda: _assign_strata(options, train),
-        units=units,
-    )
+    train, sides = parts["train"], _assign_sides(options, parts)
     chosen = np.array(sides["train"], dtype=object)
     parts["train"] = train.take_rows(chosen == "train")
     if not options.has_test():
         parts["test"] = train.take_rows(chosen == "test")
-    if not quiet and units is not None and options.max_images_per_patient is not None:
+    if not quiet and options.max_images_per_patient is not None:
         logger.info(
             "%s: %d rows left out by max_images_per_patient",
             options.train, sides["train"].count(None),
         )  # fmt: skip
     return parts
+
+
+def _assign_sides(
+    options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
+) -> dict[SplitName, list[SplitName | None]]:
+    """Assigns each row that was read to a table; None where it is left out."""
+    return patient_sides.assign_sides(
+        options,
+        {name: len(rows.frame) for name, rows in parts.items()},
+        ids=lambda: _make_ids(options, parts["train"]),
+        strata=lambda: _assign_strata(options, parts["train"]),
+        units=_read_units(options, parts),
+    )
+
+
+def _read_units(
+    options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
+) -> dict[SplitName, list[str]] | None:
+    """Reads the patient of each row; None without a `unit_column`."""
+    if options.unit_column is None:
+        return None
+    return {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}
 
 
 def load_columns(
@@ -393,7 +433,7 @@ def _make_batch(
             fault.append(("missing", f"no path: {' or '.join(options.path_columns())} is blank"))
     labels = _make_labels(options, rows, faults)
     groups = {
-        name: _group_values(group, rows.frame[group.column].tolist(), faults)
+        name: group.read_values(rows.frame[group.column].tolist(), faults)
         for name, group in options.list_groups().items()
     }
     patients = None
@@ -460,42 +500,3 @@ def _label_fault(options: ManifestOptions, column: str, text: str, code: int) ->
         hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
         return f"{column} is {text!r}, which is none of class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"
-
-
-def _group_values(
-    group: Group, values: list[str], faults: list[list[tuple[str, str]]]
-) -> list[str]:
-    """Returns a subgroup's values: as they are, or the ranges that they fall in."""
-    if group.ignore_case:
-        values = [value.casefold() for value in values]
-    if not group.bins:
-        return values
-    ranges = []
-    for fault, value in zip(faults, values, strict=True):
-        try:
-            ranges.append(bin_name(value, group.bins))
-        except ValueError:
-            fault.append(("value", f"{group.column} is {value!r}, which is no number"))
-            ranges.append("")
-    return ranges
-
-
-def bin_name(value: str, bins: Sequence[float]) -> str:
-    """Returns the range of a number: `<18`, `18-39`, `>=40` of [18, 40]; empty for a blank.
-
-    Raises:
-      ValueError: when the value is neither blank nor a number.
-    """
-    if value.lower() in BLANKS:
-        return ""
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no finite number")
-    place = bisect.bisect_right(bins, number)
-    if place == 0:
-        return f"<{bins[0]:g}"
-    low = bins[place - 1]
-    if place == len(bins):
-        return f">={low:g}"
-    whole = low.is_integer() and bins[place].is_integer()
-    return f"{low:g}-{bins[place] - 1:g}" if whole else f"{low:g} to <{bins[place]:g}"

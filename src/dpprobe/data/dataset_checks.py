@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data.class_units import RARE
+from dpprobe.data.group_columns import BLANKS, MISSING_CODE, group_name, warn_of_code
 from dpprobe.data.problems import SHOWN, Problems
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-RARE, RARE_NAMED = 5, 3  # images of a class of which too little is known; classes named of them
-# What tells that two images are one.
+RARE_NAMED = 3  # classes named of those with fewer than RARE images
+# Evidence that two images are one.
 BYTES, BYTES_AND_PIXELS = "bytes", "bytes and pixels"
 CopyCounts = dict[str, int | str]
 
@@ -86,7 +88,8 @@ class Checks:
         self._class_names = class_names
         self._options = options
         self._problems = problems
-        self._strict_test = strict_test and options.missing_classes == "error"
+        needed = strict_test or options.needs_every_class()
+        self._strict_test = needed and options.missing_classes == "error"
         # The first row of each image, by a hash of its pixels, or of its bytes where there is none.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
         self._copies = _Copies(by_unit=units)
@@ -161,8 +164,8 @@ class Checks:
     def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by the unit that they stand under.
 
-        Of each unit `rows` that hold the image of an earlier row of another unit, the `most` units
-        that hold one image, and `by` what images were compared.
+        For each unit, `rows` that hold the image of an earlier row of another unit, the `most`
+        units that hold one image, and `by` what images were compared.
         """
         return self._copies.count_copies(by=BYTES_AND_PIXELS if self._decoded else BYTES)
 
@@ -222,6 +225,14 @@ class Checks:
                 self._problems.add_problem(
                     "group", f"{name}: {in_words(names)} are groups of their own"
                 )
+            for value in filter(MISSING_CODE.fullmatch, values):
+                warn_of_code(group_name(column), value, "is a group of its own")
+        if blanks := [name for name in self._units if name.lower() in BLANKS]:
+            logger.warning(
+                "patients: %s is how blanks are written, and all images under such a name count "
+                "as one patient's: leave the field blank to be told the rows, or name each patient",
+                in_words(blanks),
+            )
         doubtful = find_alike(self._units)
         if doubtful:
             logger.warning(

@@ -20,8 +20,8 @@ from dpprobe.data.registry import SOURCES
 def download_dataset(options: DatasetOptions, directory: Path) -> None:
     """Fetches the files of a dataset into `directory`, and last writes its `receipt.json`.
 
-    A file that is there already and has the right content is kept; an interrupted transfer goes
-    on where it was.
+    A file that is there already and has the right content is kept; an interrupted transfer
+    continues where it was.
 
     Raises:
       ConfigError: when something must be done first, such as accepting a licence.

@@ -7,7 +7,7 @@ the ends. MONOCHROME1, whose small values are bright, is turned round; padding i
 looks at one file alone, so an image's pixels never depend on another image, and no privacy is
 spent.
 
-Of the header only what describes pixels is read: names, dates and numbers of patients never reach
+Only header fields that describe pixels are read: names, dates and numbers of patients never reach
 this program's memory, and no message repeats a value from a file.
 """
 
@@ -36,7 +36,7 @@ _TAGS = (
     "PixelData", "FloatPixelData", "DoubleFloatPixelData",
     "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
 )  # fmt: skip
-# Of these, the ones that say how values are shown; blank, they are as good as absent.
+# Among these, the fields that say how values are shown; blank fields count as absent.
 _OPTIONAL = (
     "PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth",
     "VOILUTFunction",

@@ -59,7 +59,7 @@ def write_receipt(
     """Writes `receipt.json`, which makes the download complete."""
     files = tuple(fetched)
     revisions = {file.revision for file in files}
-    artifacts.write_json(
+    artifacts.write_record(
         directory / RECEIPT,
         {
             "format": FORMAT,

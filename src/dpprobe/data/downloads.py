@@ -351,7 +351,7 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
 
 
 def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
-    """Appends an answer's body to the partial file, or begins it anew."""
+    """Appends an answer's body to the partial file, or begins it again."""
     chunks = _read_chunks(response)
     first = next(chunks, b"")
     if response.status_code == HTTPStatus.PARTIAL_CONTENT:

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import bisect
+import itertools
+import logging
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
+
+from dpprobe.data.alike_names import text_of
+from dpprobe.options import Options as Block
+
+logger = logging.getLogger("dpprobe")
 
 GROUP_PREFIX = "group_"
 # The name of the classes where they are taken for groups.
 CLASSES = "class"
+# Numbers that stand for what is unknown in many tables: -1, -9, -99 and so on.
+MISSING_CODE = re.compile(r"-(1|9+)(\.0+)?")
+# Spellings of a blank number.
+BLANKS = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "?"})
 
 
 def group_column(name: str) -> str:
@@ -19,16 +43,125 @@ def group_name(name: str) -> str:
     return name.removeprefix(GROUP_PREFIX)
 
 
-def check_groups(names: Iterable[str], *, remedy: str) -> None:
+class Group(Block):
+    """A subgroup: a column, whose numbers may be gathered in ranges."""
+
+    column: str = Field(description="A column of numbers or names.")
+    bins: tuple[float, ...] = Field(
+        (),
+        description="Ascending limits: [18, 40] groups the numbers into <18, 18-39 and >=40; "
+        "blanks are unknown.",
+    )
+    ignore_case: bool = Field(
+        False, description="Merge values that differ only in case, and write them in lower case."
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves `ignore_case` out where it is not written.
+
+        So tables that were made before there was such an option are still current.
+        """
+        values: dict[str, Any] = serialise(self)
+        if not self.ignore_case:
+            values.pop("ignore_case", None)
+        return values
+
+    @field_validator("bins")
+    @classmethod
+    def _check_bins(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if any(low >= high for low, high in itertools.pairwise(value)):
+            raise ValueError(f"{list(value)}: limits must ascend; sort them")
+        return value
+
+    def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
+        """Returns a column's values as they are, or the ranges that they fall in.
+
+        Args:
+          values: of rows, with `tolist` where they are an array of Arrow.
+          faults: of the same rows; a number that is none is added.
+        """
+        if not self.bins and not self.ignore_case:
+            return values
+        texts = [text_of(value) for value in getattr(values, "tolist", lambda: values)()]
+        if self.ignore_case:
+            texts = [text.casefold() for text in texts]
+        if not self.bins:
+            return texts
+        ranges = []
+        for fault, text in zip(faults, texts, strict=True):
+            try:
+                ranges.append(bin_name(text, self.bins))
+                if text.startswith("-") and self.bins[0] > 0:
+                    warn_of_code(self.column, text, f"falls into {ranges[-1]}")
+            except ValueError:
+                fault.append(("value", f"{self.column} is {text!r}, which is no number"))
+                ranges.append("")
+        return ranges
+
+
+Groups = tuple[str, ...] | dict[str, str | Group]
+
+
+def _check_groups(value: Groups) -> Groups:
     """Checks the names of subgroups.
 
     Raises:
       ValueError: for one that cannot be a column's name, and for two that would become one.
     """
-    names = tuple(names)
+    names, remedy = tuple(value), "write a mapping, {name: column}"
     columns = [group_column(name) for name in names]
     for name, column in zip(names, columns, strict=True):
         if not name or "/" in name:
             raise ValueError(f"{name!r} cannot name a group, / divides paths; {remedy}")
         if columns.count(column) > 1:
             raise ValueError(f"{name!r}: two groups would become {column!r}; remove one")
+    return value
+
+
+GroupColumns = Annotated[
+    Groups,
+    AfterValidator(_check_groups),
+    Field(
+        description="Columns that name subgroups; or a mapping of a group's name to its column, or "
+        "to {column, bins, ignore_case}."
+    ),
+]
+
+
+def list_groups(given: Groups) -> dict[str, Group]:
+    """Returns the subgroups: column of the split tables -> the column of its values."""
+    pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
+    return {
+        group_column(name): Group(column=of) if isinstance(of, str) else of for name, of in pairs
+    }
+
+
+@cache
+def warn_of_code(column: str, text: str, effect: str) -> None:
+    """Warns of a number that may stand for what is unknown; of each once."""
+    logger.warning(
+        "%s: %s may be a code for unknown, and %s; if it is one, leave these fields blank",
+        column, text, effect,
+    )  # fmt: skip
+
+
+def bin_name(value: str, bins: Sequence[float]) -> str:
+    """Returns the range of a number: `<18`, `18-39`, `>=40` of [18, 40]; empty for a blank.
+
+    Raises:
+      ValueError: when the value is neither blank nor a number.
+    """
+    if value.lower() in BLANKS:
+        return ""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no finite number")
+    place = bisect.bisect_right(bins, number)
+    if place == 0:
+        return f"<{bins[0]:g}"
+    low = bins[place - 1]
+    if place == len(bins):
+        return f">={low:g}"
+    whole = low.is_integer() and bins[place].is_integer()
+    return f"{low:g}-{bins[place] - 1:g}" if whole else f"{low:g} to <{bins[place]:g}"

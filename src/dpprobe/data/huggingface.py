@@ -1,10 +1,10 @@
 """Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
 
 The Hub's library lists the files and reads their checksums. The bytes are fetched by
-`dpprobe.data.downloads`, which goes on where an interrupted run stopped and compares each file with
-the SHA-256 that the Hub states: `hf_hub_download` drops the bytes that it has when it fails (seen
-in huggingface_hub 2.4). The token is that of HF_TOKEN or of `hf auth login`; it is never written
-anywhere.
+`dpprobe.data.downloads`, which continues where an interrupted run stopped and compares each file
+with the SHA-256 that the Hub states: `hf_hub_download` drops the bytes that it has when it fails
+(seen in huggingface_hub 2.4). The token is that of HF_TOKEN or of `hf auth login`; it is never
+written anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 Answer = TypeVar("Answer")
-# Where a dataset's files lie in its download folder.
+# Subfolder of a dataset's files in its download folder.
 _FILES = "repository"
 _ACCEPTED = "accepted_labels.json"
 # Seconds for the Hub to answer one question, and between the attempts.
@@ -46,10 +46,10 @@ class AcceptedLabels(Block):
     """The labels that count as right for each test row, from a file at an address of its own."""
 
     url: str = Field(
-        description="Of a file in the form of real.json; without user and password.",
+        description="Address of a file in the form of real.json; without user and password.",
         json_schema_extra={"pattern": r"^https?://\S+$"},
     )
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of its content.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file.")
 
     @field_validator("url")
     @classmethod
@@ -73,24 +73,26 @@ class Options(parquet.ColumnOptions):
     )
     train: parquet.Paths = Field(
         min_length=1,
-        description="A file in the repository, a pattern such as data/train-*.parquet, or a list "
-        "of them; * also stands for /.",
+        description="Training files of the repository: a file, a pattern such as "
+        "data/train-*.parquet, or a list of them; * also matches /.",
     )
     test: parquet.Paths | None = Field(
-        None, min_length=1, description="The same for the test split; absent, train is split."
+        None,
+        min_length=1,
+        description="Test files, written in the same way; if absent, the training files are split.",
     )
     several_labels: bool = Field(
         False,
-        description="Whether the files have lists of labels: known before the download only if it "
-        "is written here.",
+        description="True if the files have lists of labels; dpprobe needs this before the "
+        "download.",
     )
     accepted_labels: AcceptedLabels | None = Field(
-        None, description="Labels that count as right beside `label`, for the test rows (ReaL)."
+        None, description="Labels that count as correct beside `label`, for the test images (ReaL)."
     )
     endpoint: str | None = Field(
         None,
         pattern=r"^https?://[^/\s]\S*$",
-        description="The Hub's address; that of huggingface_hub, or HF_ENDPOINT, where absent.",
+        description="The Hub's address; if absent, the address of huggingface_hub, or HF_ENDPOINT.",
     )
 
     @field_validator("revision")

@@ -1,6 +1,6 @@
 """Image files: which files are taken for images, and the one function that decodes them.
 
-What Pillow reads it reads; HEIC and DICOM have libraries of their own, imported when such a file
+Reads all formats of Pillow; HEIC and DICOM have libraries of their own, imported when such a file
 is met, so only by the jobs that read images.
 """
 
@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from dpprobe.artifacts import require_plain_file
 from dpprobe.data.alike_names import fold_name
 from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.problems import ImageError
@@ -41,9 +42,10 @@ def is_image_file(path: Path | str) -> bool:
     if Path(path).suffix.lower() in EXTENSIONS:
         return True
     try:
+        require_plain_file(Path(path))
         with Path(path).open("rb") as stream:
             return is_dicom(stream.read(PREAMBLE + len(MAGIC)))
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -132,7 +134,7 @@ def _describe_start(data: bytes) -> str:
     if data[4:8] == b"ftyp":
         return "HEIC or a film, as if it were cut short or damaged"
     if looks_bare(data):
-        return "perhaps DICOM without its preamble: write it anew, with dcmconv or pydicom"
+        return "perhaps DICOM without its preamble: write it again, with dcmconv or pydicom"
     return f"it begins with {data[:16]!r}"
 
 

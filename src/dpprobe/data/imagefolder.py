@@ -14,16 +14,17 @@ import hashlib
 import itertools
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dpprobe.data import train_test_split
+from dpprobe.data import class_units, train_test_split
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -44,13 +45,18 @@ class Options(SplitOptions):
     exclude: tuple[str, ...] = Field((), description="Class folders that are left out.")
     embed: bool = Field(
         False,
-        description="Copy the images into the split tables; otherwise the tables name the files, "
-        "which must then stay where they are, unchanged.",
+        description="Copy the images into the split tables. Otherwise the tables name the files, "
+        "which must then stay in place, unchanged.",
     )
     test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="The part tested on, without train/ and test/."
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of the images in the test split, if the folder has no train/ and test/.",
     )
-    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+    split_seed: int = Field(
+        0, ge=0, description="Seed of the split; another seed gives another split."
+    )
 
     def check_files(self) -> None:
         list_images(self)
@@ -100,6 +106,25 @@ class Options(SplitOptions):
 
     def count_classes(self) -> int:
         return len(list_images(self).class_names)
+
+    def count_class_units(self) -> ClassUnits:
+        listing = list_images(self)
+        train = [listing.files["train"][name] for name in listing.class_names]
+        test = listing.files.get("test")
+
+        def count_at(at: Options) -> class_units.Sides:
+            if test is None and at.split_by == "class":
+                return class_units.count_by_class(map(len, train), at.test_fraction)
+            fraction, seed = at.fraction_and_seed()
+            sides: class_units.Sides = Counter()
+            for number, (name, files) in enumerate(zip(listing.class_names, train, strict=True)):
+                split = len(files), len((test or {}).get(name, ()))
+                if test is None:
+                    split = train_test_split.count_by_id(files, fraction=fraction, seed=seed)
+                sides["train", number], sides["test", number] = split
+            return sides
+
+        return class_units.count_classes(self, listing.class_names, count_at)
 
     def _walk_folders(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         root = resolve_path(self.path)

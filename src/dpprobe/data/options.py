@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
@@ -18,16 +19,34 @@ from dpprobe.privacy.limits import SMALLEST_DELTA
 class Expected(Options):
     """Sizes of a dataset, known beforehand."""
 
-    train: int | None = Field(None, ge=1, description="Rows of the train table.")
-    test: int | None = Field(None, ge=1, description="Rows of the test table.")
-    classes: int | None = Field(None, ge=2, description="Classes, or labels a row may have.")
+    train: int | None = Field(None, ge=1, description="Number of training images.")
+    test: int | None = Field(None, ge=1, description="Number of test images.")
+    classes: int | None = Field(
+        None, ge=2, description="Number of classes, or of labels if an image may have several."
+    )
 
 
 class Limit(Options):
     """Use only the first rows of each split."""
 
-    train: int | None = Field(None, ge=1)
-    test: int | None = Field(None, ge=1)
+    train: int | None = Field(None, ge=1, description="Number of training rows to keep.")
+    test: int | None = Field(None, ge=1, description="Number of test rows to keep.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassUnits:
+    """Units of each class, or label, before `subsample`: patients where named, else images.
+
+    Private: for the owner's screen, never for a file.
+
+    Attributes:
+      test_at: what `test` would be at larger values of `test_fraction`; empty where no class has
+        fewer than five test units, and where the source has its own test split.
+    """
+
+    train: Mapping[str, int]
+    test: Mapping[str, int]
+    test_at: Mapping[float, Mapping[str, int]] = field(default_factory=dict)
 
 
 Prompts = str | tuple[str, ...]
@@ -64,66 +83,69 @@ class DatasetOptions(Options, ABC):
         None,
         ge=SMALLEST_DELTA,
         lt=1,
-        description="The delta of this dataset; the study's where absent.",
+        description="Delta of this dataset; if absent, the study's.",
     )
     allow_delta_above_one_over_n: bool | None = Field(
         None,
-        description="Take a delta above 1 / (training rows) of this dataset, with a warning; as "
-        "the study says where absent.",
+        description="Allow a delta above 1 / (training images) for this dataset, with a warning; "
+        "if absent, as the study says.",
     )
     metric: Headline | None = Field(
         None,
-        description="What tables and figures show. Absent: auc (the mean over labels) where a row "
-        "may have several labels; accuracy where it has one and no class has more than twice the "
-        "test rows of another; else auc of two classes and macro_accuracy (the mean over classes) "
-        "of more. auc needs two classes or several labels a row, macro_accuracy one label a row.",
+        description="Metric of tables and figures. auc (the mean over labels) needs two classes "
+        "or several labels per image; macro_accuracy (the mean over classes) needs one label per "
+        "image. If absent: auc for several labels per image; accuracy if no class has more than "
+        "twice the test images of another; otherwise auc for two classes and macro_accuracy for "
+        "more.",
     )
 
     catalog: str | None = Field(
         None,
-        description="The entry of resources/catalog that gives the options which are not written.",
+        description="The entry of resources/catalog that provides all options which are not "
+        "written here.",
     )
     expect: Expected = Field(
         default_factory=lambda: Expected(),
-        description="Sizes that the split tables must have, checked when they are made; with "
-        "`subsample` those of all rows.",
+        description="Sizes that the split tables must have, checked when the tables are made; "
+        "with `subsample`, the sizes before it.",
     )
     subsample: Subsample | None = Field(
         None,
-        description="Train on a part of the rows, of some classes or of each; all where absent. "
-        "n is counted after it.",
+        description="Train on a part of the images, of some classes or of each; all if absent. n "
+        "counts the images that remain.",
     )
     duplicates: Literal["error", "warn"] = Field(
-        "error", description="What an image that stands in both splits is, byte for byte."
+        "error", description="Treatment of an image that is in both splits, byte for byte."
     )
     missing_classes: Literal["error", "warn"] = Field(
         "error",
-        description="What a class without test rows is, where the source itself says what is "
-        "tested on; without training rows it is always an error.",
+        description="Treatment of a class without test images, if the source sets the test split "
+        "itself or the metric covers every class (auc, macro_accuracy, two classes). In other "
+        "cases it is a warning. A class without training images is always an error.",
     )
     verify: Literal["decode", "hash"] = Field(
         "decode",
-        description="Decode every image once when the split tables are made, so that all that "
-        "cannot be decoded are reported together; hash only reads their bytes.",
+        description="Decode every image once when the split tables are made, to report all "
+        "unreadable images together; hash only reads their bytes.",
     )
     same_units_as: Name | None = Field(
         None,
-        description="Another dataset under the same data_dir that has some of the same patients or "
-        "images: releases of both count against max_epsilon.",
+        description="Another dataset under the same data_dir that has some of the same patients "
+        "or images: releases of both count against max_epsilon.",
     )
     other_units_than: tuple[Name, ...] = Field(
         (),
-        description="Other datasets under the same data_dir whose patients or images have the same "
-        "names, and are others.",
+        description="Other datasets under the same data_dir whose patients or images have the "
+        "same names but are different.",
     )
     prompts: Prompts = Field(
         "simple",
-        description="What a CLIP text encoder reads for each class: a set of "
+        description="Prompts that a CLIP text encoder reads for each class: a set of "
         "resources/prompts.yaml, or templates with {c} for the class.",
     )
     prompt_names: Literal["imagenet"] | dict[str, str] = Field(
         {},
-        description="Words for {c} in the prompts, by class name; the name itself where absent. Or "
+        description="Words for {c} in the prompts, by class name; the name itself if absent. Or "
         "imagenet: the thousand names that CLIP's authors wrote for its labels.",
     )
 
@@ -279,11 +301,24 @@ class DatasetOptions(Options, ABC):
         """Counts the training rows of each class, by name, before `subsample`; None if unknown."""
         return None
 
+    def count_class_units(self) -> ClassUnits | None:
+        """Counts units by class on both sides before `subsample`. For the owner's screen alone.
+
+        None where counting needs a download, or reads all files: then the tables are checked.
+        """
+        return None
+
+    def needs_every_class(self) -> bool:
+        """Returns True if the metric of tables is of every class, so that none may be untested."""
+        if self.metric is None:
+            return self.multi_label() or self.count_classes() == 2
+        return self.metric != "accuracy"
+
     def used_rows(self) -> tuple[int, int] | None:
         """Counts the rows that the train and the test table will hold; None as in `count_rows`.
 
-        Of a part by fractions only the names of its rows tell, and of counts of patients only the
-        source: None too.
+        None, too, for a part by fractions, which only the names of its rows determine, and for
+        counts of patients, which only the source knows.
 
         Raises:
           ConfigError: for a class that `subsample` names and is not there, or has too few rows.
@@ -364,7 +399,7 @@ def headline_metric(
       test_counts: the test rows of each class, where they are known.
 
     Raises:
-      ConfigError: for auc with one label a row and other than two classes, and for macro_accuracy
+      ConfigError: for auc with one label per row and other than two classes, and for macro_accuracy
         with several labels.
     """
     if metric is None:
@@ -375,12 +410,12 @@ def headline_metric(
         return "auc" if num_classes == 2 else "macro_accuracy"
     if metric == "auc" and not multi_label and num_classes not in (2, None):
         raise ConfigError(
-            f"metric: auc with {num_classes} classes and one label a row is not defined; "
+            f"metric: auc with {num_classes} classes and one label per row is not defined; "
             "write macro_accuracy or accuracy"
         )
     if metric == "macro_accuracy" and multi_label:
         raise ConfigError(
-            "metric: macro_accuracy is of one label a row, and rows here may have several; "
+            "metric: macro_accuracy is for one label per row, and rows here may have several; "
             "write auc or accuracy"
         )
     return metric

@@ -12,20 +12,21 @@ stand in for a unit, so that split by id no unit moves another; a row added befo
 from __future__ import annotations
 
 import glob
-import json
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from dpprobe.data import patient_sides, train_test_split
+from dpprobe import artifacts
+from dpprobe.data import class_units, patient_sides, train_test_split
 from dpprobe.data.alike_names import text_of
-from dpprobe.data.group_columns import check_groups, group_column
+from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.option_paths import each_once
-from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.options import ClassUnits, DatasetOptions, Limit
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
@@ -40,7 +41,7 @@ BATCH_ROWS = 128
 Paths = str | tuple[str, ...]
 
 
-# How the validation images of ImageNet (ILSVRC 2012) are numbered, from 1, in their file names.
+# File names of ImageNet's validation images (ILSVRC 2012) number them from 1 in this way.
 _IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -49,41 +50,45 @@ class AcceptedLabels(Block):
 
     file: str = Field(
         min_length=1,
-        description="A JSON list of lists of class numbers, one an image of ImageNet's validation "
-        "set in the order of ILSVRC2012_val_00000001 and so on; an empty one is not judged. A "
-        "row's number is read off its image's path.",
+        description="A JSON list of lists of class numbers, one list per image of ImageNet's "
+        "validation set, in the order of ILSVRC2012_val_00000001 and so on. Images with an empty "
+        "list are not judged. An image's number is read off its path.",
     )
 
 
 class ColumnOptions(UnitOptions):
     """The columns, classes and limits of parquet files in the Hugging Face image convention."""
 
-    image_column: str = Field("image", description="A struct of `bytes` and `path`.")
-    label_column: str = Field("label", description="Integers, or lists of 0 and 1.")
+    image_column: str = Field(
+        "image", description="Column of the images, a struct of `bytes` and `path`."
+    )
+    label_column: str = Field(
+        "label", description="Column of the labels: integers, or lists of 0 and 1."
+    )
     id_column: str | None = Field(
-        None, description="Unique ids; rows are numbered where it is absent."
+        None, description="Column of unique ids; if absent, rows are numbered."
     )
-    group_columns: tuple[str, ...] = Field(
-        (), description="Columns that name subgroups, such as age and sex."
-    )
+    group_columns: GroupColumns = ()
     class_names: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="Needed only where the files do not say them. They are published with the "
-        "weights, so the list must be public, not read off the labels.",
+        description="Names of the classes, required only if the files do not state them. They are "
+        "published with the weights, so the list must be public, not read off the labels.",
     )
     limit: Limit = Limit()
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="The part tested on, without `test`.")
-    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="Share of the images in the test split, if `test` is absent."
+    )
+    split_seed: int = Field(
+        0, ge=0, description="Seed of the split; another seed gives another split."
+    )
 
-    @field_validator("group_columns")
-    @classmethod
-    def _check_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        check_groups(value, remedy="rename the column")
-        return value
+    def list_groups(self) -> dict[str, Group]:
+        """Returns the subgroups: column of the split tables -> the column of its values."""
+        return list_groups(self.group_columns)
 
     def group_names(self) -> tuple[str, ...]:
-        return tuple(map(group_column, self.group_columns))
+        return tuple(self.list_groups())
 
     def row_limit(self) -> Limit:
         return self.limit
@@ -102,12 +107,16 @@ class Options(ColumnOptions):
     paths: ClassVar = {"train": "moves", "test": "moves", "accepted_labels.file": "moves"}
 
     source: Literal["parquet"] = "parquet"
-    train: Paths = Field(min_length=1, description="A file, a glob pattern, or a list of them.")
+    train: Paths = Field(
+        min_length=1, description="Training files: a file, a glob pattern, or a list of them."
+    )
     test: Paths | None = Field(
-        None, min_length=1, description="The same for the test split; absent, train is split."
+        None,
+        min_length=1,
+        description="Test files, written in the same way; if absent, the training files are split.",
     )
     accepted_labels: AcceptedLabels | None = Field(
-        None, description="Labels that count as right beside `label`, for the test rows (ReaL)."
+        None, description="Labels that count as correct beside `label`, for the test images (ReaL)."
     )
 
     def check_files(self) -> None:
@@ -167,6 +176,20 @@ class Options(ColumnOptions):
         sides = _assign_sides(self, _all_ids(self), patients)
         pairs = zip(patients["train"], sides["train"], strict=True)
         return len({unit for unit, side in pairs if side == "train"})
+
+    def count_class_units(self) -> ClassUnits | None:
+        names = self.class_names_or_labels()
+        if names is None:
+            return None
+        ids, patients = _all_ids(self), _read_patients(self)
+        pairs = [*class_units.list_pairs(self.read_values(self.label_column))]
+        whose = None if patients is None else [*itertools.chain(*patients.values())]
+
+        def count_at(at: Options) -> class_units.Sides:
+            sides = [*itertools.chain(*_assign_sides(at, ids, patients).values())]
+            return class_units.count_pairs(pairs, sides, whose)
+
+        return class_units.count_classes(self, names, count_at)
 
     def multi_label(self) -> bool:
         return _read_header(self, self._list_files("train")[0]).multi_label
@@ -243,25 +266,22 @@ def _read_header(options: Options, path: Path) -> Header:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        line = str(error).splitlines()[0]
-        raise ConfigError(f"{path}: not a readable parquet file ({line}); replace it") from error
-    with file:
+    fault = f"{path}: not a readable parquet file"
+    with artifacts.explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
         schema = file.schema_arrow
         rows = file.metadata.num_rows
-    wanted = [options.image_column, options.label_column, *options.group_columns]
+    groups = [group.column for group in options.list_groups().values()]
+    wanted = [options.image_column, options.label_column, *groups]
     wanted += [column for column in (options.id_column, options.unit_column) if column]
     for column in wanted:
         if column not in schema.names:
             raise ConfigError(
                 f"{path}: no column {column!r}; it has {', '.join(schema.names)}: name one of them"
             )
-    for column in filter(None, (options.id_column, options.unit_column, *options.group_columns)):
+    for column in filter(None, (options.id_column, options.unit_column, *groups)):
         if pa.types.is_nested(kind := schema.field(column).type):
             raise ConfigError(
-                f"{path}: column {column!r} is {kind}; name one with a text or a number a row"
+                f"{path}: column {column!r} is {kind}; name one with a text or a number per row"
             )
     image = schema.field(options.image_column).type
     if not pa.types.is_struct(image) or {field.name for field in image} != {"bytes", "path"}:
@@ -269,21 +289,33 @@ def _read_header(options: Options, path: Path) -> Header:
             f"{path}: column {options.image_column!r} is {image}, not a struct of bytes and path; "
             "name the image column"
         )
-    feature = _label_feature(schema, options.label_column)
+    feature = _label_feature(schema, options.label_column, path)
     multi_label = _is_multi_label(schema.field(options.label_column).type, feature, path)
     names = feature.get("names")
     ours = (schema.metadata or {}).get(b"dpprobe")
     if names is None and ours is not None:
-        names = json.loads(ours).get("class_names")
+        names = _read_metadata(ours, path).get("class_names")
+    if names and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ConfigError(f"{path}: its metadata names no classes but {names!r:.60}; replace it")
     return Header(path, multi_label, tuple(names) if names else None, rows)
 
 
-def _label_feature(schema: pa.Schema, column: str) -> dict[str, Any]:
+def _label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
     """Returns the Hugging Face metadata of the label column; empty where there is none."""
     written = (schema.metadata or {}).get(b"huggingface")
-    features = json.loads(written).get("info", {}).get("features", {}) if written else {}
-    feature = features.get(column, {})
+    feature: Any = _read_metadata(written, path) if written else {}
+    for key in ("info", "features", column):
+        feature = feature.get(key, {}) if isinstance(feature, dict) else {}
     return feature if isinstance(feature, dict) else {}
+
+
+def _read_metadata(written: bytes, path: Path) -> dict[str, Any]:
+    """Reads a JSON object of a schema's metadata."""
+    try:
+        values = artifacts.parse_json(written)
+    except ValueError as error:
+        raise ConfigError(f"{path}: its metadata is no JSON ({error}); replace it") from error
+    return values if isinstance(values, dict) else {}
 
 
 def _is_multi_label(kind: pa.DataType, feature: dict[str, Any], path: Path) -> bool:
@@ -339,7 +371,7 @@ def prepare(
         options=recorded or options,
         class_names=class_names,
         multi_label=header.multi_label,
-        groups=[group_column(name) for name in options.group_columns],
+        groups=options.group_names(),
         units=options.names_units(),
         rows=sum(len(part) for part in ids.values()),
         accepted=accepted is not None,
@@ -349,10 +381,10 @@ def prepare(
 
 
 def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
-    """Reads one list of labels an image, in the order of the images' numbers."""
+    """Reads one list of labels per image, in the order of the images' numbers."""
     where = f"accepted_labels: {file}"
     try:
-        lists = json.loads(resolve_path(file).read_text(encoding="utf-8"))
+        lists = artifacts.read_json(resolve_path(file))
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: cannot be read ({error}); fetch it again") from error
     if not isinstance(lists, list) or not all(isinstance(part, list) for part in lists):
@@ -449,8 +481,12 @@ def _stream_batches(
 
     left = getattr(options.limit, name)
     for path in options._list_files(name):
-        with pq.ParquetFile(path, buffer_size=1 << 20) as file:
+        with (
+            artifacts.explain_parquet(path, DataError, f"{path}: cannot be read"),
+            pq.ParquetFile(path, buffer_size=1 << 20) as file,
+        ):
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
+                batch.validate(full=True)  # such as texts that are no UTF-8
                 part = batch if left is None else batch.slice(0, left)
                 if part.num_rows:
                     yield part.select(list(columns))
@@ -479,7 +515,8 @@ def _make_batches(
 ) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    patients, faults = _read_patients(options), None
+    patients = _read_patients(options)
+    faults: dict[SplitName, Any] = {name: [[] for _ in part] for name, part in ids.items()}
     sides = _assign_sides(options, ids, patients)
     if patients is not None and options.unit_column is not None:
         mistaken = patient_sides.find_mistaken(patients)
@@ -487,26 +524,28 @@ def _make_batches(
             name: list(patient_sides.list_faults(part, mistaken, options.unit_column))
             for name, part in patients.items()
         }
-    columns = [options.image_column, options.label_column, *options.group_columns]
+    groups = options.list_groups()
+    used = [options.image_column, options.label_column, *(g.column for g in groups.values())]
+    columns = list(dict.fromkeys(used))
     for name in options._list_splits():
         start = 0
         for batch in _stream_batches(options, name, columns):
             stop = start + batch.num_rows
-            images = batch.column(0)
+            images, of_batch = batch.column(options.image_column), faults[name][start:stop]
             part = table.make_batch(
                 ids=ids[name][start:stop],
-                labels=batch.column(1),
+                labels=batch.column(options.label_column),
                 images=images.field("bytes"),
                 paths=images.field("path"),
                 groups={
-                    group_column(group): batch.column(2 + position)
-                    for position, group in enumerate(options.group_columns)
+                    group: each.read_values(batch.column(each.column), of_batch)
+                    for group, each in groups.items()
                 },
                 accepted=None
                 if accepted is None
                 else _accepted_of(accepted, name, images.field("path"), start),
                 units=None if patients is None else patients[name][start:stop],
-                faults=None if faults is None else faults[name][start:stop],
+                faults=of_batch,
             )
             of_rows = sides[name][start:stop]
             for side in dict.fromkeys(filter(None, of_rows)):

@@ -1,4 +1,4 @@
-"""Whose the images of a dataset are: patients, donors or sites, each on one side of a split."""
+"""Units of a dataset's images (patients, donors or sites), each on one side of a split."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ class UnitOptions(SplitOptions):
     unit_column: str | None = Field(
         None,
         min_length=1,
-        description="Who an image is of, such as a patient; of several such columns the coarsest, "
-        "which covers the others. A patient in both splits is an error, a split that is made here "
-        "is one of patients, and each of them counts once in test metrics.",
+        description="The person (or other unit) an image is of, such as a patient; of several "
+        "such columns, the coarsest one, which covers the others. A patient in both splits is an "
+        "error. A split that is made here divides patients, and each patient counts once in test "
+        "metrics.",
     )
     unit: Unit | None = Field(
         None,
-        description="The unit of privacy: patient, all images of one value of `unit_column`, or "
-        "image. Absent, the study's privacy.unit; without that, patient where there is a column.",
+        description="Unit of privacy: patient (all images of one value of `unit_column`) or "
+        "image. If absent: the study's privacy.unit, or else patient if there is a column.",
     )
     max_images_per_patient: int | None = Field(
         None,
         ge=1,
-        description="Train on the first so many images of each patient and leave out the others. "
-        "Public. With `unit: image` a patient's own epsilon is computed for so many.",
+        description="Train on the first this many images of each patient and leave out the "
+        "others. Public. With `unit: image`, a patient's own epsilon is computed for this many "
+        "images.",
     )
 
     @model_validator(mode="after")

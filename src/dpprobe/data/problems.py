@@ -24,12 +24,14 @@ SHOWN = 20
 
 # kind -> name of one, name of several, remedy. Their order is that of the report.
 KINDS: dict[str, tuple[str, str, str]] = {
-    "missing": ("missing image", "missing images", "restore the file or remove the row"),
-    "unreadable": ("unreadable image", "unreadable images", "replace it or remove the row"),
+    "missing": ("missing image", "missing images", "restore the file or leave the image out"),
+    "unreadable": (
+        "unreadable image", "unreadable images", "replace the file or leave the image out"),
     "id": ("id missing or twice", "ids missing or twice", "give every row its own id"),
     "label": (
-        "label without a class", "labels without a class", "correct it or remove the row"),
-    "value": ("value of no use", "values of no use", "correct it or remove the row"),
+        "label without a class", "labels without a class",
+        "correct the label or leave the image out"),
+    "value": ("value of no use", "values of no use", "correct the value or leave the image out"),
     "patient": (
         "patient missing or in both splits or of two names",
         "rows whose patient is missing or in both splits or has two names",
@@ -39,13 +41,13 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "remove it from one, or write `duplicates: warn`"),
     "group": (
         "group in two spellings", "groups in two spellings",
-        "spell it alike in the file; in a CSV's group_columns, ignore_case: true does it"),
+        "spell it alike in the file; ignore_case: true in group_columns does it"),
     "class": (
         "class or split without rows", "classes or splits without rows",
         "add images or remove the class"),
     "untested": (
         "class without test rows", "classes without test rows",
-        "add some, remove the class, or write `missing_classes: warn`"),
+        "add some, remove the class, enlarge the test split, or write `missing_classes: warn`"),
     "size": (
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),

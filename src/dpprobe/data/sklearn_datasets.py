@@ -31,9 +31,13 @@ class Options(SplitOptions):
     """A dataset of scikit-learn: `digits`, 1,797 handwritten digits of 8 x 8 grey pixels."""
 
     source: Literal["sklearn"] = "sklearn"
-    name: Literal["digits"] = Field("digits", description="Which of scikit-learn's datasets.")
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="The part that is tested on.")
-    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+    name: Literal["digits"] = Field("digits", description="Name of scikit-learn's dataset.")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="Share of the images in the test split."
+    )
+    split_seed: int = Field(
+        0, ge=0, description="Seed of the split; another seed gives another split."
+    )
 
     def check_files(self) -> None:
         """Passes: the images come with scikit-learn."""
@@ -81,7 +85,7 @@ def prepare(options: Options, directory: Path) -> None:
     rows = tuple(labels.count(label) for label in range(len(CLASS_ROWS["digits"])))
     if rows != CLASS_ROWS["digits"]:
         raise DataError(
-            f"scikit-learn's digits have {rows} rows a class where {CLASS_ROWS['digits']} were "
+            f"scikit-learn's digits have {rows} rows per class where {CLASS_ROWS['digits']} were "
             "expected; install the version of scikit-learn that the lock names"
         )
     ids = _make_ids(len(labels))

@@ -46,23 +46,30 @@ class Subsample(Options):
         gt=0,
         le=1,
         exclude_if=lambda value: value is None,  # tables of before stay current
-        description="The part to keep of all rows, by a hash of each row's or patient's name, "
-        "whatever its class. The only choice that a release takes.",
+        description="Share of all images to keep, by a hash of each image's or patient's name, "
+        "whatever its class. Releases accept only this choice.",
     )
     fractions: Annotated[
         dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_read_texts)
     ] = Field(
         {},
-        description="By class name, the part to keep, by a hash of each row's or patient's name; "
-        "other classes stay whole.",
+        description="By class name, the share to keep, by a hash of each image's or patient's "
+        "name; other classes stay whole.",
     )
     counts: Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_read_texts)] = Field(
         {},
-        description="By class name, the rows to keep, patients where they are named; other "
-        "classes stay whole.",
+        description="By class name, the number of images to keep, or of patients if they are "
+        "named; other classes stay whole.",
     )
-    per_class: int | None = Field(None, ge=1, description="The same number for every class.")
-    seed: int = Field(0, ge=0, description="Public. Of one seed, less is a part of more.")
+    per_class: int | None = Field(
+        None, ge=1, description="The same number of images for every class."
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        description="Public seed of the choice. With one seed, a smaller "
+        "part is contained in a larger one.",
+    )
 
     @model_validator(mode="after")
     def _check_one(self) -> Subsample:

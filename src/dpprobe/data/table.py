@@ -1,4 +1,4 @@
-"""Split tables: one parquet file a split, in the Hugging Face image convention.
+"""Split tables: one parquet file per split, in the Hugging Face image convention.
 
 Columns: `image` (struct of bytes and path; bytes are null where the file at `path` holds the
 image, relative to the working directory; inside a tar the path has its offset, see `tar_shards`),
@@ -19,7 +19,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,7 +79,7 @@ class EncodedImage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SplitInfo:
-    """One split of a dataset: its size, its rows a class, and a fingerprint of its content."""
+    """One split of a dataset: its size, its rows per class, and a fingerprint of its content."""
 
     rows: int
     per_class: tuple[int, ...]
@@ -315,7 +315,7 @@ def write_dataset(
         "classes_without_test_rows": checks.untested,
         **({} if removed is None else {"removed": dict(removed)}),
     }
-    artifacts.write_json(
+    artifacts.write_record(
         directory / "dataset.json", _describe_tables(directory, writers, shape, facts)
     )
 
@@ -343,6 +343,7 @@ def _describe_tables(
             name: {
                 "rows": writer.rows,
                 "per_class": writer.per_class.tolist(),
+                "bytes": (directory / f"{name}.parquet").stat().st_size,
                 "sha256": artifacts.sha256_file(directory / f"{name}.parquet"),
                 "fingerprint": writer.fingerprint,
             }
@@ -670,21 +671,15 @@ class SplitTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.split = path.stem
-        try:
-            with pq.ParquetFile(path) as file:
-                metadata = file.metadata.metadata or {}
-                schema = file.schema_arrow
-                self._group_rows = [
-                    file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)
-                ]
-        except (OSError, pa.ArrowInvalid) as error:
-            line = str(error).splitlines()[0]
-            raise DataError(
-                f"{path}: cannot be read ({line}); prepare the dataset again"
-            ) from error
+        with self._explain_damage(), pq.ParquetFile(path) as file:
+            metadata = file.metadata.metadata or {}
+            schema = file.schema_arrow
+            self._group_rows = [
+                file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)
+            ]
         if b"dpprobe_fingerprint" not in metadata:
             raise DataError(f"{path}: not a split table; prepare the dataset again")
-        ours = json.loads(metadata[b"dpprobe"])
+        ours = artifacts.parse_json(metadata[b"dpprobe"])
         self._edges = [0, *itertools.accumulate(self._group_rows)]
         self.rows = self._edges[-1]
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
@@ -741,7 +736,7 @@ class SplitTable:
     def read_images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Yields rows start..stop in order; one small batch at a time is in memory."""
         wanted, base = self._row_groups(start, stop)
-        with pq.ParquetFile(self.path, buffer_size=1 << 20) as file:
+        with self._explain_damage(), pq.ParquetFile(self.path, buffer_size=1 << 20) as file:
             for batch in file.iter_batches(
                 READ_ROWS, row_groups=wanted, columns=["image", "id", "image_sha256"]
             ):
@@ -761,9 +756,15 @@ class SplitTable:
         """Reads rows start..stop of a column, and no further row groups."""
         end = self.rows if stop is None else stop
         wanted, base = self._row_groups(start, end)
-        with pq.ParquetFile(self.path) as file:
+        with self._explain_damage(), pq.ParquetFile(self.path) as file:
             column = file.read_row_groups(wanted, [name]).column(name)
         return column.slice(start - base, end - start)
+
+    def _explain_damage(self) -> AbstractContextManager[None]:
+        remedy = "prepare the dataset again"
+        return artifacts.explain_parquet(
+            self.path, DataError, f"{self.path}: cannot be read", remedy
+        )
 
     def _row_groups(self, start: int, stop: int) -> tuple[list[int], int]:
         """Returns the row groups that hold rows start..stop, and the first row of the first."""

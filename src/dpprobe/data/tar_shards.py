@@ -22,20 +22,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from dpprobe.artifacts import require_plain_file
 from dpprobe.errors import DataError
 
 SUFFIX = ".tar"
-# What is compressed is refused by name, never passed over.
+# Compressed files are refused by name, never skipped silently.
 _SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 # Names that begin with a dot, as macOS puts them beside each file, are no samples, and neither is
 # what WebDataset keeps in folders such as __index__/.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
+_NAME_BYTES = 100  # of a header, its first
 # Zeros at the end: the mark of two blocks, and what fills the last record; GNU tar writes 10 KiB.
 _LONGEST_END = 1 << 20
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
-_REMEDY = "fetch the shard again or pack it anew"
+_REMEDY = "fetch the shard again or pack it again"
 
 
 class Member(NamedTuple):
@@ -81,6 +83,7 @@ def read_image_bytes(path: str) -> bytes:
     """
     place = _PLACE.fullmatch(path)
     if place is None:
+        require_plain_file(Path(path))
         return Path(path).read_bytes()
     return read_at(Path(place[1]), int(place[2]), int(place[3]))
 
@@ -91,6 +94,7 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
     Raises:
       OSError: when they cannot be read, or the file ends before them.
     """
+    require_plain_file(shard)
     status = shard.stat()
     stream = _open_tar(str(shard.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
     parts = []
@@ -106,7 +110,7 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
 def _open_tar(shard: str, *_state: int) -> BinaryIO:
     """Keeps a few tars open: rows that follow each other lie in the same one.
 
-    A tar that is replaced has another inode, time or size, and is opened anew.
+    A tar that is replaced has another inode, time or size, and is opened again.
     """
     return Path(shard).open("rb")
 
@@ -149,6 +153,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
     """
     last = "its start"
     try:
+        require_plain_file(shard)
         with shard.open("rb") as stream:
             _check_head(shard, stream)
             with tarfile.open(fileobj=stream, mode="r:") as tar:
@@ -157,11 +162,12 @@ def _list_members(shard: Path) -> Iterator[Member]:
                     last = info.name
                     if info.isreg():
                         if info.issparse():
-                            raise DataError(f"{shard}: {last} is a sparse file; pack it anew")
+                            raise DataError(f"{shard}: {last} is a sparse file; pack it again")
+                        _check_name(shard, info, stream)
                         yield Member(info.name.removeprefix("./"), info.offset_data, info.size)
                     elif not info.isdir():
                         raise DataError(
-                            f"{shard}: {last} is a link or a device, no file; pack it anew "
+                            f"{shard}: {last} is a link or a device, no file; pack it again "
                             "(tar --dereference)"
                         )
                 stream.seek(tar.offset)
@@ -171,6 +177,17 @@ def _list_members(shard: Path) -> Iterator[Member]:
         raise DataError(f"{shard}: cannot be read after {last} ({line}); {_REMEDY}") from error
     if fault := _end_fault(end):
         raise DataError(f"{shard}: {fault.format(last)}; {_REMEDY}")
+
+
+def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
+    """Refuses a name with a NUL, where tarfile ends it: a sample without its extension is lost."""
+    size = min(info.offset_data - info.offset, _LONGEST_END)
+    blocks = os.pread(stream.fileno(), size, info.offset)
+    names = [info.name, blocks[-_BLOCK:][:_NAME_BYTES].rstrip(b"\0")]
+    if blocks[156:157] == tarfile.GNUTYPE_LONGNAME:
+        names.append(blocks[_BLOCK:-_BLOCK].rstrip(b"\0"))
+    if any(("\0" if isinstance(name, str) else b"\0") in name for name in names):
+        raise DataError(f"{shard}: a name with a NUL in it, {info.name!r}; pack it again")
 
 
 def _end_fault(end: bytes) -> str | None:

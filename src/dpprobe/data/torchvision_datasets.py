@@ -54,7 +54,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
 PLACES_SPLITS = {"train": "train-standard", "test": "val"}
 # The largest file of MNIST and Fashion-MNIST, unpacked, has 47,040,016 bytes.
 LARGEST_IDX = 64 << 20
-# Of each split the folder, and a path under it and a label for each row.
+# For each split the folder, and a path under it and a label for each row.
 Files = dict[str, tuple[Path, list[tuple[str, int]]]]
 Name = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365"]
 
@@ -63,25 +63,29 @@ class Options(SplitOptions):
     """A dataset of torchvision."""
 
     source: Literal["torchvision"] = "torchvision"
-    name: Name = Field(description="Its name in torchvision; Places365 in its 256 pixel version.")
+    name: Name = Field(
+        description="The dataset's name in torchvision; Places365 in its 256 pixel version."
+    )
     path: str | None = Field(
         None,
         min_length=1,
-        description="A folder where torchvision's files are already, as its `root`; absent, they "
-        "are downloaded.",
+        description="A folder that already has torchvision's files, as its `root`; if absent, "
+        "they are downloaded.",
     )
     mirror: str | None = Field(
-        None, description="A base address that has the files, used in place of the original one."
+        None, description="A base address that has the files, used instead of the original one."
     )
     embed: bool | None = Field(
         None,
-        description="Copy the image files of EuroSAT and Places365 into the split tables; absent, "
-        "EuroSAT's are and those of Places365 stay where they are.",
+        description="Copy the image files of EuroSAT and Places365 into the split tables. If "
+        "absent: yes for EuroSAT, no for Places365.",
     )
     test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="The part tested on, of EuroSAT alone."
+        0.2, gt=0, lt=1, description="Share of the images in the test split; only for EuroSAT."
     )
-    split_seed: int = Field(0, ge=0, description="Another seed gives another split of EuroSAT.")
+    split_seed: int = Field(
+        0, ge=0, description="Seed of EuroSAT's split; another seed gives another split."
+    )
 
     @field_validator("mirror")
     @classmethod
@@ -122,7 +126,7 @@ class Options(SplitOptions):
         return None if self.path is not None else {"source": self.source, "name": self.name}
 
     def preparation_params(self) -> dict[str, Any]:
-        # Where the bytes come from decides nothing: torchvision's checksums do.
+        # The source of the bytes decides nothing: torchvision's checksums do.
         params = super().preparation_params()
         del params["mirror"]
         return params

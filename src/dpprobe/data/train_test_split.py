@@ -115,9 +115,9 @@ class SplitOptions(DatasetOptions):
 
     split_by: SplitBy = Field(
         "class",
-        description="How test rows are chosen where there is no test split: class takes the "
-        "fraction of each class; id takes each row, or patient, by a hash of its name alone, so "
-        "that none can move another. A release needs id.",
+        description="Choice of test images if there is no test split. class: takes the fraction "
+        "of each class. id: takes each image, or patient, by a hash of its name alone, so that "
+        "none can move another. A release needs id.",
     )
 
     def preparation_params(self) -> dict[str, Any]:

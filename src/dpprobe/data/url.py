@@ -41,19 +41,21 @@ class File(Block):
     """One file to fetch."""
 
     url: str = Field(
-        description="http or https, without user and password: those belong into ~/.netrc."
+        description="http or https, without user and password, which belong into ~/.netrc."
     )
     sha256: str = Field(
-        description="Of the file, 64 lower-case hexadecimal digits.",
+        description="SHA-256 of the file, 64 lower-case hexadecimal digits.",
         json_schema_extra={"pattern": SHA256_PATTERN},
     )
     name: str | None = Field(
-        None, description="Its name in the download folder; the address's last part where absent."
+        None,
+        description="Name of the file in the download folder; if absent, the last part of "
+        "the address.",
     )
     extract: bool | None = Field(
         None,
-        description="Unpack it; absent, what ends in .zip, .tar, .tar.gz, .tgz, ... is, but for "
-        "plain .tar files where `layout` is webdataset, which reads them as they are.",
+        description="Unpack the file. If absent: yes for .zip, .tar, .tar.gz, .tgz, ...; but with "
+        "`layout` webdataset, plain .tar files are read without unpacking.",
     )
 
     @field_validator("url")
@@ -102,17 +104,17 @@ class Options(DatasetOptions):
 
     source: Literal["url"] = "url"
     files: tuple[File, ...] = Field(
-        description="What is fetched.", json_schema_extra={"minItems": 1}
+        description="Files to download.", json_schema_extra={"minItems": 1}
     )
     layout: dict[str, Any] = Field(
-        description="What the files are: `source: imagefolder`, parquet, csv or webdataset with "
+        description="Layout of the files: `source: imagefolder`, parquet, csv or webdataset with "
         "its options. Paths are relative to the download folder, where name.zip has become the "
         "folder name."
     )
     several_labels: bool = Field(
         False,
-        description="Whether the parquet files of `layout` have lists of labels: known before the "
-        "download only if it is written here.",
+        description="True if the parquet files of `layout` have lists of labels; dpprobe needs "
+        "this before the download.",
     )
 
     @field_validator("layout")
@@ -141,7 +143,7 @@ class Options(DatasetOptions):
                 raise ValueError(f"files: two of them would become {name}; give one another `name`")
         known = self._known_labels()
         if self.several_labels and known is False:
-            raise ValueError("several_labels: this layout has one label a row; remove it")
+            raise ValueError("several_labels: this layout has one label per row; remove it")
         return self
 
     def check_files(self) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import tar_shards
 from dpprobe.data.alike_names import find_alike, in_words
-from dpprobe.data.group_columns import check_groups, group_column
+from dpprobe.data.group_columns import GroupColumns, list_groups
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import Limit
@@ -28,25 +28,29 @@ class ShardOptions(UnitOptions):
     paths: ClassVar = {"train": "moves", "test": "moves"}
 
     train: Paths = Field(
-        min_length=1, description="A folder of .tar files, a file, a glob pattern, or a list."
+        min_length=1,
+        description="Training shards: a folder of .tar files, a file, a glob pattern, or a list.",
     )
     test: Paths | None = Field(
-        None, min_length=1, description="The same for the test split; absent, train is split."
+        None,
+        min_length=1,
+        description="Test shards, written in the same way; if absent, the "
+        "training shards are split.",
     )
     image_member: str | None = Field(
         None,
         min_length=1,
-        description="The extension of the images, such as jpg; absent, the one member of a key "
-        "whose extension is an image's.",
+        description="Extension of the images, such as jpg; if absent, the one member of a key "
+        "that has an image's extension.",
     )
     label_column: str | None = Field(
         None,
         min_length=1,
-        description="The field of key.json that is the label: a name of `class_names` or its "
-        "number from 0. Absent, key.cls holds one of them.",
+        description="Field of key.json with the label: a name of `class_names` or its number from "
+        "0. If absent, key.cls holds the label.",
     )
     several_labels: bool = Field(
-        False, description="Whether the field is a list of 0 and 1, one a class."
+        False, description="True if the field is a list of 0 and 1, one number per class."
     )
     class_names: tuple[str, ...] = Field(
         min_length=2,
@@ -54,28 +58,26 @@ class ShardOptions(UnitOptions):
         "weights, so the list must be public, not read off the labels.",
     )
     id_column: str | None = Field(
-        None, min_length=1, description="A field of unique ids; the key where it is absent."
+        None, min_length=1, description="Field of unique ids; the key if absent."
     )
     shard_in_id: bool = Field(
         False,
-        description="Ids are the shard's name and the key, for shards that each begin their keys "
-        "anew.",
+        description="Build ids from the shard's name and the key, for shards that each number "
+        "their keys from the start.",
     )
-    group_columns: tuple[str, ...] = Field((), description="Fields that name subgroups.")
+    group_columns: GroupColumns = ()
     limit: Limit = Limit()
     embed: bool = Field(
         False,
-        description="Copy the images into the split tables; otherwise the tables hold their "
-        "places in the shards, which must then stay where they are, unchanged.",
+        description="Copy the images into the split tables. Otherwise the tables hold the images' "
+        "places in the shards, which must then stay in place, unchanged.",
     )
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="The part tested on, without `test`.")
-    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
-
-    @field_validator("group_columns")
-    @classmethod
-    def _check_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        check_groups(value, remedy="rename the field")
-        return value
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="Share of the images in the test split, if `test` is absent."
+    )
+    split_seed: int = Field(
+        0, ge=0, description="Seed of the split; another seed gives another split."
+    )
 
     @field_validator("image_member")
     @classmethod
@@ -123,7 +125,7 @@ class ShardOptions(UnitOptions):
         return len(self.class_names)
 
     def group_names(self) -> tuple[str, ...]:
-        return tuple(map(group_column, self.group_columns))
+        return tuple(list_groups(self.group_columns))
 
     def row_limit(self) -> Limit:
         return self.limit

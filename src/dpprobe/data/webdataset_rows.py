@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from dpprobe.artifacts import parse_json
 from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import fold_name, text_of
+from dpprobe.data.group_columns import list_groups
 from dpprobe.data.problems import SHOWN
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
@@ -100,24 +101,28 @@ def _make_row(
         id=_make_id(options, shard, sample, fields),
         image=image,
         label=label,
-        groups=tuple(text_of(fields.get(name)) for name in options.group_columns),
+        groups=tuple(text_of(fields.get(name)) for name in _group_fields(options)),
         unit=text_of(fields.get(options.unit_column)) if options.unit_column else "",
         faults=tuple(faults),
     )
+
+
+def _group_fields(options: ShardOptions) -> list[str]:
+    return [group.column for group in list_groups(options.group_columns).values()]
 
 
 def _read_fields(
     options: ShardOptions, shard: Path, sample: Sample, reader: Reader
 ) -> tuple[dict[str, Any], list[Fault]]:
     """Reads key.json, where an option names a field of it; its fault is the label's."""
-    wanted = (options.label_column, options.id_column, options.unit_column, *options.group_columns)
+    wanted = (options.label_column, options.id_column, options.unit_column, *_group_fields(options))
     if not any(wanted):
         return {}, []
     member = sample.members.get("json")
     if member is None:
         return {}, [("label", f"no member {sample.key}.json")]
     try:
-        fields = json.loads(reader.read_at(shard, member.offset, member.size))
+        fields = parse_json(reader.read_at(shard, member.offset, member.size))
     except (OSError, ValueError) as error:
         return {}, [("label", f"{member.name} is no JSON ({error})")]
     if not isinstance(fields, dict):
@@ -128,7 +133,7 @@ def _read_fields(
 def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterator[Fault]:
     """Yields the faults of names that are lists or mappings: nobody is called so."""
     named = [("id", options.id_column), ("patient", options.unit_column)]
-    for kind, name in [*named, *(("value", name) for name in options.group_columns)]:
+    for kind, name in [*named, *(("value", name) for name in _group_fields(options))]:
         if name is not None and isinstance(fields.get(name), list | dict):
             yield kind, f"{name} is {fields[name]!r}, no text or number"
 
@@ -242,8 +247,8 @@ def _make_batch(
             for row in rows
         ],
         groups={
-            name: [row.groups[place] for row in rows]
-            for place, name in enumerate(options.group_names())
+            name: group.read_values([row.groups[place] for row in rows], faults)
+            for place, (name, group) in enumerate(list_groups(options.group_columns).items())
         },
         units=patients,
         faults=faults,

@@ -1,4 +1,4 @@
-"""A backbone that can be had now: of a local checkpoint, of weights fetched before, or wavelets."""
+"""A backbone available now: a local checkpoint, weights downloaded before, or wavelets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from dpprobe.backbones.checkpoints import check_kind
 from dpprobe.backbones.feature_dimensions import read_dimensions
+from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, TIMM_WEIGHTS, is_cached
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.projection import USUAL_WIDTH
 from dpprobe.backbones.registry import FAMILIES
@@ -19,10 +20,6 @@ from dpprobe.options import options_class
 from dpprobe.study import catalog
 
 HUB = "https://huggingface.co/"
-_WEIGHTS = (
-    "model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors",
-    "open_clip_pytorch_model.bin",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +123,10 @@ def _model_of(path: Path) -> str:
 
 def _find_fetched() -> str | None:
     """Returns the first backbone of the catalog whose weights were fetched before."""
-    from huggingface_hub import try_to_load_from_cache  # its import takes a while
-
     for name, entry in catalog.backbone_entries().items():
         repo = str(entry["source"]).removeprefix(HUB)
         if repo == entry["source"] or repo.count("/") != 1:
             continue
-        if any(isinstance(try_to_load_from_cache(repo, file), str) for file in _WEIGHTS):
+        if is_cached(repo, (*TIMM_WEIGHTS, *OPEN_CLIP_WEIGHTS)):
             return name
     return None

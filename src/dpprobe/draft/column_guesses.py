@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpprobe.data.alike_names import find_alike, in_words, joined_labels
-from dpprobe.data.csv_rows import BLANKS
-from dpprobe.data.group_columns import group_column
+from dpprobe.data.group_columns import BLANKS, group_column
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, find_usual
 from dpprobe.draft.seen_dataset import Line, Value
 from dpprobe.errors import ConfigError
@@ -77,7 +76,7 @@ def require_column(columns: Iterable[str], name: str, option: str, place: str) -
 
 
 def guess_label(columns: Columns) -> str | None:
-    """Returns the column that one label an image stands in."""
+    """Returns the column that one label per image stands in."""
     return next(
         (
             name
@@ -89,7 +88,7 @@ def guess_label(columns: Columns) -> str | None:
 
 
 def guess_labels(columns: Columns) -> list[str]:
-    """Returns columns of yes and no, which several labels an image stand in; two or more."""
+    """Returns columns of yes and no, which several labels per image stand in; two or more."""
     binary = [
         name
         for name, column in columns.items()

@@ -1,4 +1,4 @@
-"""A look at a CSV file with one row an image."""
+"""A look at a CSV file with one row per image."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +23,35 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "place",
         nargs="?",
-        help="folder of class folders or of tar shards, CSV with a row an image, or parquet file",
+        help="folder with one folder per class, folder of tar shards, CSV with one row per image, "
+        "or parquet file",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the study; by default <name>.yaml here"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="study file to write; default <name>.yaml in this folder",
     )
-    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
-    parser.add_argument("--checkpoint", metavar="FILE", help="weights of a timm model")
-    parser.add_argument("--model", metavar="NAME", help="the model of the weights, by timm's name")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument("--checkpoint", metavar="FILE", help="weights file of a timm model")
+    parser.add_argument(
+        "--model", metavar="NAME", help="timm's name of the model with these weights"
+    )
     columns = parser.add_argument_group(
         "of a CSV or parquet file, or of key.json in shards, where guesses are wrong"
     )
-    columns.add_argument("--label", metavar="COLUMN", help="the labels")
+    columns.add_argument("--label", metavar="COLUMN", help="column with the labels")
     columns.add_argument(
-        "--image", metavar="COLUMN", help="the images, or their paths; of shards their extension"
+        "--image",
+        metavar="COLUMN",
+        help="column with the images or their paths; for shards, the images' extension",
     )
-    columns.add_argument("--patient", metavar="COLUMN", help="whose an image is")
-    columns.add_argument("--root", metavar="FOLDER", help="where the paths of a CSV start")
+    columns.add_argument(
+        "--patient", metavar="COLUMN", help="column that says which patient an image is of"
+    )
+    columns.add_argument(
+        "--root", metavar="FOLDER", help="folder to which the paths of a CSV are relative"
+    )
 
 
 def _run_init(arguments: argparse.Namespace) -> int:
@@ -48,6 +61,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     from dpprobe.draft.available_backbone import choose_backbone
     from dpprobe.draft.init_output import seen_in_words
     from dpprobe.draft.study_text import make_draft, study_text
+    from dpprobe.study.class_split_checks import class_split_faults
     from dpprobe.study.study_checks import check_study
     from dpprobe.study.study_file import load_study
 
@@ -59,11 +73,20 @@ def _run_init(arguments: argparse.Namespace) -> int:
     check_output(output, seen, force=arguments.force)
     draft = make_draft(seen, choose_backbone(arguments.checkpoint, arguments.model), output)
     text = study_text(draft)
-    warnings = check_study(load_study(yaml.safe_load(text)))
-    artifacts.write_text(output, text)
+    study = load_study(yaml.safe_load(text))
+    warnings = check_study(study, check_classes=False)
+    refused, rare = class_split_faults(study, seen.study_name, draft.class_units)
+    try:
+        artifacts.write_text(output, text)
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}; name another folder") from None
     print(seen_in_words(draft))
-    for warning in warnings:
+    for warning in [*warnings, *rare]:
         print(f"warning:     {warning}")
+    for fault in refused:
+        print(f"refused:     {fault}")
+    if refused:
+        print(f"\nUntil {output} is corrected where it is refused, a run stops at once.")
     print(f"\nThe counts above are of private data: {output} has none of them.")
     print(f"Read it, then run:  {draft.run_command_line}")
     return 0
@@ -84,8 +107,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
 
     if arguments.place is None:
         raise ConfigError(
-            "init: name a folder of class folders or of tar shards, a CSV with a row an image, or "
-            "a parquet file: python -m dpprobe init images/lesions"
+            "init: name a folder of class folders or of tar shards, a CSV with one row per image, "
+            "or a parquet file: python -m dpprobe init images/lesions"
         )
     place = arguments.place.rstrip("/") or "/"
     path = Path(place).expanduser()
@@ -131,6 +154,9 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
             f"{output}: there is such a file; name another with --output, or replace it with "
             "--force"
         )
+    folder = next(path for path in output.absolute().parents if path.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"--output {output}: {folder} cannot be written; name another folder")
     images = Path(seen.place).expanduser().resolve()
     if not images.is_dir():
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dpprobe.data.options import ClassUnits
 from dpprobe.draft.seen_dataset import Seen
 from dpprobe.draft.study_text import Draft
 from dpprobe.planner.accuracy_plan import make_plan
@@ -20,7 +21,7 @@ def seen_in_words(draft: Draft) -> str:
     kind = "labels" if seen.multi_label else "classes"
     whose = "" if seen.patients is None else f" of {seen.patients:,} patients"
     lines = [f"{seen.place}: {seen.images:,} images{whose}, {len(seen.counts)} {kind}", ""]
-    lines += _list_counts(seen)
+    lines += _list_counts(seen, draft.class_units)
     lines += [
         "",
         f"trained on:  {draft.n:,} {seen.unit_name}s, the unit of privacy; delta {draft.delta:g}",
@@ -32,8 +33,8 @@ def seen_in_words(draft: Draft) -> str:
     return "\n".join(lines)
 
 
-def _list_counts(seen: Seen) -> Iterator[str]:
-    """Yields a line a class, the largest first, some of them where there are many."""
+def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
+    """Yields a line per class, the largest first, some of them where there are many."""
     order = sorted(seen.counts, key=lambda name: (-seen.counts[name], name))
     shown = order if len(order) <= MOST_SHOWN else [*order[: MOST_SHOWN - 2], "", order[-1]]
     width = max(len(name) for name in shown)
@@ -43,7 +44,9 @@ def _list_counts(seen: Seen) -> Iterator[str]:
             continue
         least = name == order[-1] and seen.counts[name] < seen.counts[order[0]]
         mark = "  (the smallest)" if least else ""
-        yield f"  {name:{width}}  {seen.counts[name]:>9,}{mark}"
+        sides = f"{units.train[name]:>9,} train, {units.test[name]:,} test"
+        whose = "" if seen.patients is None else " patients"
+        yield f"  {name:{width}}  {seen.counts[name]:>9,} images:{sides}{whose}{mark}"
 
 
 def _describe_imbalance(seen: Seen) -> Iterator[str]:
@@ -71,7 +74,7 @@ def _count_features(draft: Draft) -> str:
 
 
 def _list_expected(draft: Draft) -> Iterator[str]:
-    """Yields what `dpprobe plan` expects at epsilon 1; it knows one label an image."""
+    """Yields what `dpprobe plan` expects at epsilon 1; it knows one label per image."""
     seen, n = draft.seen, draft.n
     if seen.multi_label or n < len(seen.counts):
         return

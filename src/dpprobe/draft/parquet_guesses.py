@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from dpprobe.artifacts import explain_parquet
 from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
@@ -60,19 +61,16 @@ def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            plain = [field.name for field in schema if not pa.types.is_nested(field.type)
-                     and not pa.types.is_binary(field.type)]  # fmt: skip
-            columns = {name: Column() for name in plain}
-            for batch in file.iter_batches(65_536, columns=plain):
-                for name in plain:
-                    for value in batch.column(name).to_pylist():
-                        columns[name].add_value(text_of(value).strip())
-    except (OSError, pa.ArrowInvalid) as error:
-        line = str(error).splitlines()[0]
-        raise ConfigError(f"{path}: not a readable parquet file ({line}); replace it") from error
+    fault = f"{path}: not a readable parquet file"
+    with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        plain = [field.name for field in schema if not pa.types.is_nested(field.type)
+                 and not pa.types.is_binary(field.type)]  # fmt: skip
+        columns = {name: Column() for name in plain}
+        for batch in file.iter_batches(65_536, columns=plain):
+            for name in plain:
+                for value in batch.column(name).to_pylist():
+                    columns[name].add_value(text_of(value).strip())
     return list(schema.names), columns
 
 
@@ -84,7 +82,14 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
     )  # reads the header first, and refuses labels of other kinds
     labels = options.read_values(label)
     if names is None:
-        numbers = [str(number) for number in range(max(map(_highest_label, labels), default=0) + 1)]
+        highest = max(map(_highest_label, labels), default=0)
+        if highest >= guesses.MOST_CLASSES:
+            raise ConfigError(
+                f"{place}: column {label} has the label {highest}: labels are the numbers of "
+                f"classes, from 0, and init guesses at most {guesses.MOST_CLASSES:,}; correct "
+                "them, name another column with --label, or write class_names in a study"
+            )
+        numbers = [str(number) for number in range(highest + 1)]
         check_counts(dict.fromkeys(numbers, 0), place)
         keys = keys | {"class_names": Line(value=list(numbers), comment=NUMBERED)}
         options = _make_options(place, keys)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.data.options import IMBALANCED, DatasetOptions, compute_imbalance
+from dpprobe.data.options import IMBALANCED, ClassUnits, DatasetOptions, compute_imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.options import options_class
@@ -40,7 +40,7 @@ class Line:
     comment: str = ""
 
 
-# Of a dataset that has no test split of its own.
+# For a dataset without its own test split.
 SPLIT = {
     "test_fraction": Line(value=0.2),
     "split_by": Line(
@@ -57,11 +57,12 @@ class Seen:
 
     Attributes:
       keys: the dataset's options, in the order in which they are to be written.
-      counts: images by class, of both splits, or with several labels an image those that have each.
-        Private: not for a file.
+      counts: images by class, of both splits, or with several labels per image those that have
+        each. Private: not for a file.
       patients: who they are of; None where nothing says it.
       notes: what a person should know or do, one line each.
       training_units: what is trained on, where the options count no rows.
+      class_units: units of each class on both sides, where the options count none.
     """
 
     place: str
@@ -72,6 +73,7 @@ class Seen:
     multi_label: bool = False
     notes: tuple[str, ...] = ()
     training_units: int | None = None
+    class_units: ClassUnits | None = None
 
     @property
     def study_name(self) -> str:
@@ -111,6 +113,12 @@ class Seen:
         )
         assert isinstance(options, DatasetOptions)
         return options
+
+    def count_class_units(self) -> ClassUnits:
+        """Counts the units of each class on both sides. Private: not for a file."""
+        counts = self.class_units or self.make_options().count_class_units()
+        assert counts is not None  # the data is here
+        return counts
 
     def count_training_units(self) -> int:
         """Counts what is trained on: patients where they are named, else images."""

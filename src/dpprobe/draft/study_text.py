@@ -1,4 +1,4 @@
-"""A study's YAML with comments, of a dataset that was seen and a backbone that can be had.
+"""A study's YAML with comments, for a dataset that was looked at and an available backbone.
 
 It holds names (classes, columns) and what is public anyway (how many units are trained on). Counts
 of classes stay out: no guarantee covers them.
@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from dpprobe.data.options import Headline
+from dpprobe.data.options import ClassUnits, Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
 from dpprobe.study.run_command import run_command
@@ -29,7 +29,7 @@ METHODS = """\
 methods:
   auto: # chooses a head and its options from public facts: rows, features, classes, epsilon
     head: auto"""
-# Of one label an image, whatever the labels are.
+# Options for one label per image, whatever the labels are.
 BALANCED = """\
   # balanced: # where rare classes are to count as much; the counts are released with noise
   #   head: auto
@@ -73,12 +73,14 @@ class Draft:
     Attributes:
       keys: its options with those that `init` adds.
       n: training units, images or patients.
+      class_units: those of each class on both sides; for the screen alone.
     """
 
     seen: Seen
     keys: Mapping[str, Line]
     backbone: Chosen
     n: int
+    class_units: ClassUnits
     output: Path
 
     @property
@@ -108,8 +110,11 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
             "whose metric is its own. It was seen in the labels, without noise: a coarse fact of "
             "them.",
         )
-    n = replace(seen, keys=keys).count_training_units()
-    return Draft(seen=seen, keys=keys, backbone=backbone, n=n, output=output)
+    split = replace(seen, keys=keys)
+    return Draft(
+        seen=seen, keys=keys, backbone=backbone, n=split.count_training_units(),
+        class_units=split.count_class_units(), output=output,
+    )  # fmt: skip
 
 
 def choose_delta(n: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import itertools
-import json
 import os
 import re
 from collections import Counter
@@ -13,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpprobe.data import tar_shards, webdataset
+from dpprobe.artifacts import parse_json
+from dpprobe.data import class_units, tar_shards, webdataset
 from dpprobe.data.alike_names import joined_labels, text_of
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.tar_shards import Sample
@@ -26,6 +26,7 @@ from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, check_counts, rare_not
 from dpprobe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from dpprobe.data.train_test_split import SplitName
     from dpprobe.data.webdataset_rows import Row
 
 NUMBERED = (
@@ -286,7 +287,7 @@ def _add_sample(
         return
     contents.described += 1
     try:
-        fields = json.loads(described)
+        fields = parse_json(described)
     except ValueError:
         return  # a fault of this row, which is told with the others
     for name, value in fields.items() if isinstance(fields, dict) else ():
@@ -423,10 +424,16 @@ def _count_rows(place: str, keys: dict[str, Line], notes: list[str], shards: Rea
         options = _make_options(place, keys)
     parts = webdataset_rows.read_shards(options, shards)
     rows = [row for part in parts.values() for row in part]
-    sides = list(itertools.chain(*webdataset_rows.assign_sides(options, parts).values()))
-    train = [row for row, side in zip(rows, sides, strict=True) if side == "train"]
-    counts = _class_counts(options, rows)
     patients = options.unit_column is not None
+
+    def list_sides(at: webdataset.Options) -> list[SplitName | None]:
+        return [*itertools.chain(*webdataset_rows.assign_sides(at, parts).values())]
+
+    train = [row for row, side in zip(rows, list_sides(options), strict=True) if side == "train"]
+    names, pairs = options.class_names, [*class_units.list_pairs(row.label for row in rows)]
+    counts = Counter(dict.fromkeys(names, 0))
+    counts.update(names[number] for _, number in pairs)
+    whose = [row.unit for row in rows] if patients else None
     if not patients:
         notes = [
             *notes,
@@ -446,18 +453,10 @@ def _count_rows(place: str, keys: dict[str, Line], notes: list[str], shards: Rea
             *rare_notes(counts, multi_label=options.several_labels),
         ),
         training_units=_count_patients(train) if patients else len(train),
+        class_units=class_units.count_classes(
+            options, names, lambda at: class_units.count_pairs(pairs, list_sides(at), whose)
+        ),
     )
-
-
-def _class_counts(options: webdataset.Options, rows: Iterable[Row]) -> Counter[str]:
-    names = options.class_names
-    counts: Counter[str] = Counter(dict.fromkeys(names, 0))
-    for row in rows:
-        if options.several_labels:
-            counts.update(name for name, one in zip(names, row.label or (), strict=False) if one)
-        elif row.label is not None:
-            counts[names[row.label]] += 1
-    return counts
 
 
 def _count_patients(rows: Iterable[Row]) -> int:

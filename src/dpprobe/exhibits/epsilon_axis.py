@@ -50,7 +50,7 @@ def draw_epsilon_axis(
     """Draws ticks at the epsilons shown, and at others where there is room.
 
     Args:
-      shown: all of the scale's finite epsilons where absent.
+      shown: all of the scale's finite epsilons if absent.
       width: the length of the axis in units of 5 inches.
     """
     texts: dict[float, str] = {}

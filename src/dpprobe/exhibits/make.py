@@ -12,7 +12,7 @@ from dpprobe.exhibits import published
 from dpprobe.exhibits.exhibit import Exhibit, Need
 from dpprobe.study.study import Study
 
-# What `make` may ask for beside the inputs, outputs, params and wildcards of its job.
+# Arguments that `make` may take beside the inputs, outputs, params and wildcards of its job.
 STUDY, RESULTS, PUBLISHED, FOLDER = "study", "results", "published", "folder"
 
 

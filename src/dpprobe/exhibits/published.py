@@ -17,6 +17,7 @@ from dpprobe import resources
 from dpprobe.artifacts import sha256_file
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
+from dpprobe.wrong_keys_and_values import explain_first
 
 FILE = "published.yaml"
 Text = Annotated[str, Field(min_length=1)]
@@ -42,7 +43,7 @@ Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 class Citation(Options):
     """A work that a number comes from; `note` says which of its parts are not known."""
 
-    short: Text = Field(description="What a legend or a table writes.")
+    short: Text = Field(description="The name in legends and tables.")
     authors: Text
     title: Text | None
     year: int | None = Field(ge=1900, le=2100)
@@ -68,7 +69,9 @@ class Facts(Options):
     tuning: Tuning | None = None
     blocks: Blocks | None = None
     learning_rate: Literal["constant", "tuned"] | None = None
-    train_rows: int | None = Field(None, ge=1, description="Of a part of a dataset.")
+    train_rows: int | None = Field(
+        None, ge=1, description="Size of the dataset's part, if the number is for a part."
+    )
     optimiser: Literal["momentum", "lamb", "adam"] | None = None
     batch_size: int | None = Field(None, ge=1)
 
@@ -85,15 +88,17 @@ class Row(Facts):
     row: Text
     values: dict[Key, int | float | Literal["random chance"]] = Field(min_length=1)
     inferred: dict[Literal["epsilon", "delta"], tuple[Key, ...]] = Field(
-        {}, description="Columns for which the paper does not state the fact: it is the row's."
+        {},
+        description="Columns for a fact that the paper does not state; the row's own value is "
+        "used.",
     )
 
 
 class PrintedTable(Facts):
     """One table of one paper."""
 
-    paper: Key = Field(description="The citation key of where the numbers were read.")
-    table: Text = Field(description="Its number, or where in the text.")
+    paper: Key = Field(description="Citation key of the source from which the numbers were read.")
+    table: Text = Field(description="The table's number, or its place in the text.")
     title: Text
     metric: Metric
     columns: dict[Key, Column] = Field(min_length=1)
@@ -117,8 +122,8 @@ class Number(Facts):
     """One published number and its place in the papers.
 
     Attributes:
-      value: percent for an accuracy or its change, a fraction for an AUC, images a second and core
-        for throughput; NaN where the paper writes words.
+      value: percent for an accuracy or its change, a fraction for an AUC, images per second and
+        core for throughput; NaN where the paper writes words.
       printed: the paper's text where it is no number, or a whole one.
       paper, table, row, column: the place where it was read.
       citation: the work whose result it is.
@@ -227,9 +232,9 @@ class Published(Options):
     def mark_points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
         """Returns the private results that a figure of a dataset marks, by rising epsilon.
 
-        Each has one finite epsilon or a range of them. Of the results of a work for one model (or
-        column) at one epsilon only the best is returned: the others are its sweeps and ablations.
-        Results on a part of the dataset are left out, which are no comparison.
+        Each has one finite epsilon or a range of them. If a work has several results for one model
+        (or column) at one epsilon, only the best is returned: the others are its sweeps and
+        ablations. Results on a part of the dataset are left out because they are not comparable.
 
         Args:
           networks: True where the figure has networks that were tuned. Published ones are left out
@@ -293,15 +298,12 @@ def parse_published(values: Mapping[str, Any]) -> Published:
     """Checks the content of such a file.
 
     Raises:
-      ConfigError: with a line for each thing that is wrong.
+      ConfigError: for what is wrong first.
     """
     try:
         return Published.model_validate(dict(values))
     except ValidationError as error:
-        lines = [
-            f"{FILE}: {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()
-        ]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError(f"{FILE}: {explain_first(error)}") from None
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ METADATA: dict[str, Any] = {
     "svg": {"Date": None, "Creator": "dpprobe"},
     "png": {"Software": None},
 }
-TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
+TOP = 101.0  # of the accuracy axis: a line at 100% is still seen whole
 LEGEND_LINE = 0.185  # inches
 CAPTION_LETTER = 0.065  # inches, on average
 
@@ -75,12 +75,28 @@ def choose_looks(count: int) -> list[Look]:
     return series
 
 
-def panel_grid(panels: int, *, legend: int) -> tuple[Figure, list[Axes]]:
-    """Makes a figure of panels, up to three a row, with one y axis.
+def choose_markers(names: Sequence[str]) -> dict[str, str]:
+    """Gives each name the marker of its look, for points whose colour says something else."""
+    looks = choose_looks(len(names))
+    return {name: marker for name, (_, (_, marker)) in zip(names, looks, strict=True)}
+
+
+def make_dot_handles(dots: Iterable[tuple[str, str, str]]) -> list[Line2D]:
+    """Makes a legend's entries for points: label, colour and marker of each."""
+    return [
+        Line2D([], [], color=colour, linestyle="none", marker=marker, label=label)
+        for label, colour, marker in dots
+    ]
+
+
+def panel_grid(
+    panels: int, *, legend: int, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Makes a figure of panels, up to three a row or as many as `columns`, with one y axis.
 
     It is at least as high as `legend` lines of a legend.
     """
-    columns = min(panels, 3)
+    columns = columns or min(panels, 3)
     rows = -(-panels // columns)
     figure = Figure(
         figsize=(max(2.6 * columns, 4.2) + 2.2, max(2.7 * rows + 0.5, 0.6 + LEGEND_LINE * legend)),
@@ -161,10 +177,10 @@ def draw_banded(
 
 
 def make_ceiling_handle(*, linewidth: float = 1.0) -> Line2D:
-    """Makes the legend's line of the non-private ceiling."""
+    """Makes the legend's line of the non-private baseline."""
     return Line2D(
         [], [], color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=linewidth,
-        label="non-private ceiling",
+        label="non-private baseline",
     )  # fmt: skip
 
 

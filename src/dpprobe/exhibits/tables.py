@@ -25,7 +25,7 @@ class Column:
     """A column of a table.
 
     Attributes:
-      interval: True if CSV has two more columns, for the ends of the 95 % interval.
+      interval: True if CSV has two more columns, for the ends of the 95% interval.
     """
 
     title: str
@@ -39,7 +39,7 @@ class TableCell:
 
     Attributes:
       value: the number for programs; the text where None.
-      ends: of the 95 % interval.
+      ends: of the 95% interval.
       citation: a key of the bibliography, for LaTeX.
     """
 

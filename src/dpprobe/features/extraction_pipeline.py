@@ -41,7 +41,7 @@ AHEAD = 2
 
 Array = npt.NDArray[np.float32]
 Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
-# Of a piece without a row.
+# Result of a piece without rows.
 NOTHING: Outputs = (torch.empty(0, 0), {})
 A = TypeVar("A")
 B = TypeVar("B")
@@ -107,7 +107,8 @@ Row = tuple[int, str]
 
 @dataclass(frozen=True)
 class Features:
-    """Of consecutive rows: their (number in the split, id), [m, d], and [m, w] of each layer.
+    """Results of consecutive rows: their (number in the split, id), [m, d], and [m, w] of each
+    layer.
 
     `faults` are those of rows among them that have no features.
     """
@@ -241,7 +242,8 @@ class Decoder(Dataset[Any]):
             line = " ".join(str(error).split()) or type(error).__name__
             raise DataError(
                 f"an image of mode {picture.mode}, {picture.width} x {picture.height}, "
-                f"does not pass the backbone's preprocessing ({line}); replace it or remove the row"
+                f"does not pass the backbone's preprocessing ({line}); replace the image or leave "
+                "it out"
             ) from error
 
     def _transform_image(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:

@@ -55,8 +55,8 @@ class FeatureStore:
       architecture, pretrained_tag: of the backbone's model, None where there is none.
       trained: True if the backbone's weights come from training.
       fingerprint: of the content of all rows, however they are cut into shards.
-      copies: of training rows, those whose image stands in an earlier one too, by unit; None where
-        they were not counted.
+      copies: of training examples, those whose image stands in an earlier one too, by unit; None
+        where they were not counted.
 
     Raises:
       StoreError: when the manifest is missing or damaged.
@@ -116,7 +116,7 @@ class FeatureStore:
 
     @property
     def units(self) -> list[str] | None:
-        """Whose each row is, a name a row; None where the dataset does not say."""
+        """Maps each row to its unit's name; None if the dataset has no units."""
         return self._row_columns.units
 
     @cached_property

@@ -1,14 +1,15 @@
 """Split tables without the rows that have a near-duplicate among public images.
 
-What makes this safe for the guarantee: a row goes or stays by itself. The check looks at its image,
-its feature and public rows, never at another private row (see `near_duplicate_search`), so that two
-datasets that differ in one unit's rows differ, after removal, in what is left of these rows and in
-nothing else: neighbours stay neighbours. A unit whose rows all go has no part in what is trained;
-one that keeps some is protected as any other. This holds for images and, a row at a time, for
-patients. The number of rows that are left becomes n, and is public as n always is; it and the
-counts of removed rows are functions of the private rows without noise.
+Removal is safe for the guarantee because each row is removed or kept on its own. The check looks at
+  its image,
+its feature and public examples, never at another private example (see `near_duplicate_search`), so
+that two datasets that differ in one unit's rows differ, after removal, in what is left of these
+rows and in nothing else: neighbours stay neighbours. A unit whose rows all go has no part in what
+is trained; one that keeps some is protected as any other. This holds for images and, a row at a
+time, for patients. The number of rows that are left becomes n, and is public as n always is; it and
+the counts of removed rows are functions of the private examples without noise.
 
-Mehta et al. 2022 do the reverse: they take duplicates out of the public set and pre-train anew.
+Mehta et al. 2022 do the reverse: they take duplicates out of the public set and pre-train again.
 Here the backbone is given, so the private side gives way.
 """
 
@@ -42,8 +43,8 @@ def remove_near_duplicates(
       counts, matches: the record and the table of the check of all rows.
 
     Raises:
-      DataError: for a check of other rows; for a class that would have no training row left, and a
-        test split without any.
+      DataError: for a check of other rows; for a class that would have no training example left,
+        and a test split without any.
     """
     tables, record = WholeTables.open_folder(whole), read_check(counts)
     if record["dataset_fingerprint"] != tables.info.fingerprint:
@@ -91,7 +92,7 @@ def _choose_kept(
 def _check_classes(
     tables: WholeTables, kept: Mapping[str, Sequence[bool]], record: Mapping[str, Any]
 ) -> None:
-    """Checks that each class keeps a training row, and the test split any row."""
+    """Checks that each class keeps a training example, and the test split any row."""
     by = f"a near-duplicate of a public image (cosine above {record['threshold']:g} through "
     by += f"{record['backbone']}, or the same bytes)"
     if not any(kept["test"]):

@@ -1,15 +1,16 @@
 """Near-duplicates between private and public images.
 
-The privacy of a head assumes that no private image, or another picture of the same thing, was
-among the public ones that the backbone was trained on, and a test image that the backbone saw makes
-test results too good. Mehta et al. 2022 (appendix, Deduplication) take near-duplicates of every
-split out of the public set by a model, after Kolesnikov et al. 2020. Here the private rows of both
+The privacy of a head assumes that no private image, or another picture of the same thing, was among
+the public ones that the backbone was trained on, and a test image that the backbone saw makes test
+results too good. Mehta et al. 2022 (appendix, Deduplication) take near-duplicates of every split
+out of the public set by a model, after Kolesnikov et al. 2020. Here the private examples of both
 splits are held against public datasets of the study: by the SHA-256 of the encoded image, and by
-the cosine of two images' features. `removal` leaves out the private rows that are near.
+the cosine of two images' features. `removal` leaves out the private examples that are near.
 
-A row is near by itself: the answer is a function of that row and of public rows, whatever other
-private rows there are and in whatever blocks they are compared. Cosines are computed in float32,
-whose last bits depend on the block; where those could decide, the pair is computed in float64.
+A row is near by itself: the answer is a function of that row and of public examples, whatever other
+private examples there are and in whatever blocks they are compared. Cosines are computed in
+float32, whose last bits depend on the block; where those could decide, the pair is computed in
+float64.
 
 The result is a function of the private images without noise: it is not private.
 """
@@ -76,7 +77,7 @@ def find_near_duplicates(
     threshold: float,
     device: str,
 ) -> tuple[dict[str, Any], pa.Table]:
-    """Compares every private row with every public one.
+    """Compares every private example with every public one.
 
     Args:
       private: the train and the test split of the rows that heads are trained and tested on.
@@ -85,11 +86,12 @@ def find_near_duplicates(
       device: where the products are computed.
 
     Returns:
-      The record of the check, and a table of matches. The record holds for each split the number
-      of private rows that have a public row of the same bytes (`exact`) or of a larger cosine than
-      the threshold (`near`, the exact ones included), the largest cosine, and quantiles of each
-      private row's largest cosine. The table (`MATCHES`) holds the near rows of each split and at
-      least its `LISTED` nearest ones, each with its nearest public row, the most similar first.
+      The record of the check, and a table of matches. The record holds for each split the number of
+      private examples that have a public example of the same bytes (`exact`) or of a larger cosine
+      than the threshold (`near`, the exact ones included), the largest cosine, and quantiles of
+      each private example's largest cosine. The table (`MATCHES`) holds the near rows of each split
+      and at least its `LISTED` nearest ones, each with its nearest public example, the most similar
+      first.
 
     Raises:
       DataError: for rows whose features are another backbone's.
@@ -127,7 +129,7 @@ def find_near_duplicates(
 
 @dataclass(frozen=True, kw_only=True)
 class _Nearest:
-    """The nearest public row of each row of a split.
+    """The nearest public example of each row of a split.
 
     Attributes:
       where: int [n, 2], the number of the public split, and the row there.
@@ -257,7 +259,7 @@ def _keep_nearest(
     first: int,
     other: torch.Tensor,
 ) -> None:
-    """Updates the nearest public row of each private one by a block of public rows."""
+    """Updates the nearest public example of each private one by a block of public examples."""
     values, places = (block @ other.T).max(dim=1)
     cosines, rows = values.cpu().numpy(), places.cpu().numpy()
     part = slice(start, start + len(block))

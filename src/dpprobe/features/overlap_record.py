@@ -22,7 +22,7 @@ NOTE = (
     "Found on the private images without noise, so these numbers are not differentially private: "
     "leave them out of what you publish."
 )
-# Of near-duplicates in the train and in the test split.
+# Consequences of near-duplicates in the train and in the test split.
 CONSEQUENCES = ("the guarantee is weaker for them", "results on them are too good")
 
 
@@ -64,7 +64,7 @@ def write_near_duplicates(
             )  # fmt: skip
     artifacts.write_table(matches, table)
     described = {"format": FORMAT, "format_version": FORMAT_VERSION, **record, "note": NOTE}
-    artifacts.write_json(counts, described)
+    artifacts.write_record(counts, described, matches)
 
 
 def _check_removed(

@@ -72,7 +72,7 @@ class ShardWriter:
 
 
 class _ArrayWriter:
-    """Writes one array of a shard, a row an image, by whole chunks."""
+    """Writes one array of a shard, a row per image, by whole chunks."""
 
     def __init__(self, file: h5py.File, name: str, header: ShardHeader) -> None:
         self.written = 0

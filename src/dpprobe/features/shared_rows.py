@@ -1,13 +1,13 @@
-"""Computes the part of public rows that are private ones, in any order and of any length.
+"""Computes the part of public examples that are private ones, in any order and of any length.
 
 Rows are compared as vectors of unit length. With s^2 the mean square of their distances from their
 mean, two count as one where their squared distance is at most 0.002 s^2: for rows without a mean in
-common, a cosine above 0.999. So a row is known again after it was scaled, stored in float16 or
-bfloat16, extracted anew in another order or precision, or changed in any way by up to 4 % of s; and
+common, a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
+bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s; and
 two pictures that merely look alike are two. Near that limit many are missed: a row falls into cells
 of s/4 along ten random directions, and is compared with the row of the other side in the same cells
-alone. Of equal rows none is missed, of rows changed by 0.2 % of s one in fifteen, at the limit
-three of four, which leaves more than `MOST_SHARED`. Rows in the same cells count as one.
+alone. No equal row is missed; one in fifteen is missed if rows changed by 0.2% of s, and three of
+four at the limit, which leaves more than `MOST_SHARED`. Rows in the same cells count as one.
 
 They are compared in three forms, as they are, without the mean of their own numbers, and without
 the mean of all rows, each with both signs. So a row is also known again after it was negated, had
@@ -21,7 +21,7 @@ NaN or infinities are nobody's.
 Two public data sets share pictures, or contain almost equal ones: `MOST_SHARED` is far above what
 honest data has, and far below what a data set shares with a part of itself.
 
-Each side is read in blocks; what stays of each form are eight bytes a row, twice, and `_COMPARED`
+Each side is read in blocks; what stays of each form are eight bytes per row, twice, and `_COMPARED`
 rows.
 """
 
@@ -73,7 +73,7 @@ class PublicRows:
     def shared_with(self, private: RowStore) -> float:
         """Estimates the part of the smaller side's different rows that both sides have.
 
-        Of more than `_COMPARED` pairs in the same cells as many are compared.
+        At most `_COMPARED` pairs in the same cells are compared.
         """
         theirs, most = _Forms(private), 0.0
         for (form, sign), (keys, rows) in self._keys_of(theirs, signs=(1, -1)).items():
@@ -163,7 +163,7 @@ class _Forms:
             return block
         with np.errstate(invalid="ignore"):  # infinities stay unusable
             shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
-            # What is left of equal numbers, or of a row like the mean, is rounding.
+            # The rest of equal numbers, or of a row like the mean, is rounding.
             rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)
         shaped[rounding] = 0
         return shaped

@@ -1,8 +1,8 @@
-"""Checkpoints of a training: one file, whole or not there, that a killed job goes on from.
+"""Checkpoints of a training: one file, whole or not there, that a killed job continues from.
 
-It holds private rows' gradients with the plan's noise, but also states of seeded generators, from
-which that noise can be drawn again: it is of a benchmark, never part of a release. Its mark keeps
-any other study from starting from it as if it were public (`privacy.private_mark`).
+It holds private examples' gradients with the plan's noise, but also states of seeded generators,
+from which that noise can be drawn again: it is of a benchmark, never part of a release. Its mark
+keeps any other study from starting from it as if it were public (`privacy.private_mark`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Checkpoints:
     def load_state(self) -> State | None:
         """Returns the saved state; None where there is none for this training, with a warning.
 
-        What a killed process left half written is removed.
+        Removes files that a killed process left half written.
         """
         for partial in self.folder.glob(f".{FILE}.*{PARTIAL_SUFFIX}"):
             with suppress(OSError):

@@ -17,7 +17,7 @@ from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.options import blocks_fault
 from dpprobe.finetune.tracing import trace_graph
 
-# Of the largest feature: the parts compute what the whole does, up to memory formats.
+# Relative to the largest feature: the parts compute the same as the whole, up to memory formats.
 _TOLERANCE = 1e-4
 
 

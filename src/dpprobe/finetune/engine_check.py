@@ -1,4 +1,4 @@
-"""Check of a network and an engine before private rows are seen: rows apart, gradients right.
+"""Check of a network and an engine before private examples are seen: rows apart, gradients right.
 
 On random rows, never on private ones: a clipped sum protects a row only if no other row's scores
 depend on it, and if what is clipped is its gradient. Engines of per-example gradients have been
@@ -21,7 +21,7 @@ from dpprobe.finetune.row_mixing import RefuseBranches
 
 ROWS = 3
 _SEED = 16
-# Of a parameter's gradient, and of scores; rounding in deep networks stays well below.
+# Tolerances for a parameter's gradient and for scores; rounding in deep networks stays well below.
 _TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.15}
 # A parameter's gradient that is smaller than so much of all parameters' may be rounding alone.
 _SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
@@ -207,7 +207,7 @@ def _compare_gradients(
     smallest: float,
     engine: Engine,
 ) -> None:
-    """Raises ConfigError if a row's gradient or its norm is not the true one."""
+    """Raises ConfigError if an example's gradient or its norm is not the true one."""
     length = float(torch.cat(list(truth.values())).norm())
     if not length > 0:
         raise ConfigError(
@@ -223,7 +223,7 @@ def _compare_gradients(
                 f"engine {engine} gives a wrong gradient of {name}, off by {off:.1e} of "
                 f"{scale:.1e}; {_REMEDIES[engine]}"
             )
-    # What the clip is right for: the norm of the very sum that a row adds.
+    # The norm that the clip must use: that of the sum which a row adds.
     norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
     # Above the true norm by what is allowed for rounding, where terms cancel; never below it.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:

@@ -42,7 +42,7 @@ class Functional:
         sigmoid: bool,
         precision: torch.dtype | None,
     ) -> BatchGradients:
-        """Returns the rows' gradients of a batch; see `ghost.Ghost.compute_gradients`."""
+        """Returns the examples' gradients of a batch; see `ghost.Ghost.compute_gradients`."""
         rows = len(labels)
         device = inputs.device
         parameters = {inner: self._module.get_parameter(inner).detach() for inner in self._trained}

@@ -84,7 +84,7 @@ class Ghost:
         sigmoid: bool,
         precision: torch.dtype | None,
     ) -> BatchGradients:
-        """Returns the rows' gradients of a batch.
+        """Returns the examples' gradients of a batch.
 
         Args:
           inputs: [m * v, ...], the views of a row one after another.
@@ -135,7 +135,7 @@ class Ghost:
             ) -> Any:
                 calls[number] += 1
                 result = output if isinstance(output, torch.Tensor) else output[0]
-                # What is done in place to a view would pass its hook by.
+                # An in-place change of a view would bypass its hook.
                 copied = result._is_view()
                 result = result.clone() if copied else result
                 tensors = [*inputs, *options.values()]
@@ -205,14 +205,14 @@ class BatchGradients:
         self._formed[name] = flat if before is None else before + flat
 
     def squared_norms(self) -> torch.Tensor:
-        """Returns squared norms of the rows' gradients of all parameters, float64 [m]."""
+        """Returns squared norms of the examples' gradients of all parameters, float64 [m]."""
         squares = self._squares.clone()
         for gradient in self._formed.values():
             squares += row_norms(gradient).square()
         return squares
 
     def add_sum(self, parts: Mapping[str, torch.Tensor], factors: torch.Tensor) -> None:
-        """Adds the rows' gradients, each times its factor [m], to the parameters' flat sums."""
+        """Adds the examples' gradients, each times its factor [m], to the parameters' flat sums."""
         for name, gradient in self._formed.items():
             parts[name].addmv_(gradient.T, factors)
         for name, layer, call in self._factors:

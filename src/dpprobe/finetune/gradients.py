@@ -1,9 +1,9 @@
 """Sums over rows of clipped gradients of a network.
 
-Each row's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
-with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing.
-What a row adds is, in exact arithmetic on the tensors that are multiplied, at most C long (times
-its weight): norms are those of the very tensors that are summed, and their rounding is allowed for.
+Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
+with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
+exact arithmetic on the multiplied tensors, a row adds at most norm C (times its weight): norms are
+computed from the tensors that are summed, and their rounding is allowed for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpprobe.finetune.ghost import Ghost
 
 # Norms are of sums in float32 of a thousand squares each, and factors round to float32.
 MARGIN = 2.0**-18
-# Of automatic clipping (Bu et al. 2022).
+# Constant of automatic clipping (Bu et al. 2022).
 STABILITY = 0.01
 Clipping = Literal["fixed", "automatic"]
 Precision = Literal["float32", "bfloat16"]
@@ -48,7 +48,7 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of a batch's rows; functions of private rows, without noise: not for release.
+    """Values for a batch's rows: functions of private examples, without noise; not for release.
 
     Attributes:
       losses: float32 [m].
@@ -62,7 +62,7 @@ class Statistics:
 
 
 def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch.Tensor:
-    """Returns what rows' gradients are multiplied with, float64 [m]: at most limit / norm."""
+    """Returns what examples' gradients are multiplied with, float64 [m]: at most limit / norm."""
     if math.isinf(limit):
         return torch.ones_like(norms)
     limit *= 1 - MARGIN
@@ -78,7 +78,7 @@ def as_float32(factors: torch.Tensor) -> torch.Tensor:
 
 
 class ClippedSums:
-    """Adds each row's clipped gradient, of all trained parameters together, to a flat sum.
+    """Adds each example's clipped gradient, of all trained parameters together, to a flat sum.
 
     Attributes:
       size: numbers in all trained parameters.
@@ -116,7 +116,7 @@ class ClippedSums:
         labels: torch.Tensor,
         weights: torch.Tensor | None,
     ) -> Statistics:
-        """Adds the rows' clipped gradients.
+        """Adds the examples' clipped gradients.
 
         Args:
           total: float32 [size], in the order of the trained parameters.

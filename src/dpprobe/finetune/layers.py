@@ -1,10 +1,10 @@
 """Per-example gradients of layers, from a layer's input and the gradient of its output.
 
-A layer's rule gives, for the rows of a batch, each row's gradient of the layer's parameters. A row
-may have several positions (pixels, tokens) and several views: they lie one after another in the
-first dimension, and a row's gradient is the sum over all of them. For linear layers and
+A layer's rule gives, for the rows of a batch, each example's gradient of the layer's parameters. A
+row may have several positions (pixels, tokens) and several views: they lie one after another in the
+first dimension, and an example's gradient is the sum over all of them. For linear layers and
 convolutions there is a second way (Goodfellow 2015; Bu et al. 2022): with a_t and g_t the input and
-the output's gradient at position t, the squared norm of a row's gradient sum_t g_t a_t^T is
+the output's gradient at position t, the squared norm of an example's gradient sum_t g_t a_t^T is
 sum_ts (a_t . a_s)(g_t . g_s). Where that is cheaper the gradient is never formed, and the clipped
 sum over rows is one product.
 
@@ -64,7 +64,7 @@ class Rule:
     weight: str | None = None
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
-        """Returns the rows' gradients, float32 [m, ...], of the named parameters."""
+        """Returns the examples' gradients, float32 [m, ...], of the named parameters."""
         raise NotImplementedError
 
     def measure_sizes(self, call: Call) -> tuple[int, int, int]:
@@ -76,7 +76,7 @@ class Rule:
         raise NotImplementedError
 
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
-        """Adds the sum of the rows' gradients of the weight, each times its factor, to `total`."""
+        """Adds the examples' gradients of the weight, each times its factor, to `total`."""
         inputs, outputs = self.unfold_positions(call)
         scaled = outputs * factors.view(-1, 1, 1)
         flat = total.view(outputs.shape[2], inputs.shape[2])
@@ -87,7 +87,7 @@ class Rule:
 
 
 def forms_gradients(sizes: tuple[int, int, int]) -> bool:
-    """Returns True if forming a row's gradient is cheaper than never forming it.
+    """Returns True if forming an example's gradient is cheaper than never forming it.
 
     The products over pairs of positions take t^2 (in + out) steps; a formed gradient is written,
     and read twice: some sixteen steps a number. It must not take much more memory than the layer's
@@ -129,7 +129,7 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         return (pair[0] * pair[1]).square()
     left = torch.bmm(inputs, inputs.transpose(1, 2))
     right = torch.bmm(outputs, outputs.transpose(1, 2))
-    # Of each position, with what was lost of its squares.
+    # Squares at each position, plus a bound on what rounding lost of them.
     squares = [
         torch.diagonal(products, dim1=1, dim2=2).double() + count * _TINY
         for products, count in zip((left, right), numbers, strict=True)

@@ -14,7 +14,7 @@ from dpprobe.heads.sgd import Sgd
 class TensorLamb(lamb.Lamb):
     """You et al. 2019, algorithm 2: a layer is a parameter tensor.
 
-    Where the tensor or the direction is 0 the ratio is 1.
+    If the tensor or the direction is 0, the ratio is 1.
     """
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:

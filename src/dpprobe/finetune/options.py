@@ -1,14 +1,14 @@
 """Options and release of `fine_tune`: noisy gradient steps on a part of a network and its head.
 
 It releases (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson sample,
-or over all rows, of each row's gradient with respect to all trained parameters together, clipped
-to L2 norm `max_grad_norm`, plus Gaussian noise. With views, a row's gradient is the mean over its
-views, before the clip (De et al. 2022, section 3.2). A row adds at most one clipped gradient to
-such a sum, whatever the weights are, and a null row in its place nothing, so its sensitivity is
-`max_grad_norm`. Where the unit of privacy has several rows, a unit adds the mean of its rows'
-clipped gradients. The frozen part, initial weights, views and adapters' starts are public.
-With a `probe` a head is released first, from its share of the budget, and the network starts from
-it. Nothing heavy is imported: planning reads these options.
+or over all rows, of each example's gradient with respect to all trained parameters together,
+clipped to L2 norm `max_grad_norm`, plus Gaussian noise. With views, an example's gradient is the
+mean over its views, before the clip (De et al. 2022, section 3.2). A row adds at most one clipped
+gradient to such a sum, whatever the weights are, and a null row in its place nothing, so its
+sensitivity is `max_grad_norm`. Where the unit of privacy has several rows, a unit adds the mean of
+its examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
+public. With a `probe` a head is released first, from its share of the budget, and the network
+starts from it. Nothing heavy is imported: planning reads these options.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dpprobe.heads.search_space import Range, Space
 from dpprobe.options import AtMost
 from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
+from dpprobe.wrong_keys_and_values import explain_first
 
 # Heads that search, or need public features of their own.
 _NO_PROBES = ("auto", "tuned", "public_prototypes")
@@ -37,7 +38,7 @@ _PROBE_SCHEMA = {
 }
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 256
-# Of a dataset as large as any: what a search must not change is compared there.
+# A dataset size as large as any: facts that a search must not change are compared there.
 _MANY_UNITS = 10**12
 # For the privacy statement of every network.
 LIMITS = (
@@ -54,28 +55,28 @@ SEARCHED = (
 class Lora(Block):
     """Low-rank adapters of linear layers (Hu et al. 2021)."""
 
-    rank: int = Field(4, ge=1, le=1024)
+    rank: int = Field(4, ge=1, le=1024, description="Inner dimension of each adapter.")
     targets: tuple[str, ...] = Field(
         (),
-        description="Ends of the names of linear layers, such as attn.qkv; all linear layers of "
-        "the blocks where empty.",
+        description="Endings of linear layers' names, such as attn.qkv; if empty, all linear "
+        "layers of the blocks.",
     )
     alpha: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Adapters are scaled by alpha / rank; rank where absent.",
+        description="Adapters are scaled by alpha / rank; if absent, alpha is the rank.",
     )
 
 
 class TuneBlocks(Block):
-    """The last blocks, with all that comes after them."""
+    """The last blocks and all layers after them."""
 
-    blocks: int = Field(ge=1, description="The last so many blocks of the network.")
+    blocks: int = Field(ge=1, description="Train the last k blocks of the network.")
 
 
 class TuneLora(Block):
-    """Adapters alone, with the head."""
+    """Only adapters and the head."""
 
     lora: Lora
 
@@ -122,14 +123,17 @@ Tune = Annotated[TuneWord | TuneBlocks | TuneLora, BeforeValidator(_read_tune)]
 
 
 class Augment(Block):
-    """Views of a training image, drawn anew in each step from public seeds."""
+    """Random views of a training image, new in each step, from public seeds."""
 
     views: int = Field(
-        1, ge=1, le=256, description="Views of a row in a step; its gradient is their mean."
+        1,
+        ge=1,
+        le=256,
+        description="Augmented views per image and step; the image's gradient is their mean.",
     )
-    flip: bool = Field(True, description="Mirror each view with probability one half.")
+    flip: bool = Field(True, description="Mirror each view with probability 1/2.")
     pad: int = Field(
-        0, ge=0, description="Shift each view by up to so many pixels, edges reflected."
+        0, ge=0, description="Shift each view by up to this many pixels; edges are reflected."
     )
 
     @model_validator(mode="after")
@@ -140,13 +144,13 @@ class Augment(Block):
 
 
 class Probe(Block):
-    """A private head on the stored features, from which the network starts, under one budget."""
+    """A private head on the stored features as the starting point, within the same budget."""
 
     share: float = Field(
         0.3,
         gt=0,
         lt=1,
-        description="The probe's part of the budget, of the sum of count * rate^2 / "
+        description="The probe's share of the budget: its part of the sum of count * rate^2 / "
         "noise_multiplier^2.",
     )
     method: Annotated[AnyMethod, WithJsonSchema(_PROBE_SCHEMA)]
@@ -163,16 +167,18 @@ class Probe(Block):
 
 
 class Search(Block):
-    """An unpriced search over options: what it chooses is not private."""
+    """An unpriced search over options; its choice is not private."""
 
-    trials: Annotated[int, AtMost(10_000, "each trains a network")] = Field(20, ge=2)
+    trials: Annotated[int, AtMost(10_000, "each trains a network")] = Field(
+        20, ge=2, description="Number of trials."
+    )
     space: dict[str, Space] = Field(
         min_length=1,
-        description="For each searched option a list of values, or {low, high, log}. Options "
-        "that change what is priced, such as steps and batch_size, cannot be searched.",
+        description="For each searched option, a list of values, or {low, high, log}. Options "
+        "that change the privacy price, such as steps and batch_size, cannot be searched.",
     )
     held_out: float = Field(
-        0.2, gt=0, lt=1, description="The part of the training units that trials are scored on."
+        0.2, gt=0, lt=1, description="Share of the training units on which trials are scored."
     )
 
 
@@ -196,50 +202,57 @@ class Options(GradientOptions):
 
     head: Literal["fine_tune"] = "fine_tune"
     tune: Tune = Field(
-        description="What is trained beside the head: head (nothing else), {blocks: k}, all, bias "
-        "(all biases), norm (scales and shifts of normalisations), film (a scale and a shift a "
-        "channel after each normalisation), {lora: {rank, targets}}.",
+        description="Parameters trained beside the head: head (none), {blocks: k}, all, bias (all "
+        "biases), norm (scales and shifts of normalisation layers), film (a scale and a shift per "
+        "channel after each normalisation layer), {lora: {rank, targets}}.",
     )
     optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
-        "momentum", description="With the constants that the head of that name has by default."
+        "momentum",
+        description="The optimiser, with the same default constants as the head of that name.",
     )
-    learning_rate: float = Field(1.0, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(1.0, gt=0, allow_inf_nan=False, description="Length of a step.")
     backbone_rate: float = Field(
         1.0,
         ge=0,
         allow_inf_nan=False,
-        description="The learning rate of all parameters but the head's is multiplied with it "
-        "(alpha of Mehta et al. 2022).",
+        description="The learning rate of all parameters outside the head is multiplied by this "
+        "factor (alpha of Mehta et al. 2022).",
     )
     clipping: Literal["fixed", "automatic"] = Field(
         "fixed",
         description="fixed: gradients longer than max_grad_norm are shortened to it. automatic: "
-        "each is divided by its norm plus 0.01 and multiplied with max_grad_norm (Bu et al. 2022).",
+        "each gradient is divided by its norm plus 0.01 and multiplied by max_grad_norm (Bu et "
+        "al. 2022).",
     )
-    augment: Augment | None = Field(None, description="None where absent.")
+    augment: Augment | None = Field(
+        None, description="Random augmentation of the training images; none if absent."
+    )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Of forward and backward passes; gradients are summed in float32.",
+        description="Number format of forward and backward passes; gradients are summed in "
+        "float32.",
     )
     engine: Literal["ghost", "functional"] = Field(  # type: ignore[assignment]
         "ghost",
-        description="What computes per-example gradients: ghost by layer, without forming most of "
-        "them; functional by torch.func, for every layer, slower. Both in float32 sums, for "
+        description="Computation of per-example gradients. ghost: layer by layer, without forming "
+        "most of them. functional: torch.func, for every layer, slower. Both sum in float32, for "
         "benchmarks.",
     )
-    probe: Probe | None = Field(None, description="A private head to start from.")
+    probe: Probe | None = Field(
+        None, description="A private head that serves as the starting point."
+    )
     search: Search | None = Field(
         None,
-        description="Options chosen by an unpriced search on the private rows: not for release. "
-        "Head tuned makes a priced one.",
+        description="Choose options by an unpriced search on the private images: not for release. "
+        "The head `tuned` searches with a price.",
     )
     max_grad_norm: float = Field(
         1.0,
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
         allow_inf_nan=False,
-        description="Each row's gradient, of all trained parameters together, is clipped to this "
-        "L2 norm.",
+        description="Each example's gradient, over all trained parameters together, is clipped to "
+        "this L2 norm.",
     )
 
     @model_validator(mode="after")
@@ -292,8 +305,7 @@ class Options(GradientOptions):
         try:
             changed = self.make_trial(values)
         except ValidationError as error:
-            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{place}: {reason}") from None
+            raise ValueError(f"{place}: {explain_first(error)}") from None
         if changed.link != self.link:
             raise ValueError(f"{place}: it changes what scores are; write it as an option")
         shape = [(m.name, m.sample_rate, m.count) for m in changed.list_releases(_MANY_UNITS)]

@@ -42,8 +42,8 @@ def check_cut(backbone: Backbone) -> None:
         )
     if network_graph(backbone).flip:
         raise ConfigError(
-            f"tune: {name} has preprocessing.flip, two passes an image, and activations of one are "
-            "stored; remove flip, or write augment to train from images"
+            f"tune: {name} has preprocessing.flip, two passes per image, and activations of one "
+            "are stored; remove flip, or write augment to train from images"
         )
 
 

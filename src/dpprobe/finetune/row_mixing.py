@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpprobe.errors import ConfigError
 
-# Of the largest value. Passes of one shape round a row alike, whatever stands beside it.
+# Relative to the largest value. Passes of one shape round a row alike, whatever its neighbours are.
 _TOLERANCE = 1e-6
 # Rows beside one: the fewest, and more than a branch for small batches is meant for.
 _COMPANIES = (1, 8)
@@ -41,7 +41,7 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
 
     Args:
       model: inputs -> rows, in evaluation mode.
-      example: three inputs that no private row decides.
+      example: three inputs that no private example decides.
 
     Raises:
       ConfigError: naming the first layer whose output for the row differs, and for a model that

@@ -1,8 +1,7 @@
 """The steps of a network's DP training, and the state that a checkpoint holds of it.
 
-Rate and divisor are the plan's, never the data's. What optimisers and averages make of noisy sums
-is post-processing. Sums and noise are float32, for benchmarks: the limits of
-`heads.gradient_options` hold.
+Rate and divisor are the plan's, never the data's. Optimisers and averages only post-process noisy
+sums. Sums and noise are float32, for benchmarks: the limits of `heads.gradient_options` hold.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Training:
         )
         self._total = torch.zeros(self._sums.size, dtype=torch.float32, device=self._device)
         self._gradients = _split_flat(self._total, self._parameters)
-        # Of the plan: n and the rate are public, the size of a batch is not.
+        # From the plan: n and the rate are public, the size of a batch is not.
         self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
         self._noise = releases.make_noise(GRADIENTS, self._sums.size)
@@ -214,7 +213,7 @@ class Training:
         return State(tensors=tensors, values={**values, **ours})
 
     def restore_state(self, state: State) -> None:
-        """Goes on where a training of the same fingerprint stood at `state`.
+        """Continues where a training of the same fingerprint stood at `state`.
 
         Raises:
           StoreError: when the state is of another network.
@@ -253,7 +252,7 @@ class Training:
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
     """Returns the rows that pass through a network together: `physical_batch` over the views.
 
-    Of images on a CPU at most as many as extraction takes, beyond which memory is slow.
+    On a CPU, takes at most as many images as extraction does; more would make memory slow.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"
@@ -283,7 +282,8 @@ def is_head(name: str) -> bool:
 
 
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
-    """Returns what each row's clipped gradient is multiplied with, float32 [rows]; None for ones.
+    """Returns what each example's clipped gradient is multiplied with, float32 [rows]; None for
+    ones.
 
     The weights of a unit's rows sum to at most 1, and a class's is at most 1: see `heads.balance`.
     """

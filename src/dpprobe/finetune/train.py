@@ -2,7 +2,7 @@
 
 `options` says what is released and with which sensitivity, `gradients` makes the clipped sums,
 `steps` takes the steps, `privacy.releases` has the noise and counts releases. A training that was
-killed goes on from its checkpoint, bit for bit as if it had not been.
+killed continues from its checkpoint, bit for bit as if it had not been.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def train_network(
 ) -> Trained:
     """Runs the plan's gradient steps on a network, which is left with the result.
 
-    A step takes a Poisson sample of the units, or all of them, adds the rows' clipped gradients and
-    noise, and divides by the expected batch size. An empty batch is a step as any other.
+    A step takes a Poisson sample of the units, or all of them, adds the examples' clipped gradients
+    and noise, and divides by the expected batch size. An empty batch is a step as any other.
 
     Args:
       network: at its start; its trained parameters are changed.
-      inputs: the private rows, of as many units as the plan is for.
+      inputs: the private examples, of as many units as the plan is for.
       releases: of one seed, with the mechanism `gradients`. The steps are counted there; the
         caller's `releases.check()` says whether all that was priced was released.
-      checkpoint: where the training goes on from, and is saved; None for neither.
+      checkpoint: where the training continues from, and is saved; None for neither.
       physical_batch: rows, times their views, that pass through the network at once; it changes
         nothing but rounding.
       record: called with (step, network) at the start, about twenty times, and at the end, with the

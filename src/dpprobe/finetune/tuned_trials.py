@@ -1,12 +1,12 @@
 """Head `tuned` over `fine_tune`: a priced random search whose trials train networks.
 
-What is released, at what price, and why, is that of `heads.tuned`: a trial is the base's mechanisms
-with a noisy score beside them, and only the best of a random number of trials leaves. Here the
-score is the number of training rows whose label the trial's network gets right, each row by itself
-through the network as its training left it: a unit adds a number in [0, 1], a null row nothing.
+Releases, prices and reasons are as in `heads.tuned`: a trial is the base's mechanisms with a noisy
+score beside them, and only the best of a random number of trials leaves. Here the score is the
+number of training examples whose label the trial's network gets right, each row by itself through
+the network as its training left it: a unit adds a number in [0, 1], a null row nothing.
 
-**What leaves**: the best trial's network, options and noisy score. How many trials there were,
-which was best and how long they took does not: trials log nothing, and `seconds` is 0. Until a
+**What leaves**: the best trial's network, options and noisy score. The number of trials,
+the place of the best and the time they took do not: trials log nothing, and `seconds` is 0. Until a
 job's results are published a checkpoint holds all of that: it is of benchmark mode, hidden, and
 removed by who publishes.
 
@@ -85,7 +85,7 @@ def tuned_network(
       make_network: of a trial's options and seed.
       releases: of this seed alone; each trial's are counted against what was priced for one.
       physical_batch: rows that pass through the network together.
-      checkpoint: where a job that was killed goes on from; None for none.
+      checkpoint: where a job that was killed continues from; None for none.
       start: of a base with a probe.
 
     Raises:
@@ -183,10 +183,11 @@ def count_hits(
     physical_batch: int,
     device: torch.device,
 ) -> GridSum:
-    """Counts the rows whose label a network gets right, by their weights: [1, 1].
+    """Counts the rows that a network labels correctly, by their weights: [1, 1].
 
-    A unit adds a number in [0, 1], and null rows nothing. Of a multi-label row it is 1 minus the
-    mean squared error of the probabilities, rounded down to the grid, as in `heads.tuned`.
+    A unit adds a number in [0, 1], and null rows nothing. For a multi-label row, the number is 1
+    minus the mean squared error of the probabilities, rounded down to the grid, as in
+    `heads.tuned`.
     """
     grid = Grid.make_grid(1.0, inputs.n, whole=True)
     weights = None if inputs.units is None else torch.from_numpy(inputs.units.weights).to(device)

@@ -1,15 +1,15 @@
 """An unpriced search over options by Optuna's TPE, as the representation-law paper makes one.
 
-**Not private.** Every trial is scored on private rows that no mechanism protects, so what the
-search chooses tells of them, and no price covers it: `NOT_PRICED` says so wherever the choice
-goes. Head tuned makes a priced search.
+**Not private.** Every trial is scored on private examples that no mechanism protects, so what the
+search chooses tells of them, and no price covers it: `NOT_PRICED` says so wherever the choice goes.
+Head tuned makes a priced search.
 
 **Deterministic.** The options of a trial are a function of the seed, the trial's number and the
 scores of the trials before it: each number has a sampler of its own (Bergstra et al. 2011, the
-tree-structured Parzen estimator), which sees them all. So a search that was killed goes on from
-its log and ends as if it had not been; and more trials go on from fewer.
+tree-structured Parzen estimator), which sees them all. So a search that was killed continues from
+its log and ends as if it had not been; and more trials continue from fewer.
 
-**Diverged trials** score below all others, and the search goes on: it learns where not to look.
+**Diverged trials** score below all others, and the search continues: it learns where not to look.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.finetune.options import Options, Search
 from dpprobe.heads.search_space import Range
 from dpprobe.records import Part, Record
+from dpprobe.wrong_keys_and_values import explain_first
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -185,9 +186,8 @@ def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
     try:
         return options.make_trial(dict(values))
     except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         spelt = ", ".join(f"{name} {value!r}" for name, value in values.items())
-        raise ConfigError(f"search.space: {spelt}: {reason}") from None
+        raise ConfigError(f"search.space: {spelt}: {explain_first(error)}") from None
 
 
 def _trial_seed(seed: int, number: int) -> int:

@@ -34,10 +34,22 @@ _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 # Options of the moments, which LAMB has too.
 Beta1 = Annotated[
-    float, Field(ge=0, lt=1, allow_inf_nan=False, description="Of the mean gradient.")
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Decay rate of the moving mean of the gradient.",
+    ),
 ]
 Beta2 = Annotated[
-    float, Field(ge=0, lt=1, allow_inf_nan=False, description="Of the mean squared gradient.")
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Decay rate of the moving mean of the squared gradient.",
+    ),
 ]
 RootOffset = Annotated[
     float, Field(gt=0, allow_inf_nan=False, description="Added to the root of the mean square.")
@@ -47,18 +59,19 @@ NoiseCorrection = Annotated[
     Field(
         gt=0,
         allow_inf_nan=False,
-        description="DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken "
-        "off the mean square, of which at least this part of that variance is left. Null for none.",
+        description="DP-AdamBC (Tang et al. 2024): the known variance of the noise is subtracted "
+        "from the mean square, of which at least this part of that variance remains. Null "
+        "switches it off.",
     ),
 ]
 
 
 class Options(GradientOptions):
-    """DP-Adam on centred rows; the moments' decays are those of Kingma and Ba.
+    """DP-Adam on centred features; the moments decay as in Kingma and Ba's Adam.
 
-    Each number of a step is about the learning rate r, so a class's weights move by r sqrt(d) at
-    most, and by less the longer. Where noise decides every sign, T steps put noise of standard
-    deviation r sqrt(T) into a unit row's logits.
+    Each number of a step is about the learning rate r, so the weights of a class move by at most r
+    sqrt(d), and by less as training continues. If noise decides every sign, T steps add noise of
+    standard deviation r sqrt(T) to the logits of an example with norm 1.
     """
 
     DEFAULT_EPOCHS: ClassVar[float] = 40
@@ -166,7 +179,7 @@ class Adam(Optimiser):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head a seed; see `dpprobe.heads.fit`."""
+    """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     optimiser = partial(

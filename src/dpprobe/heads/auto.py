@@ -2,11 +2,11 @@
 
 **What is released, and who prices it.** What the chosen head releases, at its price, and nothing
 else; where `balanced` is asked for, its classes' counts are among that. The choice is a function of
-n, the features' dimension, the number of classes, labels a row, epsilon, delta and the unit of
-privacy: all public, so that choosing costs nothing. The rule was fixed on public features, and its
-version stands in every record and statement.
+n, the features' dimension, the number of classes, labels per example, epsilon, delta and the unit
+of privacy: all public, so that choosing costs nothing. The rule was fixed on public features, and
+its version stands in every record and statement.
 
-A study writes `head: auto`, and `balanced: true` where each class is to count the same. The
+A study writes `head: auto`, and `balanced: true` if all classes matter equally. The
 dimension is known with the features, so the job that trains resolves the options: `rule` and
 `chosen` are then set, and all else asks the chosen head.
 """
@@ -37,15 +37,15 @@ _NOT_CHOSEN = ("auto", "nonprivate", "tuned")
 
 
 class Options(MethodOptions):
-    """The head and options that a rule chooses."""
+    """A head and options chosen by a rule from public facts."""
 
     head: Literal["auto"] = "auto"
     balanced: bool = Field(
         False,
         exclude_if=lambda value: not value,
-        description="Answer as if classes were equally frequent: for data where some classes are "
-        "rare and each counts the same. How frequent they are is released, at "
-        f"{100 * DEFAULT_PRIOR_SHARE:g} % of the budget. For rows of one label.",
+        description="Answer as if classes were equally frequent, for data with rare classes that "
+        "matter as much as frequent ones. The class frequencies are released, at "
+        f"{100 * DEFAULT_PRIOR_SHARE:g}% of the budget. Only for one label per image.",
     )
     # Written by the rule, and left out of the schema of a study.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()

@@ -1,10 +1,11 @@
 """The rule of `head: auto`: the options of a head from public facts, by a table fixed beforehand.
 
 The rule looks at no data. A change of what it chooses, of the chosen head's defaults as well,
-raises `RULE`: cells of another rule are then trained anew, and a bundle that names one is verified
+raises `RULE`: cells of another rule are then trained again, and a bundle that names one is verified
 by the dpprobe that has it.
 
-How it was fixed: on the pairs of bench/accuracy.py that are for choosing, `momentum` on centred
+The rule was fixed on the pairs of bench/accuracy.py that are for choosing. There, `momentum` on
+  centred
 rows was the best head at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), mu
 that of the Gaussian mechanism at (epsilon, delta). Below, the noise on the released second moment,
 of spectral norm about sqrt(2 d) / (sqrt(0.1) mu), hides most of it, and a tenth of the budget is
@@ -29,8 +30,8 @@ _LEAST_SIGNAL = 100.0
 def choose_head(facts: DataFacts) -> dict[str, Any]:
     """Returns the options of the head to train, a pure function of the facts.
 
-    What it returns takes rows with several labels where the facts say so, and every release of it
-    is of all rows.
+    The returned options take several labels per example if the facts say so, and each of their
+    releases is on all rows.
     """
     whitens = facts.dimension <= MOST_FEATURES and _signal_strength(facts) >= _LEAST_SIGNAL
     return {

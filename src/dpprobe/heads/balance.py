@@ -11,12 +11,12 @@ al. 2021, "Long-tail learning via logit adjustment"). That is done to the releas
 post-processing. Priors are public numbers, which cost nothing, or follow from noisy counts.
 `class_priors: released` is one more release of the fit:
 
-**class_counts** [K], the sum over the training rows of the one-hot vectors of their labels, each
-row times its weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
+**class_counts** [K], the sum over the training examples of the one-hot vectors of their labels,
+each row times its weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
 non-negative numbers that sum to at most 1, of L2 norm at most 1, and a null row nothing:
 sensitivity 1. It stands in the plan with the share `prior_share`, and what is left is divided among
-the other releases as all would be without it. What follows from the noisy counts is
-post-processing: `released_priors` makes frequencies of them, which are part of the published head.
+the other releases as all would be without it. The rest is post-processing of the noisy counts:
+`released_priors` turns them into frequencies, which are part of the published head.
 """
 
 from __future__ import annotations
@@ -66,19 +66,20 @@ ClassWeights = Annotated[
     Field(
         min_length=1,
         exclude_if=_is_absent,
-        description="Public, one number a class in the classes' order, from above 0 to 1: each "
-        "row's clipped part is multiplied with its class's. The largest is 1, as sensitivities "
-        "are for. For rows of one label.",
+        description="Public class weights, one number per class in the classes' order, above 0 "
+        "and at most 1. Each example's clipped contribution is multiplied by the weight of its "
+        "class. The largest weight must be 1, the value that sensitivities assume. Only for one "
+        "label per image.",
     ),
 ]
 ClassPriors = Annotated[
     Annotated[Numbers, Field(min_length=1)] | Released | None,
     Field(
         exclude_if=_is_absent,
-        description="How frequent classes are among the training rows: public, one number a "
-        "class; or, of a linear head, `released`: counted with noise from a share of its budget. "
-        "Their logarithms are taken off the trained head's biases, so that it answers as if "
-        "classes were equally frequent (logit adjustment). For loss: softmax.",
+        description="Class frequencies among the training images: public numbers, one per class; "
+        "or, for a linear head, `released`: counted with noise from a share of the head's budget. "
+        "Their logarithms are subtracted from the trained head's biases (logit adjustment): the "
+        "head answers as if classes were equally frequent. For loss: softmax.",
     ),
 ]
 PriorShare = Annotated[
@@ -88,15 +89,16 @@ PriorShare = Annotated[
         lt=1,
         allow_inf_nan=False,
         exclude_if=_is_absent,
-        description="Of class_priors: released, the counts' part of the budget, as a part of the "
-        "sum of count * rate^2 / noise_multiplier^2 over all of the fit's releases "
-        f"({DEFAULT_PRIOR_SHARE:g} where absent).",
+        description="For class_priors: released. The counts' share of the budget: their part of "
+        "the sum of count * rate^2 / noise_multiplier^2 over all releases of the fit "
+        f"({DEFAULT_PRIOR_SHARE:g} if absent).",
     ),
 ]
 
 
 class BalanceOptions(MethodOptions):
-    """A head that descends a loss with a weight a class, or whose logits have the classes' priors.
+    """A head that descends a loss with a weight per class, or whose logits have the classes'
+    priors.
 
     Absent options are left out of what is written, as before there were these.
     """

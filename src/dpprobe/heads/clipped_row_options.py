@@ -17,7 +17,8 @@ MaxRowNorm = Annotated[
         ge=SMALLEST_ROW_NORM,
         le=LARGEST_ROW_NORM,
         allow_inf_nan=False,
-        description="Each row is clipped to this L2 norm, C; 1 is what centred and l2 rows have.",
+        description="Each example's feature vector is clipped to this L2 norm, C. The "
+        "normalisations centred and l2 give norm 1.",
     ),
 ]
 RowIntercept = Annotated[
@@ -26,28 +27,31 @@ RowIntercept = Annotated[
         ge=0,
         le=10,
         allow_inf_nan=False,
-        description="The constant appended to each row, as a part of max_row_norm: what biases "
-        "are learned from. It adds its square to the squared sensitivity; 0 learns none.",
+        description="Constant appended to each feature vector, as a part of max_row_norm; the "
+        "biases are learned from it. Its square is added to the squared sensitivity; 0 learns no "
+        "biases.",
     ),
 ]
-# Of heads that solve with a released second moment.
+# For heads that solve with a released second moment.
 Ridge = Annotated[
     float | None,
     Field(
         ge=0,
         allow_inf_nan=False,
-        description="lambda, added to the released matrix before it is inverted. Where absent it "
-        "is set from the noise, the dimension and the number of classes, all public; without noise "
-        "from the dimension and the rows' mean square. 0 is none but for rounding.",
+        description="Ridge penalty lambda, added to the released matrix before inversion. If "
+        "absent, it is set from the noise, the dimension and the number of classes, all public; "
+        "without noise, from the dimension and the features' mean square. 0 adds nothing beyond a "
+        "guard against rounding.",
     ),
 ]
-# Of heads that release sums of rows by their labels, one or several a row.
+# For heads that release sums of rows by their labels, one or several per row.
 MaxLabels = Annotated[
     int,
     Field(
         ge=1,
-        description="Of rows with several labels: so many count in full, more are scaled down "
-        "together. It scales the sensitivity of sums by label by its square root.",
+        description="For several labels per image: this many count in full; if an image has more, "
+        "all are scaled down together. The sensitivity of sums by label grows with the square "
+        "root of this number.",
     ),
 ]
 

@@ -2,12 +2,12 @@
 
 With x a row with a 1 appended, p its class probabilities (softmax, or one sigmoid a class), y its
 labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is r x^T and its norm
-|r| |x|. So the sum of the rows' gradients clipped to norm C is R^T X with each r scaled by
+|r| |x|. So the sum of the examples' gradients clipped to norm C is R^T X with each r scaled by
 min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
 
-Where a unit of privacy has several rows (`units`), each row's clipped gradient is multiplied with
-its weight. The unit's weights sum to at most 1, so what it adds is at most C long. A Poisson sample
-is one of units: all rows of a drawn unit join the batch.
+Where a unit of privacy has several rows (`units`), each example's clipped gradient is multiplied
+with its weight. The unit's weights sum to at most 1, so what it adds is at most C long. A Poisson
+sample is one of units: all rows of a drawn unit join the batch.
 
 On the CPU the work is `kernels.fused_step`'s. Elsewhere it is PyTorch's, without a host
 synchronisation within a block of steps.
@@ -60,7 +60,7 @@ class ClippedGradients:
     """The gradients that are summed: of which rows and loss, clipped to which norm.
 
     Attributes:
-      clip: the largest norm of a row's gradient; infinite for no clipping.
+      clip: the largest norm of an example's gradient; infinite for no clipping.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
       constant: b, appended to each row, so that its gradient is r [x, b]. Sums here have r in the
         last column, for the caller to multiply with b.
@@ -370,7 +370,7 @@ class PoissonBatchSum(ClippedGradientSum):
         self._pieces = self._gather_pieces(chosen, [piece for pieces in cut for piece in pieces])
 
     def _cut_pieces(self, sizes: list[int]) -> list[list[int]]:
-        """Cuts a step's rows, given as one number a seed, into pieces that are not too long."""
+        """Cuts a step's rows, given as one number per seed, into pieces that are not too long."""
         if sum(sizes) <= self._longest:
             return [sizes]
         pieces = []

@@ -149,7 +149,7 @@ class ExactSums:
     """The clipped sums of a set of rows, on their grid, for any weights.
 
     Args:
-      clip: the largest norm of a row's gradient.
+      clip: the largest norm of an example's gradient.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
       pool: threads that share the rows of a full batch, or the seeds' Poisson batches.
       constant: b, appended to each row.

@@ -8,7 +8,7 @@ Released, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
 - "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row
   nothing. The noise is symmetric and isometric. Not released where `public_covariance` names
   another, public dataset's features through the same backbone.
-- "gradients", `steps` times: the sum of the rows' gradients r x^T, each clipped to norm
+- "gradients", `steps` times: the sum of the examples' gradients r x^T, each clipped to norm
   `max_grad_norm` whatever the weights are: that is the sensitivity.
 
 The noise multipliers give `covariance_share` of mu^2 = 1/sigma_G^2 + steps/sigma_g^2 to G. Each
@@ -36,15 +36,10 @@ from pydantic import Field, model_validator
 from dpprobe.errors import DataError
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GradientNorm, InitFile
 from dpprobe.heads.preconditioned_descent import MOST_FULL_STEPS, PreconditionedDescentOptions
 from dpprobe.options import resolve_path
-from dpprobe.privacy.plan import (
-    LARGEST_SENSITIVITY,
-    SMALLEST_SENSITIVITY,
-    Mechanism,
-    full_batch,
-    split_budget,
-)
+from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 if TYPE_CHECKING:
     import torch
@@ -63,39 +58,32 @@ class Options(PreconditionedDescentOptions):
 
     head: Literal["feature_covariance"] = "feature_covariance"
     init: Literal["zero", "file"] = Field(
-        "zero", description="Weights 0, or public weights from init_file."
+        "zero", description="Start from weights 0, or from public weights in init_file."
     )
     init_scale: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="What the file's weights are multiplied with."
-    )
-    init_file: str | None = Field(
         None,
-        min_length=1,
-        description='A safetensors file whose tensor "weights" is [classes, d], or [classes, '
-        "d + 1] with the biases last: public, such as a zero-shot classifier's; a head trained "
-        "on private rows is refused.",
+        gt=0,
+        allow_inf_nan=False,
+        description="Factor by which the file's weights are multiplied.",
     )
-    steps: Annotated[int, MOST_FULL_STEPS] = Field(6, ge=1, description="Full-batch steps.")
+    init_file: InitFile = None
+    steps: Annotated[int, MOST_FULL_STEPS] = Field(
+        6, ge=1, description="Number of full-batch steps."
+    )
     covariance_share: float = Field(
         0.2,
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="The covariance's part of the head's budget; the gradients have the rest.",
+        description="The covariance's share of the head's budget; the gradients get the rest.",
     )
-    max_grad_norm: float = Field(
-        0.7,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
-        description="Each row's gradient is clipped to this L2 norm.",
-    )
+    max_grad_norm: GradientNorm = 0.7
     public_covariance: str | None = Field(
         None,
         min_length=1,
-        description="A manifest.json of a public dataset's features through the same backbone: "
-        "its covariance takes the place of the released one and costs nothing. Features of private "
-        "rows are refused.",
+        description="A manifest.json of a public dataset's features from the same backbone. Its "
+        "covariance replaces the released one and costs no privacy. Features of private images "
+        "are refused.",
     )
 
     @model_validator(mode="after")
@@ -186,7 +174,8 @@ def public_start(options: Options, rows: Rows) -> torch.Tensor | None:
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
-    """Returns the second moment of public rows, treated like private ones, for as many as n units.
+    """Returns the second moment of public examples, treated like private ones, for as many as n
+    units.
 
     Raises:
       DataError: when the features are of another dimension.

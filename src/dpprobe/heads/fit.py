@@ -36,7 +36,7 @@ def fit_heads(
     """Trains a method's head once for each seed, all seeds together where that pays.
 
     Args:
-      data: the private training rows, on the device that is to train.
+      data: the private training examples, on the device that is to train.
       plan: what was calibrated for this method on this many rows.
       seeds: one a head, from `dpprobe.privacy.randomness.cell_seed`; different from each other.
       record: called at the start, about twenty times on the way, and at the end. Without it no
@@ -58,7 +58,7 @@ def fit_heads(
             f"head {method.head}: it does not release exact sums, which a release needs; write "
             "engine: exact, or another head"
         )
-    # A priced normalisation is released anew for each seed, so that each seed has other rows.
+    # A priced normalisation is released again for each seed, so that each seed has other rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
     fits: list[Fitted] = []
     transforms: list[Transform] = []
@@ -133,7 +133,7 @@ def _check_inputs(
         raise ConfigError(fault)
     if data.multi_label and not method.multi_label:
         raise PrivacyError(
-            f"head {method.head}: it takes one label a row, and rows here have several"
+            f"head {method.head}: it takes one label per row, and rows here have several"
         )
 
 

@@ -1,12 +1,12 @@
 """Options and release that sgd, momentum, adam and lamb share: heads of noisy gradient steps.
 
 They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
-sample, or over all rows, of each row's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian
-noise. A row adds at most one clipped gradient to such a sum, whatever the weights are, and a null
-row in its place nothing, so its sensitivity is `max_grad_norm`. Where the unit of privacy has
-several rows, the sample is one of units, and a unit adds the mean of its rows' clipped gradients:
-n counts units, and the sensitivity is the same. Optimisers, schedules and averages see the noisy
-sums alone: post-processing, which costs nothing. Initial weights are public.
+sample, or over all rows, of each example's gradient clipped to L2 norm `max_grad_norm`, plus
+Gaussian noise. A row adds at most one clipped gradient to such a sum, whatever the weights are, and
+a null row in its place nothing, so its sensitivity is `max_grad_norm`. Where the unit of privacy
+has several rows, the sample is one of units, and a unit adds the mean of its examples' clipped
+gradients: n counts units, and the sensitivity is the same. Optimisers, schedules and averages see
+the noisy sums alone: post-processing, which costs nothing. Initial weights are public.
 
 Each head's own module has the options that only it has, and its defaults. Those of momentum, adam
 and lamb were chosen on public features (bench/results/first_order_defaults.md). Their rows are
@@ -54,14 +54,51 @@ MOST_EPOCHS = AtMost(100_000, "each is a pass over all rows, and noise grows wit
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01
 
-# What momentum, adam and lamb have beside the shared options, or with a default of their own.
+# Options that a head may have with a default of its own.
+BatchSize = Annotated[
+    int | Literal["full"],
+    Field(
+        description="Expected examples per step: each example joins each step with probability "
+        'batch_size / n. "full" takes every example in every step.',
+    ),
+]
+GradientNorm = Annotated[
+    float,
+    Field(
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="Each example's gradient is clipped to this L2 norm.",
+    ),
+]
+Init = Annotated[
+    Literal["zero", "torch", "scaled", "lecun_normal", "file"],
+    Field(
+        description="Initial weights. zero: weights and biases 0. torch: PyTorch's default for a "
+        "linear layer, uniform within 1 / sqrt(d). scaled: normal with standard deviation "
+        "init_scale, biases 0. lecun_normal: truncated normal with standard deviation 1 / "
+        "sqrt(d), biases 0. file: public weights from init_file. Each seed draws its own random "
+        "weights.",
+    ),
+]
+InitFile = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        description='A safetensors file whose tensor "weights" is [classes, d], or [classes, d + '
+        "1] with the biases last. It must be public, such as a zero-shot classifier's; a head "
+        "trained on private images is refused. {dataset} and {backbone} in the path stand for "
+        "their names.",
+    ),
+]
+# Options of momentum, adam and lamb beside the shared ones, or with other defaults.
 RateByRule = Annotated[
     float | None,
     Field(
         gt=0,
         allow_inf_nan=False,
-        description="The length of a step. Where absent it is set from the dimension, the number "
-        "of classes, the steps and the noise, all public, for rows of norm 1.",
+        description="Length of a step. If absent, it is set from the dimension, the number of "
+        "classes, the steps and the noise, all public, for features of norm 1.",
     ),
 ]
 UnitRowNorm = Annotated[
@@ -70,8 +107,8 @@ UnitRowNorm = Annotated[
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
         allow_inf_nan=False,
-        description="Each row's gradient is clipped to this L2 norm. On unit rows it is 0.97 at "
-        "the start with 10 classes.",
+        description="Each example's gradient is clipped to this L2 norm. For features of norm 1 "
+        "and 10 classes, an example's gradient has norm 0.97 at the start.",
     ),
 ]
 Intercept = Annotated[
@@ -80,12 +117,11 @@ Intercept = Annotated[
         ge=0.01,
         le=10,
         allow_inf_nan=False,
-        description="The constant appended to each row: what biases are learned from. A row's "
-        "gradient is as long as its residuals times sqrt(norm^2 + intercept^2). 1 is the usual "
-        "layer's.",
+        description="Constant appended to each feature vector; the biases are learned from it. An "
+        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). 1 is "
+        "the usual layer's.",
     ),
 ]
-
 
 # Other programs' words for batches that are no Poisson samples.
 OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "drop_last")
@@ -110,93 +146,73 @@ class GradientOptions(BalanceOptions):
     prior_share: PriorShare = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
-        description="Cross-entropy of the softmax, for one label a row; or the sum over classes of "
-        "sigmoid cross-entropies, for one label a row or several.",
+        description="softmax: cross-entropy, for one label per image. sigmoid: the sum over "
+        "classes of binary cross-entropies, for one label per image or several.",
     )
-    batch_size: int | Literal["full"] = Field(
-        "full",
-        description="Expected rows a step: each row joins each step with probability "
-        'batch_size / n. "full" takes every row in every step.',
-    )
+    batch_size: BatchSize = "full"
     epochs: Annotated[float, Field(gt=0, allow_inf_nan=False), MOST_EPOCHS] | None = Field(
         None,
-        description="Passes over the data, in expectation; the head's default where neither this "
-        "nor steps is given.",
+        description="Expected passes over the data; the head's default if neither this nor steps "
+        "is given.",
     )
     steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
-        None, description="Steps, instead of epochs."
+        None, description="Number of steps, instead of epochs."
     )
-    learning_rate: float | None = Field(gt=0, allow_inf_nan=False)
-    max_grad_norm: float = Field(
-        1.0,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
-        description="Each row's gradient is clipped to this L2 norm.",
-    )
+    learning_rate: float | None = Field(gt=0, allow_inf_nan=False, description="Length of a step.")
+    max_grad_norm: GradientNorm = 1.0
     max_batch_grad_norm: float | None = Field(
         None,
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
         allow_inf_nan=False,
-        description="At epsilon inf alone, where no row's gradient is clipped: the mean gradient "
-        "of a step is clipped to this L2 norm, as Mehta et al. 2022 train without privacy. Null "
-        "for no clipping.",
+        description="Only at epsilon inf, where no example's gradient is clipped: the mean "
+        "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
+        "privacy. Null does not clip.",
     )
-    init: Literal["zero", "torch", "scaled", "lecun_normal", "file"] = Field(
-        "zero",
-        description="Weights and biases 0; PyTorch's default for a linear layer, uniform within "
-        "1 / sqrt(d); normal weights of standard deviation init_scale, biases 0; truncated normal "
-        "weights of standard deviation 1 / sqrt(d), biases 0; or public weights from init_file. "
-        "Random ones are drawn anew for each seed.",
-    )
+    init: Init = "zero"
     init_scale: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="The standard deviation of init: scaled (0.01 where absent); what the weights "
-        "of init: file are multiplied with (1 where absent).",
+        description="For init: scaled, the standard deviation (0.01 if absent). For init: file, "
+        "the factor by which the weights are multiplied (1 if absent).",
     )
-    init_file: str | None = Field(
-        None,
-        min_length=1,
-        description='A safetensors file whose tensor "weights" is [classes, d], or [classes, '
-        "d + 1] with the biases last: public, such as a zero-shot classifier's; a head trained "
-        "on private rows is refused. {dataset} and {backbone} in the path stand for their names.",
-    )
+    init_file: InitFile = None
     init_bias: float | None = Field(
-        None, allow_inf_nan=False, description="What all biases start from, instead of init's own."
+        None,
+        allow_inf_nan=False,
+        description="Initial value of all biases, instead of the value from init.",
     )
     schedule: Literal["constant", "warmup_cosine", "warmup_linear"] = Field(
         "constant",
-        description="The learning rate as it is; or rising linearly to it over the warmup, then "
-        "falling to 0 as half a cosine or linearly.",
+        description="Learning-rate schedule: constant; or a linear warm-up, then a decay to 0, as "
+        "half a cosine or linear.",
     )
     warmup: float = Field(
         0.0,
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="The part of all steps over which the learning rate rises: 0.025 is a quarter "
-        "of an epoch out of ten.",
+        description="Share of all steps in which the learning rate rises: 0.025 is a quarter of "
+        "an epoch out of ten.",
     )
     average: Literal["last", "mean", "ema"] = Field(
         "last",
-        description="What is returned: the last weights, the mean of all steps' weights, or their "
-        "exponential moving average, debiased.",
+        description="Returned weights: those after the last step, the mean over all steps, or "
+        "their exponential moving average, debiased.",
     )
     ema_decay: float | None = Field(
         None,
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="Of average: ema, how much of the average stays each step (0.99 where absent).",
+        description="For average: ema, the decay of the moving average per step (0.99 if absent).",
     )
     engine: Literal["closed_form", "exact", "opacus"] = Field(
         "closed_form",
-        description="What computes the clipped sums and their noise: closed_form in float32, for "
-        "benchmarks; exact on a public grid, so that no rounding tells of a row, on the CPU, "
-        "slower; opacus is the reference, slow.",
+        description="Computation of the clipped sums and their noise. closed_form: in float32, "
+        "for benchmarks. exact: on a public grid, so that rounding reveals nothing about an "
+        "example; on the CPU, slower. opacus: the reference, slow.",
     )
 
     @model_validator(mode="before")
@@ -205,8 +221,8 @@ class GradientOptions(BalanceOptions):
         named = [key for key in OTHER_BATCHES if isinstance(values, Mapping) and key in values]
         if named:
             raise ValueError(
-                f"{named[0]}: batches are Poisson samples, for no tight price is known of shuffled "
-                "batches or of batches of a fixed size (docs/privacy.md); remove it"
+                f"{named[0]}: batches are Poisson samples, because no tight price is known for "
+                "shuffled batches or batches of a fixed size (docs/methods/sgd.md); remove it"
             )
         return values
 
@@ -301,7 +317,7 @@ class GradientOptions(BalanceOptions):
 
     @property
     def constant(self) -> float:
-        """The constant appended to each row: a row's gradient is r [x, constant]."""
+        """The constant appended to each row: an example's gradient is r [x, constant]."""
         return 1.0
 
     def rate_on(self, gradients: Mechanism, *, noise: float, classes: int, dimension: int) -> float:

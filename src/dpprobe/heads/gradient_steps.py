@@ -44,7 +44,7 @@ from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
 
 # A block of steps: so many bytes of noise, which half a core's second-level cache holds. Batches
-# are drawn for so many expected rows a seed, whoever else trains.
+# are drawn for so many expected rows per seed, whoever else trains.
 _NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
@@ -69,7 +69,7 @@ def train_heads(
       ConfigError: when training diverged, or initial weights do not fit.
       DataError: for batches of rows that are not in memory.
     """
-    # Where nothing is noised no sum needs to be exact.
+    # Without noise no sum needs to be exact.
     plain = options.engine == "exact" and not releases.plan.private
     if options.engine in REFERENCE_ENGINES and not plain:
         engine = importlib.import_module(REFERENCE_ENGINES[options.engine])
@@ -148,7 +148,7 @@ class Training:
             self._make_buffer(rows.device),
         )
         self._view_heads(self._weights).copy_(start)
-        # What steps are taken on: the biases are these times the constant.
+        # The variables of the steps: the biases are these times the constant.
         self._constant = options.constant
         self._parameters = self._view_heads(self._weights)
         if self._constant != 1:

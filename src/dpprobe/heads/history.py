@@ -36,7 +36,7 @@ class History:
         self._sigmoid = sigmoid
 
     def add_record(self, step: int, weights: torch.Tensor) -> None:
-        """Adds a record a seed: its loss on the first 10,000 training rows, `record`'s values.
+        """Adds a record a seed: its loss on the first 10,000 training examples, `record`'s values.
 
         The loss is a mean with the rows' weights, where units of privacy have several rows.
         """

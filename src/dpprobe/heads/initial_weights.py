@@ -81,7 +81,7 @@ def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np
 
     Raises:
       ConfigError: when they cannot be read or do not fit.
-      PrivacyError: when they are of a head that was trained on private rows.
+      PrivacyError: when they are of a head that was trained on private examples.
     """
     check_unmarked(Path(path), option="init_file", written=path)
     try:

@@ -27,8 +27,8 @@ _IN_ALL, _IN_ONE = 4.0, 0.5
 class Options(GradientOptions):
     """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
 
-    Where |w| or the direction is 0 the ratio is 1: from zero the first step is Adam's. Mehta et
-    al. (2022, section 5.1) take one step on the full batch, which is another head than this one's
+    If |w| or the direction is 0, the ratio is 1, so the first step from zero is Adam's. Mehta et
+    al. (2022, section 5.1) take one step on the full batch. Their settings differ from this head's
     defaults: loss sigmoid, steps 1, init_bias -10, learning_rate from 1e-4 to 1e-3, max_grad_norm
     1, normalize none, intercept 1.
     """
@@ -90,7 +90,7 @@ class Lamb(Adam):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head a seed; see `dpprobe.heads.fit`."""
+    """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     optimiser = partial(

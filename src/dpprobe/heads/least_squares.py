@@ -8,10 +8,10 @@ Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOp
 - "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row nothing.
   Its noise is symmetric and isometric: half the variance off the diagonal, so that in an
   orthonormal basis of the symmetric matrices all coordinates have the same.
-- "targets": B = sum of t x^T. With one label a row t = (e_y - 1/K) / sqrt(1 - 1/K), of norm 1:
-  taking 1/K off all targets moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
-  several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T to B, of norm
-  |t| |x| <= S, or S sqrt(max_labels).
+- "targets": B = sum of t x^T. With one label per example t = (e_y - 1/K) / sqrt(1 - 1/K), of norm
+  1: taking 1/K off all targets moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise.
+  With several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T to B, of
+  norm |t| |x| <= S, or S sqrt(max_labels).
 
 The noise multipliers give `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2 to G. Then
 W = B (G* + lambda I)^-1 with G* from `second_order.estimate_spectrum` and lambda from
@@ -53,7 +53,8 @@ class Options(RowOptions):
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="The Gram matrix's part of the head's budget; the cross product has the rest.",
+        description="The Gram matrix's share of the head's budget; the cross product gets the "
+        "rest.",
     )
 
     @property
@@ -123,7 +124,7 @@ def fit(
 def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Tensor]:
     """Returns the function from a piece's rows to their targets [m, K].
 
-    Targets have norm 1, or with several labels a row a norm of at most `longest`.
+    Targets have norm 1, or with several labels per example a norm of at most `longest`.
     """
     from dpprobe.heads.second_order import MARGIN, clipped_labels  # imports torch
 

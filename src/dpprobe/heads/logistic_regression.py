@@ -1,6 +1,6 @@
 """L2-penalised logistic regression by L-BFGS: the solver's mathematics.
 
-Multinomial for one label a row, one regression a label for several.
+Multinomial for one label per example, one regression a label for several.
 
 Features are standardised with the training set's means and standard deviations: nothing here is
 private. No standardised copy is made: each evaluation centres the rows block by block, in the
@@ -56,7 +56,7 @@ def _explain_status(status: int, max_iterations: int) -> str:
 class Objective:
     """The objective: mean cross-entropy + penalty / 2 |W|^2 over standardised features.
 
-    For several labels a row a row's cross-entropy is the sum over its labels.
+    With several labels, an example's cross-entropy is the sum over its labels.
 
     Parameters are float64 [classes, d + 1] on standardised features, bias last.
 
@@ -64,9 +64,9 @@ class Objective:
       everyone: float32 [rows], the rows' weights.
 
     Args:
-      one_scale: divides all features by one number, the root of their mean variance. Of a handful
+      one_scale: divides all features by one number, the root of their mean variance. With a handful
         of rows each feature's standard deviation says little: two rows would become -1 and 1 in
-        every feature, so that those in which they hardly differ count most.
+        every feature, and features in which they hardly differ would dominate.
     """
 
     def __init__(self, data: Rows, *, one_scale: bool = False) -> None:

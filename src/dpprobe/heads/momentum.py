@@ -45,7 +45,11 @@ class Options(GradientOptions):
     max_grad_norm: UnitRowNorm = 0.7
     intercept: Intercept = 0.2
     beta: float = Field(
-        0.9, ge=0, lt=1, allow_inf_nan=False, description="How much of the velocity stays a step."
+        0.9,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Share of the velocity that each step keeps.",
     )
 
     @property
@@ -66,7 +70,7 @@ class Options(GradientOptions):
         longest = _PART * 2 * (1 + self.beta) / (largest * curvature)
         if noise == 0:
             return longest
-        # A step's noise goes on moving the weights, 1 / (1 - beta) times its size in all, and a
+        # A step's noise continues moving the weights, 1 / (1 - beta) times its size in all, and a
         # unit row's logit by as much. Those of T steps add up like sqrt(T).
         spread = noise * math.sqrt(steps) / (1 - self.beta)
         bound = max(_LOGIT_NOISE, _MANY_LOGIT_NOISE * math.log(classes))
@@ -106,7 +110,7 @@ class Momentum(Optimiser):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head a seed; see `dpprobe.heads.fit`."""
+    """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     return gradient_steps.train_heads(

@@ -22,8 +22,8 @@ null, by its own bound:
 
 - softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to
   1 - p_y. So sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 - 1/K: S.
-- sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. What is
-  released is divided by sqrt(K): S, or S / 2.
+- sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. The
+  release is divided by sqrt(K): S, or S / 2.
 
 Together T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. The mean of the
 shared Hessians released so far, by `second_order.estimate_spectrum`, is what a step uses.
@@ -64,26 +64,28 @@ class Options(PreconditionedDescentOptions):
     """Newton's method; the defaults were fixed on public features (bench/results/defaults.md)."""
 
     head: Literal["newton"] = "newton"
-    steps: Annotated[int, MOST_FULL_STEPS] = Field(3, ge=1, description="Full-batch steps.")
+    steps: Annotated[int, MOST_FULL_STEPS] = Field(
+        3, ge=1, description="Number of full-batch steps."
+    )
     hessian: Literal["shared", "per_class"] = Field(
         "shared",
-        description="One matrix of the classes' mean curvature; or one a class, for loss: sigmoid "
-        "alone: sqrt(K) times the noise, K times the work.",
+        description="One matrix of the classes' mean curvature; or one matrix per class, only for "
+        "loss: sigmoid, with sqrt(K) times the noise and K times the work.",
     )
     hessian_share: float = Field(
         0.3,
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="The Hessians' part of the head's budget; the gradients have the rest.",
+        description="The Hessians' share of the head's budget; the gradients get the rest.",
     )
     max_grad_norm: float | None = Field(
         0.7,
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
         allow_inf_nan=False,
-        description="Each row's gradient is clipped to this L2 norm; null for the bound that it "
-        "has by itself.",
+        description="Each example's gradient is clipped to this L2 norm; null uses the bound that "
+        "the gradient has without clipping.",
     )
 
     @model_validator(mode="after")
@@ -97,7 +99,7 @@ class Options(PreconditionedDescentOptions):
 
     @property
     def gradient_bound(self) -> float:
-        """The largest norm of a row's gradient as it is released."""
+        """The largest norm of an example's gradient as it is released."""
         if self.max_grad_norm is not None:
             return self.max_grad_norm
         once = self.steps == 1 and self.init_bias in (None, 0.0)
@@ -119,7 +121,7 @@ class Options(PreconditionedDescentOptions):
         return self.max_grad_norm is None and self.loss == "sigmoid"
 
     def gradient_scale(self, classes: int) -> float:
-        """Returns the number that a row's gradient is divided by before its release."""
+        """Returns the number that an example's gradient is divided by before its release."""
         return float(classes**0.5) if self._divided else 1.0
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002

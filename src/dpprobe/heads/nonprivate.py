@@ -37,17 +37,18 @@ class Options(MethodOptions):
     penalties: tuple[float, ...] = Field(
         (1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
         min_length=1,
-        description="Candidates for lambda in: mean cross-entropy + lambda / 2 * squared weights, "
-        "on standardised features, bias unpenalised. One candidate skips the cross-validation.",
+        description="Candidates for the penalty lambda in: mean cross-entropy + lambda / 2 * "
+        "squared weights, on standardised features, bias unpenalised. A single candidate skips "
+        "the cross-validation.",
     )
     folds: Annotated[int, AtMost(100, "each is a fit of every penalty")] = Field(
         3, ge=2, description="Folds of the cross-validation."
     )
     tolerance: float = Field(
-        3e-5, gt=0, description="Converged when no entry of the gradient is larger."
+        3e-5, gt=0, description="The fit has converged if no entry of the gradient is larger."
     )
     max_iterations: Annotated[int, AtMost(1_000_000, "each is a pass over all rows")] = Field(
-        1000, ge=1, description="Iterations a fit may take, at most."
+        1000, ge=1, description="Maximum iterations per fit."
     )
 
     @field_validator("penalties")

@@ -1,6 +1,6 @@
 """Normalisations of feature rows before a head sees them, and their price.
 
-Looking at each row alone costs nothing. Whatever looks at several private rows is a release: it
+Looking at each row alone costs nothing. Whatever looks at several private examples is a release: it
 has a mechanism, a share of the head's budget, and its values are part of the published head.
 Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
 """
@@ -30,11 +30,13 @@ SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
 # Far above where the root of a variance would be 0 in float32.
 SMALLEST_FLOOR = 1e-12
 # Describes the option of heads whose rows are centred by default.
-CENTRED_BY_DEFAULT = "As everywhere; centred by default, from a share of the head's budget."
+CENTRED_BY_DEFAULT = (
+    "Normalisation of features; the default releases a centre from the head's budget."
+)
 
 
 class Normalisation(Options):
-    """Of each row by itself, unless `priced`."""
+    """A map of features; of each image by itself, unless `priced`."""
 
     priced: ClassVar[bool] = False
 
@@ -42,42 +44,42 @@ class Normalisation(Options):
 
     @model_serializer(mode="wrap")
     def _write_brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
-        """A kind without parameters is written as a bare word."""
+        """Writes a kind without parameters as a bare word."""
         values: dict[str, Any] = handler(self)
         return self.kind if len(values) == 1 else values
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
-        """Returns what it releases of n rows, noise multipliers up to a common factor."""
+        """Returns the releases from n units, noise multipliers up to a common factor."""
         return ()
 
 
 class NoNormalisation(Normalisation):
-    """Rows as they are."""
+    """Leaves features as they are."""
 
     kind: Literal["none"] = "none"
 
 
 class L2(Normalisation):
-    """Rows scaled to unit L2 norm; a zero row stays."""
+    """Scales each feature vector to unit L2 norm; a zero vector stays."""
 
     kind: Literal["l2"] = "l2"
 
 
 class LayerNorm(Normalisation):
-    """Rows to mean 0 and variance 1, without parameters (Ba, Kiros and Hinton 2016)."""
+    """Scales each image's features to mean 0 and variance 1 (Ba, Kiros and Hinton 2016)."""
 
     kind: Literal["layer_norm"] = "layer_norm"
 
 
 class GroupNorm(Normalisation):
-    """Each of a row's equal contiguous parts to mean 0 and variance 1 (Wu and He 2018)."""
+    """Scales each of an image's equal feature groups to mean 0 and variance 1 (Wu and He 2018)."""
 
     kind: Literal["group_norm"] = "group_norm"
-    groups: int = Field(ge=1, description="Parts; they must divide the dimension.")
+    groups: int = Field(ge=1, description="Number of feature groups; it must divide the dimension.")
 
 
 class Priced(Normalisation):
-    """Releases statistics of the private rows, from a share of the head's budget."""
+    """Releases statistics of the private examples, from a share of the head's budget."""
 
     priced: ClassVar[bool] = True
 
@@ -86,13 +88,13 @@ class Priced(Normalisation):
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="Its part of the budget, as a part of the sum of count * rate^2 / "
-        "noise_multiplier^2 over all of the fit's releases.",
+        description="Share of the budget: this release's part of the sum of count * rate^2 / "
+        "noise_multiplier^2 over all releases of the fit.",
     )
 
 
 class AroundCentre(Priced):
-    """Rows around their mean, which is released: the sum of the unit rows, of sensitivity 1.
+    """Subtracts a released mean of features: the sum of unit-norm features has sensitivity 1.
 
     Divided by n, which is public, the sum is the mean.
     """
@@ -102,7 +104,7 @@ class AroundCentre(Priced):
 
 
 class Centred(AroundCentre):
-    """Rows to unit L2 norm, minus the mean of those, to unit L2 norm again.
+    """Scales features to unit L2 norm, subtracts their released mean, and scales them again.
 
     Most of the length of a network's features is their mean: without it the same noise stands
     against several times the differences between classes.
@@ -112,9 +114,9 @@ class Centred(AroundCentre):
 
 
 class Whitened(AroundCentre):
-    """Centred rows, mapped so that they vary nearly alike in all directions, to unit norm again.
+    """Centres features and evens out their variance over directions, to unit norm again.
 
-    Released is what `centred` releases, and the second moment of the centred rows: the sum of
+    Releases the centre of `centred`, and the second moment of the centred features: the sum of
     x x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Worth it where
     features vary much more in some directions than in others and n is well above d; the more
     classes, the more.
@@ -126,23 +128,23 @@ class Whitened(AroundCentre):
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="The part of the budget of both releases together, as a part of the sum of "
-        "count * rate^2 / noise_multiplier^2 over all of the fit's releases.",
+        description="Share of the budget for both releases together: their part of the sum of "
+        "count * rate^2 / noise_multiplier^2 over all releases of the fit.",
     )
     moment_share: float = Field(
         0.7,
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="The second moment's part of `share`; the centre has the rest.",
+        description="The second moment's part of `share`; the centre gets the rest.",
     )
     exponent: float = Field(
         0.4,
         gt=0,
         le=0.5,
         allow_inf_nan=False,
-        description="The power of the inverse second moment that rows are mapped by; 0.5 makes "
-        "them white.",
+        description="Power of the inverse second moment by which features are mapped; 0.5 whitens "
+        "them.",
     )
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
@@ -152,10 +154,10 @@ class Whitened(AroundCentre):
 
 
 class Channels(Priced):
-    """Each channel minus its mean, over its standard deviation (Tramer and Boneh 2021).
+    """Standardises each channel with released statistics (Tramer and Boneh 2021).
 
     A row is channels x positions, channel-major, as scattering and `nn.BatchNorm2d` have it.
-    Both are released, as sums over the rows, then divided by n, which is public:
+    Mean and deviation are released as sums over the rows, then divided by n, which is public:
 
     - "channel_means": of each row, its means over positions [channels], scaled down to norm
       `max_mean_norm` where longer. A row adds a vector of at most that norm to the sum, a null row
@@ -177,24 +179,25 @@ class Channels(Priced):
     """
 
     kind: Literal["channels"] = "channels"
-    channels: int = Field(ge=1, description="Channels of a row; they must divide the dimension.")
+    channels: int = Field(ge=1, description="Number of channels; it must divide the dimension.")
     max_mean_norm: float = Field(
         ge=SMALLEST_BOUND,
         le=LARGEST_BOUND,
-        description="The largest norm of a row's channel means, a public constant; for "
-        "scattering of images in [0, 1]: 1 in grey, 1.7321 in colour.",
+        description="Largest norm of an image's channel means, a public constant. For scattering "
+        "of images in [0, 1]: 1 in grey, 1.7321 in colour.",
     )
     max_deviation_norm: float = Field(
         ge=SMALLEST_BOUND,
         le=LARGEST_BOUND,
-        description="The largest norm of a row's channel deviations, a public constant; for "
+        description="Largest norm of an image's channel deviations, a public constant. For "
         "scattering of images in [0, 1]: 0.5 in grey, 0.8661 in colour.",
     )
     floor: float = Field(
         1e-5,
         ge=SMALLEST_FLOOR,
         le=LARGEST_BOUND,
-        description="Added to each channel's variance, so that quiet channels are not blown up.",
+        description="Added to each channel's variance; it keeps quiet channels from being blown "
+        "up.",
     )
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
@@ -224,7 +227,7 @@ KINDS: dict[str, type[Normalisation]] = {
 
 
 def _spelt_out(value: Any) -> Any:
-    """Reads a bare word as short for a mapping of that kind."""
+    """Reads a bare word as a mapping of that kind."""
     if isinstance(value, Normalisation):
         return value
     mapping = {"kind": value} if isinstance(value, str) else value
@@ -237,7 +240,7 @@ def _spelt_out(value: Any) -> Any:
 
 
 class _BareWords:
-    """For editors: bare words beside the mappings in the JSON schema."""
+    """Adds bare words beside the mappings to the JSON schema, for editors."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler

@@ -24,7 +24,7 @@ def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -
     """Returns the rows of a training set after a normalisation.
 
     One that looks at each row alone is done once for all methods and seeds of a job. A priced one
-    is released anew by each fit, for one seed: so the rows are that seed's alone.
+    is released again by each fit, for one seed: so the rows are that seed's alone.
     """
     if not spec.priced:
         return data.make_once(spec, lambda: Rows(data, Transform(spec)))
@@ -42,9 +42,9 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     """Returns the noisy sum of the unit rows over n, float32 [d].
 
     A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
-    adds nothing: sensitivity 1. n is public. What is released is then shrunk by the part of its
-    squared length that noise is expected to have (James and Stein 1961, positive part), which costs
-    nothing: a centre that is noise alone would hide the classes.
+    adds nothing: sensitivity 1. n is public. The released centre is then shrunk by the expected
+    share of noise in its squared length (James and Stein 1961, positive part), which costs no
+    privacy: a centre that is noise alone would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
     grid = releases.make_grid(1.0, data.n)

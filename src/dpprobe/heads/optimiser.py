@@ -34,7 +34,7 @@ class Optimiser(ABC):
 
     @abstractmethod
     def restore_state(self, state: Mapping[str, State]) -> None:
-        """Goes on where another optimiser of the same constants stood at `state`."""
+        """Continues where another optimiser of the same constants stood at `state`."""
 
     @abstractmethod
     def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:

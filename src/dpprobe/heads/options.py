@@ -14,8 +14,8 @@ from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced, Whit
 from dpprobe.options import AtMost, Options
 from dpprobe.privacy.plan import Mechanism, Selection, split_budget
 
-# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million
-# at a rate of 0.02 have no price within 0.1 %.
+# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million at
+# a rate of 0.02 have no price within 0.1%.
 MOST_STEPS = AtMost(
     1_000_000, "each is a noisy release, and pricing more takes many minutes an epsilon, or fails"
 )
@@ -53,9 +53,9 @@ class MethodOptions(Options, ABC):
     head: str
     normalize: Normalize = Field(
         default_factory=NoNormalisation,
-        description="What is done to each feature row: none, l2, layer_norm, group_norm (each row "
-        "by itself), or one that releases statistics of the rows from the head's own budget: "
-        "centred, whitened, channels.",
+        description="Normalisation of each feature vector: none, l2, layer_norm, group_norm (each "
+        "image by itself); or one that releases statistics of the features from the head's own "
+        "budget: centred, whitened, channels.",
     )
 
     @model_validator(mode="after")
@@ -124,7 +124,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def private_choices(self) -> str | None:
-        """The use of private rows beside the mechanisms, in words, for the privacy statement."""
+        """Describes further uses of private examples beside the mechanisms, for the statement."""
         return None
 
     @property

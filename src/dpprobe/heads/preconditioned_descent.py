@@ -47,34 +47,38 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     ridge: Ridge = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
-        description="Cross-entropy of the softmax, for one label a row; or the sum over classes of "
-        "sigmoid cross-entropies, for one label a row or several.",
+        description="softmax: cross-entropy, for one label per image. sigmoid: the sum over "
+        "classes of binary cross-entropies, for one label per image or several.",
     )
     learning_rate: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="The steps' length. Where absent it is `step` times a Newton step's at the "
-        "start (K for a softmax), and shorter where noise would drive probabilities to 0 and 1.",
+        description="Length of the steps. If absent, `step` times the length of a Newton step at "
+        "the start (K for a softmax); shorter if noise would drive probabilities to 0 and 1.",
     )
     step: float = Field(
-        0.6, gt=0, le=2, allow_inf_nan=False, description="The part of a Newton step taken."
+        0.6,
+        gt=0,
+        le=2,
+        allow_inf_nan=False,
+        description="Length of a step, as a part of a Newton step.",
     )
     penalised: bool = Field(
         True,
-        description="Whether lambda stays in the loss, as a penalty on the distance from the "
-        "start; without, many steps forget it.",
+        description="Keep lambda in the loss, as a penalty on the distance from the start; "
+        "without the penalty, many steps forget the start.",
     )
     average: Literal["last", "mean", "linear"] = Field(
         "linear",
-        description="What is returned: the last weights, the mean of all steps' weights, or the "
-        "mean in which step t counts t times.",
+        description="Returned weights: those after the last step, the mean over all steps, or the "
+        "mean in which step t has weight t.",
     )
     init_bias: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="What all biases start from, and keep where intercept is 0. Where absent 0; "
-        "for a sigmoid the log-odds of a probability of 1 / K.",
+        description="Initial value of all biases, and their final value if intercept is 0. If "
+        "absent, 0; for a sigmoid, the log-odds of probability 1 / K.",
     )
 
     @property
@@ -120,9 +124,9 @@ class Descent:
     ) -> None:
         """
         Args:
-          clip: each row's gradient is clipped to this norm.
+          clip: each example's gradient is clipped to this norm.
           scale: sums of gradients are divided by it before their release.
-          start: weights; zeros with the options' bias where absent.
+          start: weights; zeros with the options' bias if absent.
         """
         from dpprobe.heads.second_order import Design, Loss  # imports torch, as below
 

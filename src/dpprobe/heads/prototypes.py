@@ -1,9 +1,9 @@
-"""One noisy sum of rows a class, and the class whose direction is nearest.
+"""One noisy sum of rows per class, and the class whose direction is nearest.
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
 `clipped_row_options.RowOptions`) with t the labels as zeros and ones, clipped to norm
 sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels), a null row nothing;
-with one label a row it adds to one class alone, at most S.
+with one label per example it adds to one class alone, at most S.
 
 The constant entry's column counts each class's rows. Sums are scaled to unit norm, so that frequent
 classes are not preferred; and by min(1, count / (2 standard deviations of the count's noise)), so
@@ -31,7 +31,7 @@ CLASS_SUMS = "class_sums"
 
 
 class Options(RowOptions):
-    """Prototypes: nothing to tune, a strong floor where noise is large."""
+    """One noisy prototype per class: nothing to tune, and a strong baseline under large noise."""
 
     head: Literal["prototypes"] = "prototypes"
     intercept: float = Field(
@@ -39,8 +39,8 @@ class Options(RowOptions):
         ge=0,
         le=10,
         allow_inf_nan=False,
-        description="The constant appended to each row, as a part of max_row_norm: what classes "
-        "are counted by. It adds its square to the squared sensitivity; 0 counts none.",
+        description="Constant appended to each feature vector, as a part of max_row_norm; classes "
+        "are counted with it. Its square is added to the squared sensitivity; 0 counts nothing.",
     )
     max_labels: MaxLabels = 1
 

@@ -1,10 +1,11 @@
-"""Prototypes that are public rows: each class draws those that its private rows are nearest to.
+"""Prototypes that are public examples: each class draws those that its private examples are nearest
+to.
 
 DPPL-Public of Wahdany, Jagielski, Dziedzic and Boenisch 2025 ("Differentially private prototypes
 for imbalanced transfer learning"), with draws one after the other in place of one draw of several.
 
 **Released**: "choices", `top` times one candidate a class, by the exponential mechanism; nothing
-else. A candidate r is a public row through the same backbone. Its score for class c is
+else. A candidate r is a public example through the same backbone. Its score for class c is
 
     u_c(r) = sum over rows x of class c of  s(x, r),   s = (cos(x, r) - low) / (high - low)
 
@@ -62,51 +63,51 @@ MOST_CANDIDATES, MOST_DRAWS = 100_000, 1000
 _LENGTH_BITS, _SHARE_BITS, _WEIGHT_BITS, _SCORE_BITS = 12, 16, 16, 52
 # Rounding in float32: rows are shorter than 2^12 by this much.
 _MARGIN = 4 * 2.0**-24
-# What a weight's rounding in float64 may add.
+# The most that a weight's rounding in float64 may add.
 _WEIGHT_MARGIN = 2.0**-40
 _PANEL_BYTES = 32 * 2**20
 
 
 class Options(MethodOptions):
-    """Public prototypes: pure differential privacy, and every class has the same noise."""
+    """Prototypes chosen among public images by pure DP, with equal noise for all classes."""
 
     paths: ClassVar[tuple[str, ...]] = ("public_features",)
 
     head: Literal["public_prototypes"] = "public_prototypes"
     normalize: Normalize = Field(
         default_factory=L2,
-        description="As everywhere; of candidates too. Both are then counted from the candidates' "
-        "mean, which costs nothing.",
+        description="Normalisation of each feature vector, of candidates too. Training and "
+        "candidate features are then centred on the candidates' mean, which costs no privacy.",
     )
     public_features: str = Field(
         min_length=1,
-        description="A manifest.json of a public dataset's features through the same backbone, "
-        "among whose rows prototypes are chosen. Features of private rows are refused. {dataset} "
-        "and {backbone} in the path stand for their names.",
+        description="A manifest.json of a public dataset's features from the same backbone; "
+        "prototypes are chosen among its images. Features of private images are refused. "
+        "{dataset} and {backbone} in the path stand for their names.",
     )
     candidates: int = Field(
         10_000,
         ge=1,
         le=MOST_CANDIDATES,
-        description="The most public rows to choose among, evenly spaced over the file; each takes "
-        "eight bytes of memory a feature.",
+        description="Maximum number of public images to choose among, evenly spaced over the "
+        "file; each takes eight bytes of memory per feature.",
     )
     top: int = Field(
         5,
         ge=1,
         le=MOST_DRAWS,
-        description="Prototypes of each class, drawn one after the other; each is a release.",
+        description="Prototypes per class, drawn one after the other; each is a release.",
     )
     similarity: tuple[float, float] = Field(
         (0.0, 0.25),
-        description="Cosines up to the first count as 0, from the second on as 1; narrower tells "
-        "candidates apart that are alike.",
+        description="Cosines up to the first number count as 0, from the second on as 1; a "
+        "narrower range separates similar candidates.",
     )
     max_labels: int = Field(
         1,
         ge=1,
-        description="Of rows with several labels: so many count in full, more are scaled down "
-        "together. It scales the sensitivity.",
+        description="For several labels per image: this many count in full; if an image has more, "
+        "all are scaled down together. The sensitivity grows with this number.",
     )
 
     @model_validator(mode="after")
@@ -151,7 +152,7 @@ class Options(MethodOptions):
 
 @dataclass(frozen=True)
 class Candidates:
-    """Public rows, normalised like private ones, among which prototypes are chosen.
+    """Public examples, normalised like private ones, among which prototypes are chosen.
 
     Attributes:
       centre: float32 [d], their mean.
@@ -194,7 +195,7 @@ def fit(
 
 
 def read_candidates(options: Options, rows: Rows) -> Candidates:
-    """Reads the public rows that are chosen among; those without finite values are none.
+    """Reads the public examples that are chosen among; those without finite values are none.
 
     Raises:
       DataError: when the features are of another dimension, or no row of them is of use.

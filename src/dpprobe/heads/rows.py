@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Transform:
-    """A normalisation of feature rows before the product, training rows and others alike.
+    """A normalisation of feature rows before the product, training examples and others alike.
 
     Attributes:
-      arrays: what it released of the training rows, by name; part of the published head.
+      arrays: what it released of the training examples, by name; part of the published head.
     """
 
     spec: Normalisation
@@ -112,8 +112,8 @@ class Block(NamedTuple):
 class Affine(NamedTuple):
     """Centred rows: row i is scale[i] * features[i] - shift[i] * centre.
 
-    As such they take no copy. In float32 the difference is rounded by at most 2^-21 of
-    shift[i] (1 + |centre|), which for a row next to the centre is more than of its own length.
+    As such they take no copy. In float32 the difference has an error of at most
+    2^-21 shift[i] (1 + |centre|). For a row near the centre this can exceed 2^-21 of its length.
     """
 
     scale: torch.Tensor
@@ -179,8 +179,8 @@ class Rows:
     def crops(self) -> tuple[Rows, ...]:
         """The rows as gradient steps take them in turn, see `crop_at`; the rows alone mostly.
 
-        Of images with stored random parts each is of one part, after the same normalisation. What a
-        normalisation releases is of the central parts, which these rows are of.
+        For images with stored random parts, each row is one part, after the same normalisation. A
+        normalisation releases statistics of the central parts, which are the rows of this object.
         """
 
         def make_crops() -> tuple[Rows, ...]:

@@ -36,7 +36,7 @@ def learning_rates(
     steps to 1 just after the last.
 
     Args:
-      rate: the highest; `learning_rate` where absent.
+      rate: the highest; `learning_rate` if absent.
     """
     highest = options.learning_rate if rate is None else rate
     assert highest is not None, "a rate by rule is resolved by `rate_of`"

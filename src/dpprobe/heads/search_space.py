@@ -13,9 +13,9 @@ from dpprobe.options import Options
 class Range(Options):
     """Numbers between two ends, drawn uniformly, or uniformly in their logarithm."""
 
-    low: float = Field(allow_inf_nan=False)
-    high: float = Field(allow_inf_nan=False)
-    log: bool = False
+    low: float = Field(allow_inf_nan=False, description="Smallest value.")
+    high: float = Field(allow_inf_nan=False, description="Largest value.")
+    log: bool = Field(False, description="Draw uniformly in the logarithm.")
 
     @model_validator(mode="after")
     def _check(self) -> Range:

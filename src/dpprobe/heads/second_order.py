@@ -52,13 +52,13 @@ from dpprobe.privacy.releases import Releases
 
 # Rounding in float32: what is summed is shorter than its bound by this much.
 MARGIN = 4 * 2.0**-24
-# How these were found: bench/results/defaults.md.
+# bench/results/defaults.md has the search for these numbers.
 _MATRIX_RIDGE, _TARGET_RIDGE = 0.07, 0.02
 # See `floor_ridge`.
 _LEAST_RIDGE = 0.03
 _LARGEST_LOGIT_NOISE = 0.6
-# Of the largest eigenvalue: added at least, about the rounding of the decomposition: float32 under
-# noise, float64 without.
+# Relative to the largest eigenvalue, the least added ridge, about the rounding of the
+# decomposition: float32 under noise, float64 without.
 _ROUNDING = {True: 1e-7, False: 1e-12}
 # A block in float64 takes as much memory as `BLOCK_BYTES`.
 _BLOCK_BYTES_PER_ENTRY = 8
@@ -169,7 +169,7 @@ class Design:
         wherever it stands.
 
         Args:
-          step: the unit of its entries; `self.step` where absent.
+          step: the unit of its entries; `self.step` if absent.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         if devices.has_kernels(out.device):
@@ -218,7 +218,7 @@ class Design:
 
         Args:
           factors: `factors` of weights.
-          units: of each row's entries, [m]; `step` where absent.
+          units: of each row's entries, [m]; `step` if absent.
         """
         if factors.zero:
             return factors.biases.repeat(len(block), 1)
@@ -341,7 +341,7 @@ def second_moment(
     On the CPU only one triangle is multiplied: half the products.
 
     Args:
-      row_weights: from a piece and its block to [m] weights in [0, 1]; 1 where absent.
+      row_weights: from a piece and its block to [m] weights in [0, 1]; 1 if absent.
     """
     columns = design.columns
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
@@ -468,10 +468,10 @@ def rule_ridge(
     """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), of public quantities.
 
     sigma_G is the noise multiplier of the second moment, sigma_B that of the cross moment, or of
-    the mean of all gradients: the noise on the two sides of what is solved. Of a good classifier
-    of unit rows the weights, before the scale of 1 / K that a class's frequency gives them, have a
-    norm of some tens, over d directions: lambda is where noise and such weights balance. How the
-    numbers were found: bench/results/defaults.md.
+    the mean of all gradients: the noise on the two sides of what is solved. A good classifier of
+    unit rows has weights with a norm of some tens over d directions, before the scale of 1 / K that
+    a class's frequency gives them: lambda balances noise and these weights.
+    bench/results/defaults.md has the search for these numbers.
 
     Args:
       columns, classes: d + 1, K.
@@ -487,9 +487,9 @@ def floor_ridge(columns: int, row_square: float) -> float:
     """Returns lambda where there is little noise or none: 0.03 sqrt(d) S^2.
 
     Without a ridge accuracy falls where d is near n, since the sum's least eigenvalues are then
-    those of chance. What is added to a sum needs no factor of n: for n far above d it loses its
-    weight by itself. `rule_ridge` is larger unless noise multipliers are below about 0.1, which is
-    far beyond epsilon 8.
+    those of chance. The ridge needs no factor of n: for n far above d it loses its weight by
+    itself. `rule_ridge` is larger unless noise multipliers are below about 0.1, which is far beyond
+    epsilon 8.
 
     Found without noise, in least_squares and feature_covariance over lambda from 0 to 30, on public
     features: digits through a scattering transform (d = 1,297, n = 100 to 1,438) and as pixels
@@ -539,7 +539,7 @@ class Loss:
     """Cross-entropy of a softmax or of one sigmoid a class, its gradients clipped.
 
     Attributes:
-      clip: the largest norm of a row's gradient; infinite for none.
+      clip: the largest norm of an example's gradient; infinite for none.
     """
 
     sigmoid: bool
@@ -572,11 +572,11 @@ class Loss:
 
 
 def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
-    """Sums the rows' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
+    """Sums the examples' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
 
-    A row's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)). It is at
-    most `clip` long for any weights, then multiplied with its row's weight in its unit. A row that
-    must not contribute is all 0, its constant too.
+    An example's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)). It is
+    at most `clip` long for any weights, then multiplied with its row's weight in its unit. A row
+    that must not contribute is all 0, its constant too.
 
     On the grid it is v u^T with u = x / |x| and v = |x| r: of two factors that public numbers
     bound, 1 and `clip`. A grid for r alone would be one for sqrt(K), of which little is left of

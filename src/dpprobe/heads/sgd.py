@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.gradient_options import BatchSize, GradientNorm, GradientOptions, Init
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY
 
 if TYPE_CHECKING:
     import torch
@@ -26,22 +25,10 @@ class Options(GradientOptions):
     DEFAULT_EPOCHS: ClassVar[float] = 20
 
     head: Literal["sgd"] = "sgd"
-    batch_size: int | Literal["full"] = Field(
-        32,
-        description="Expected rows a step: each row joins each step with probability "
-        'batch_size / n. "full" takes every row in every step.',
-    )
-    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False)
-    max_grad_norm: float = Field(
-        1.2,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
-        description="Each row's gradient is clipped to this L2 norm.",
-    )
-    init: Literal["zero", "torch", "scaled", "lecun_normal", "file"] = Field(
-        "torch", description="As in the other gradient heads; PyTorch's default where absent."
-    )
+    batch_size: BatchSize = 32
+    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Length of a step.")
+    max_grad_norm: GradientNorm = 1.2
+    init: Init = "torch"
 
 
 class Sgd(Optimiser):
@@ -67,7 +54,7 @@ class Sgd(Optimiser):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head a seed; see `dpprobe.heads.fit`."""
+    """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     return gradient_steps.train_heads(options, rows, releases, Sgd, record=record)

@@ -1,4 +1,4 @@
-"""The private rows that heads train on, in memory or as a stream of blocks."""
+"""The private examples that heads train on, in memory or as a stream of blocks."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class TrainingSet:
     def read_blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields the rows in order, (first row, float32 [m, d]); unusable rows as zeros.
 
-        In memory these are views. Of a source each block is a copy, read anew.
+        In memory these are views. From a source each block is a copy, read again.
         """
         unusable = self.lengths.isinf()
         any_unusable = self.is_streamed and bool(unusable.any())
@@ -185,7 +185,7 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
     if (labels.dtype, tuple(labels.shape)) != wanted.get(labels.ndim):
         raise DataError(
             f"training labels: {labels.dtype} {tuple(labels.shape)}; int64 [{rows}] or, for "
-            f"several labels a row, uint8 [{rows}, {num_classes}] is needed"
+            f"several labels per row, uint8 [{rows}, {num_classes}] is needed"
         )
     lowest, highest = int(labels.min()), int(labels.max())
     if labels.ndim == 2 and highest > 1:

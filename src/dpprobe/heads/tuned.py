@@ -1,7 +1,7 @@
 """Random search over a head's options, priced: the best of a random number of trials.
 
 A *trial* draws options from a public search space, fits the base head with them, and releases a
-noisy score on the training rows. The number of trials is random too, and only the best trial's
+noisy score on the training examples. The number of trials is random too, and only the best trial's
 head, options and noisy score leave: repeat-and-select (Papernot and Steinke 2022).
 
 **What is released, and who prices it.** A trial is the base's mechanisms with the score's beside
@@ -11,18 +11,18 @@ mechanisms there are nor their sampling, counts and noise multipliers, and these
 every trial costs what Q costs. `ConfigError` otherwise, at the study's start. Trials are then best
 of K runs of one Q, ordered by score, and `plan.Selection` has that priced.
 
-**Score.** The number of training rows whose label the head gets right; of units of several rows
+**Score.** The number of training examples whose label the head gets right; of units of several rows
 each row counts by its weight. A unit adds at most 1 to it at any fixed head, a null row nothing;
-the head is an earlier release of the same
-trial, and composition is adaptive. Of a multi-label row, 1 minus the mean over labels of the
-squared distance between probability and label (Brier 1950): it lies in [0, 1], so the sensitivity
-is 1 as well, and unlike the fraction of right labels it tells heads apart where most labels are 0.
+the head is an earlier release of the same trial, and composition is adaptive. For a multi-label
+row, 1 minus the mean over labels of the squared distance between probability and label (Brier
+1950): it lies in [0, 1], so the sensitivity is 1 as well, and unlike the fraction of right labels
+it tells heads apart where most labels are 0.
 
 **Normalisation.** The base's. A priced one releases statistics of all rows once in a fit, before
 the first trial, and every trial works on the same normalised rows. So it is outside the selection
 and composes with it, once: whatever it released, given that the trials are best of K runs of one Q,
 the selection's bound holds, and composition is adaptive. Inside the trials it would be released
-anew each time, and cost more, as all does there.
+again each time, and cost more, as all does there.
 
 **No trial.** A Poisson number can be 0. Then the head is all zeros, which no data decides.
 
@@ -57,6 +57,7 @@ from dpprobe.privacy.plan import (
     full_batch,
     split_budget,
 )
+from dpprobe.wrong_keys_and_values import explain_first
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,42 +79,45 @@ _TRIALS_NORM = (
 )
 # Trials of the same options are fitted together, at most so many.
 _AT_ONCE = 8
-# Of no trial.
+# The choice if there was no trial.
 NOTHING_CHOSEN: dict[str, Any] = {"score": None}
 _BASE_SCHEMA = {
     "type": "object",
     "required": ["head"],
-    "description": "The head that is tuned, with its fixed options.",
+    "description": "The head to tune, with its fixed options.",
 }
 
 
 class Options(MethodOptions):
-    """Any private head, its options searched; what leaves is the best trial, priced as such."""
+    """Any private head with searched options; releases the best trial, priced as such."""
 
     head: Literal["tuned"] = "tuned"
     base: Annotated[AnyMethod, WithJsonSchema(_BASE_SCHEMA)]
     search: dict[str, Space] = Field(
         default_factory=dict,
-        description="For each searched option of the base a list of values, or {low, high, log}. "
-        "Options that change what is priced, such as steps and batch_size, cannot be searched. "
-        "Where absent, the base's head's space, without the options that the base writes.",
+        description="For each searched option of the base, a list of values, or {low, high, log}. "
+        "Options that change the privacy price, such as steps and batch_size, cannot be searched. "
+        "If absent: the search space of the base's head, without the options that the base sets.",
     )
     trials: Annotated[float, MOST_TRIALS] = Field(
-        10.0, gt=1, description="The mean of the random number of trials."
+        10.0, gt=1, description="Mean of the random number of trials."
     )
     distribution: Literal["geometric", "logarithmic", "negative_binomial", "poisson"] = Field(
         "geometric",
-        description="Of the number of trials. All but poisson give one trial at least; poisson "
-        "seldom gives few, and costs most.",
+        description="Distribution of the number of trials. All but poisson give at least one "
+        "trial; poisson rarely gives few, and costs most.",
     )
     shape: float | None = Field(
-        None, gt=0, le=LARGEST_SHAPE, description="Of negative_binomial, and of it alone."
+        None,
+        gt=0,
+        le=LARGEST_SHAPE,
+        description="Parameter of negative_binomial; not allowed for the others.",
     )
     score_share: float = Field(
         0.05,
         gt=0,
         lt=1,
-        description="The score's part of a trial's budget, as a part of the sum of count * rate^2 "
+        description="The score's share of a trial's budget: its part of the sum of count * rate^2 "
         "/ noise_multiplier^2.",
     )
 
@@ -173,8 +177,7 @@ class Options(MethodOptions):
                         "search; write public numbers, or remove it"
                     )
             except ValidationError as error:
-                first = error.errors()[0]
-                reason = first["msg"].removeprefix("Value error, ")
+                reason = explain_first(error)
                 raise ValueError(f"search: {_spell_options(values)}: {reason}") from None
 
     def _list_probes(self, name: str) -> tuple[Any, ...]:
@@ -339,7 +342,7 @@ class _Best:
     weights: torch.Tensor
 
     def beaten_by(self, score: float, number: int) -> bool:
-        """True if another trial wins. Of equal scores the earlier one stays.
+        """True if another trial wins. If scores are equal, the earlier one stays.
 
         Trials are exchangeable, so this breaks ties at random.
         """
@@ -494,9 +497,9 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     """Counts the rows whose label each head gets right, by their weights: [trials, 1].
 
-    A unit adds a number in [0, 1], and null rows nothing, so each changes by at most 1. Of a
-    multi-label row it is 1 minus the mean squared error of the probabilities, rounded down to the
-    grid.
+    A unit adds a number in [0, 1], and null rows nothing, so each changes by at most 1. For a
+    multi-label row the number is 1 minus the mean squared error of the probabilities, rounded down
+    to the grid.
     """
     # torch, as above
     import torch

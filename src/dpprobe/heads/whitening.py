@@ -58,7 +58,7 @@ def whitened_rows(
 ) -> Rows:
     """Releases the second moment of the centred rows; returns the rows z.
 
-    They take as much memory as the features. Features that are read from disk are mapped anew in
+    They take as much memory as the features. Features that are read from disk are mapped again in
     each pass.
 
     Args:

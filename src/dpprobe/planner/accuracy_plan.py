@@ -39,7 +39,7 @@ class Scale:
 
     Attributes:
       chance: accuracy of guessing, which noise alone has: 1 / classes.
-      majority: accuracy of naming the largest class.
+      majority: accuracy of the majority-class baseline.
       ceilings: non-private accuracies, of public sets where `given` is False.
     """
 
@@ -54,7 +54,7 @@ class Scale:
 
     @property
     def floor(self) -> float:
-        """The share of the lead that naming the largest class keeps."""
+        """The share of the lead that the majority-class baseline has."""
         return (self.majority - self.chance) / (self.middle - self.chance)
 
 
@@ -66,7 +66,7 @@ class PlanForPeople:
       choices: the setting itself, then more images, then more budget.
       n_within: by points of loss to the middle ceiling the n from which no more is expected; None
         where no public signal had that.
-      too_few: the expected accuracy cannot be told from naming the largest class.
+      too_few: the expected accuracy cannot be distinguished from the majority-class baseline.
       would_do: the n that would do; None where none was measured.
       unit: what n counts, the unit of privacy.
     """
@@ -178,14 +178,14 @@ def _make_scale(setting: Setting, ceiling: float | None, majority: float | None)
         )
     if ceiling is not None and not majority < ceiling <= 1:
         raise ConfigError(
-            f"ceiling {ceiling:g}: outside {majority:.3g} (naming the largest class) to 1; "
+            f"ceiling {ceiling:g}: outside {majority:.3g} (majority-class baseline) to 1; "
             "write the non-private accuracy as a fraction, as 0.82"
         )
     return make_scale(setting.classes, ceiling=ceiling, majority=majority)
 
 
 def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
-    """Takes a ceiling that is above naming the largest class, else those of public sets."""
+    """Takes a ceiling above the majority-class baseline, else the ceilings of public sets."""
     given = ceiling is not None and ceiling > majority
     public = tuple(value for value in read_curves().choose_ceilings(classes) if value > majority)
     return Scale(

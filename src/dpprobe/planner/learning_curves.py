@@ -104,7 +104,7 @@ class Curves:
     def choose_ceilings(self, classes: int) -> tuple[float, float, float]:
         """Returns the lowest, middle and highest non-private accuracy on all of a set's rows.
 
-        Of the curves whose number of classes is nearest, by ratio.
+        Uses the curves whose number of classes is nearest, by ratio.
         """
 
         def distance_ratio(curve: Mapping[str, Any]) -> float:

@@ -41,7 +41,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
 
 
 def _write_table(plan: PlanForPeople) -> list[str]:
-    """Writes a line a choice: the share kept, and accuracies by ceiling."""
+    """Writes one line per choice: the share kept, and accuracies by ceiling."""
     scale = plan.scale
     heads = [f"at a non-private {100 * value:.0f} %" for value in scale.ceilings]
     lines = [f"{'':12} {f'{plan.unit}s':>9} {'epsilon':>7}  {'lead kept':22}" + "".join(
@@ -62,9 +62,9 @@ def _write_table(plan: PlanForPeople) -> list[str]:
 
 
 def format_span(values: Sequence[float]) -> str:
-    """Writes low, expected and high in percent: "62 (55 to 70) %"."""
+    """Writes low, expected and high in percent: "62% (55 to 70)"."""
     low, expected, high = (round(100 * value) for value in values)
-    return f"{expected} ({low} to {high}) %"
+    return f"{expected}% ({low} to {high})"
 
 
 def beaten_words(accuracy: Sequence[float], majority: float) -> str:
@@ -76,7 +76,7 @@ def beaten_words(accuracy: Sequence[float], majority: float) -> str:
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
-    """Names the predictions that naming the largest class does as well as; none of equal ones."""
+    """Names the predictions that the majority-class baseline matches; none of equal ones."""
     scale = plan.scale
     if scale.majority <= scale.chance + 1e-9:
         return []
@@ -156,7 +156,7 @@ def too_few_warning(
 ) -> str | None:
     """Warns of those of a study's epsilons that a dataset is too small for; None for none.
 
-    Of more classes than were measured nothing is said: the prediction is a guess there.
+    Says nothing about more classes than were measured: the prediction is a guess there.
 
     Args:
       unit: what n counts, the unit of privacy.

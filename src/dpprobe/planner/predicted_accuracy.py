@@ -75,11 +75,12 @@ class Kept:
     beyond: int
 
     def predict_accuracy(self, *, chance: float, ceiling: float) -> tuple[float, float, float]:
-        """Returns low, expected and high accuracy of a non-private accuracy, as fractions."""
+        """Returns low, expected and high accuracy of a non-private accuracy, from 0 to 1."""
         low, expected, high = (
-            chance + share * (ceiling - chance) for share in (self.low, self.expected, self.high)
+            min(max(chance + share * (ceiling - chance), 0.0), 1.0)
+            for share in (self.low, self.expected, self.high)
         )
-        return max(low, 0.0), expected, min(high, 1.0)
+        return low, expected, high
 
 
 def predict(setting: Setting) -> Kept:
@@ -92,13 +93,13 @@ def predict(setting: Setting) -> Kept:
 
 
 def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
-    """Returns True where the expected accuracy cannot be told from naming the largest class.
+    """Returns True if the expected accuracy is indistinguishable from the majority-class baseline.
 
     It is no further above that than heads without any signal come by luck: the high end of the
     range at the lowest signal that was measured.
 
     Args:
-      floor: the share that naming the largest class keeps, above 0 where classes are unequal.
+      floor: the majority-class baseline's share of the lead, above 0 if classes are unequal.
     """
     return predict(setting).expected <= floor + read_curves().law.high[0]
 
@@ -110,7 +111,7 @@ def n_to_keep(setting: Setting, share: float) -> int | None:
 
 
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
-    """Returns the n at which half of the lead above naming the largest class is expected."""
+    """Returns the n at which half of the lead above the majority-class baseline is expected."""
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
 
 

@@ -153,7 +153,7 @@ def compute_epsilon(
     Args:
       mechanisms: the composition; a noise multiplier of 0 costs infinity.
       delta: above 0, below 1.
-      interval: the grid spacing of `pld` on the privacy loss; chosen from a rough RDP answer where
+      interval: the grid spacing of `pld` on the privacy loss; chosen from a rough RDP answer if
         absent.
       selection: names the mechanisms that are repeated, with only the best run released.
 
@@ -195,9 +195,10 @@ def _sum_ranges(mechanisms: Sequence[Mechanism]) -> float:
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Computes a lower bound on the epsilon of a composition at `delta`.
 
-    Of Gaussian ones alone: tight to twelve digits where no mechanism samples. Elsewhere it is the
-    lower end of `prv`, whose error is proven (Gopi et al. 2021): 0.5 % below the epsilon, or more
-    to spare memory. Epsilons of hundreds are beyond its numbers; then it is the bound of the same
+    For Gaussian mechanisms alone: tight to twelve digits where no mechanism samples. Elsewhere it
+      is the
+    lower end of `prv`, whose error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to
+    spare memory. Epsilons of hundreds are beyond its numbers; then it is the bound of the same
     mechanisms with more noise.
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
@@ -262,7 +263,7 @@ def group_epsilon(
     """Computes what a promise for one unit is worth to a group of `size` units, at `delta`.
 
     All rows of the group are replaced by null rows together. A release on all rows then changes by
-    up to `size` sensitivities: exact where no mechanism samples. Of a Poisson sample the number of
+    up to `size` sensitivities: exact where no mechanism samples. In a Poisson sample the number of
     the group's rows is binomial, and the release is dominated by the mixture of Gaussians whose
     means are as many sensitivities (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with
     sampling via mixture of Gaussians mechanisms"): an upper bound, tight but for the grid.
@@ -366,7 +367,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
         return compute_epsilon(once, delta, "gaussian"), True
     from dp_accounting.rdp import RdpAccountant
 
-    # Of mechanisms that are priced alike one stands for all: that alone takes time.
+    # One of several mechanisms with equal prices stands for all, which saves time.
     alike: dict[Mechanism, int] = {}
     for item in once:
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
@@ -463,8 +464,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def pld_interval(epsilon: float) -> float:
     """Chooses the grid spacing on the privacy loss: about epsilon / 10,000.
 
-    The discretisation only ever overestimates. The spacing decides by how much (0.1 % of epsilon
-    or less over 31,250 steps at batch 32 of 50,000), and the time and memory that it takes.
+    The discretisation only ever overestimates. The spacing decides by how much (0.1% of epsilon or
+    less over 31,250 steps at batch 32 of 50,000), and the time and memory that it takes.
     """
     size = min(max(epsilon, 1e-3), 10.0)
     decade = math.floor(math.log10(size))

@@ -25,7 +25,7 @@ The last, at which an output may win with the weight of the best and tell what t
 outsider tells, is the bound with one point. A profile has two directions, from Q to Q' and from Q'
 to Q. With delta_Q the larger of the two at each epsilon, the bound holds in both.
 
-It is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8 % of the epsilon
+It is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8% of the epsilon
 (`bench/results/selection_gap.md`), so no price of Q's profile alone can be much lower.
 
 **Outsiders.** For Poisson w(z) = E[K] exp(-E[K] z). Outcomes with z > z0 have probability at most
@@ -187,7 +187,7 @@ def _make_lines(selection: Selection, table: Table, reach: float) -> tuple[Array
     that place is the second z: from there on w(T(z)) is at least w(1), and w falls.
     """
     log_weight, rate = _weight_functions(selection)
-    # Where neither the steepest line nor w has moved.
+    # Up to the place at which neither the steepest line nor w has moved.
     first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
     z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3 * reach), reach, _PLACES)])
     slopes, worst = _trade_off(table, z)

@@ -33,7 +33,7 @@ FORMAT = "dpprobe-calibration"
 DIGITS = 6
 # Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
-# How much of a calibration is left is told in coarse prices: most searches take two rounds, each of
+# Progress of a calibration is reported in coarse prices: most searches take two rounds, each of
 # some coarse prices and a fine one, and other accountants' checks take as long as a fine one.
 _ROUNDS, _COARSE_A_ROUND = 2, 6
 # A rough price so many times the target: another look is taken with up to so much more noise.
@@ -113,10 +113,10 @@ def calibrate(
 
 
 def price_plan(plan: Plan) -> float:
-    """Computes anew, on the grid of its calibration, the epsilon that a plan costs at its delta.
+    """Computes again, on the grid of its calibration, the epsilon that a plan costs at its delta.
 
-    Of a plan that costs far more than its target it is a lower bound, the price of the same plan
-    with more noise: with as little noise as that the grids outgrow memory.
+    For a plan that costs far more than its target, the price is a lower bound: the price of the
+    same plan with more noise. With so little noise the grids would outgrow memory.
     """
     if not plan.private:
         return math.inf
@@ -126,7 +126,7 @@ def price_plan(plan: Plan) -> float:
 
 
 def second_opinions(plan: Plan) -> tuple[str, dict[str, float | None], dict[str, str]]:
-    """Returns a plan's `priced_by`, and computes its `checks` and `check_notes` anew."""
+    """Returns a plan's `priced_by`, and computes its `checks` and `check_notes` again."""
     if not plan.private:
         return "none", {}, {}
     resolved = accountants.resolve_accountant(plan.mechanisms, plan.accountant)
@@ -144,7 +144,7 @@ def price_of_group(plan: Plan, size: int) -> float:
 def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
     """Returns the mechanisms as far as prices depend on them: methods that differ elsewhere share.
 
-    What is computed of them is kept for the next method of a job.
+    Results are cached for the next method of a job.
     """
     return tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
 
@@ -251,7 +251,9 @@ def _find_answer(
     prices = _Prices(relative, delta, resolved, selection)
     label = f"calibration: epsilon {epsilon:g}"
     start = 1.0 if prices.exact else _rough_factor(prices, epsilon, what)
-    with Progress(_expected_work(prices), label=label, unit="prices", last_line=False) as progress:
+    with Progress(
+        _expected_work(prices), label=label, unit="prices", last_line=False, estimated=True
+    ) as progress:
         factor, realised = _meet_target(prices, epsilon, what, start, progress)
         realised = min(round_up(realised), epsilon)
         progress.total = max(progress.total, progress.done + _COARSER)

@@ -13,8 +13,8 @@ takes:
    fall on one side of this real number, which is enclosed by rational numbers as closely as it
    takes. Else another candidate is proposed.
 
-What is accepted has probabilities in proportion to exp(-x): rejection sampling. g is from a float64
-exp, whose error, far below 1e-9, is covered by a factor; it decides how often a proposal is
+Accepted proposals have probabilities in proportion to exp(-x): rejection sampling. g is from a
+float64 exp, whose error, far below 1e-9, is covered by a factor; it decides how often a proposal is
 rejected, which nearly never happens, and nothing else.
 """
 

@@ -61,11 +61,11 @@ def _rounded_up(deviation: float) -> np.float32:
 class GaussianNoise:
     """Draws [seeds, steps, size] normals; a seed's numbers depend on that seed alone.
 
-    On the CPU this is the Box-Muller transform of one 64-bit word a pair, half for the radius and
+    On the CPU this is the Box-Muller transform of one 64-bit word per pair, half for the radius and
     half for the angle. The tail must reach far: a number beyond its end would tell neighbouring
-    datasets apart. Of the 2.4e8 numbers of the foundation-features recipe one expects two beyond
-    5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5 beyond the 7.45 of a
-    40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one radius in 8,000,
+    datasets apart. Among the 2.4e8 numbers of the foundation-features recipe, two are expected
+    beyond 5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5 beyond the 7.45
+    of a 40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one radius in 8,000,
     take 64 bits more: down to 2^-96, a tail that ends at 11.5 standard deviations, beyond which a
     normal falls with probability 1e-30.
 
@@ -77,7 +77,7 @@ class GaussianNoise:
     1e-9 of such a run. They depend on the number of steps drawn at a time as well.
 
     The numbers are rounded to float32, and the generators are not cryptographic: see
-    docs/privacy.md for what that leaves open.
+    docs/methods/sgd.md for what that leaves open.
     """
 
     def __init__(self, seeds: Sequence[int], size: int, device: torch.device) -> None:
@@ -137,7 +137,7 @@ class GaussianNoise:
     def copy_state(self) -> dict[str, torch.Tensor]:
         """Returns a copy of where the streams stand: who has it can draw all numbers to come.
 
-        Of benchmarks alone, whose seeds are published anyway.
+        Only for benchmarks, whose seeds are published anyway.
         """
         if devices.has_kernels(self._device):
             parts = {"lanes": [w.lanes for w in self._words], "tail": [w.tail for w in self._words]}
@@ -148,7 +148,7 @@ class GaussianNoise:
         return {"generators": torch.stack([one.get_state() for one in self._generators])}
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Goes on where another noise of the same seeds, size and device stood at `state`."""
+        """Continues where another noise of the same seeds, size and device stood at `state`."""
         if devices.has_kernels(self._device):
             for place, words in enumerate(self._words):
                 words.lanes[:] = state["lanes"][place].numpy().view(np.uint64)

@@ -1,10 +1,10 @@
 """Draws random words: a cipher's keystream, keyed by a seed or by the operating system.
 
-The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Who does
-not hold the key cannot tell them from independent uniform words, whatever other words of the stream
-they have seen; this is the one assumption under which the noise made of them has the law that its
-price supposes. Only the key differs between benchmark mode, where it derives from a published seed,
-and a release, where the operating system draws it and nothing keeps it.
+The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Nobody
+without the key can distinguish them from independent uniform words, even after seeing other words
+of the stream. This is the one assumption under which the noise has the distribution that its price
+supposes. Only the key differs between benchmark mode, where it derives from a published seed, and a
+release, where the operating system draws it and nothing keeps it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The plan of a private fit: one object that a head runs, an accountant prices, a statement prints.
 
 Two training splits are neighbours when one is the other with one unit's rows replaced by null rows,
-which contribute nothing to any sum. The number of training rows n is the same in both, fixed and
-public: sampling rates, divisors and step counts are computed from it. A sum over the rows, and over
-a Poisson sample of them, changes as if the rows were not there, so prices are those of "add or
+which contribute nothing to any sum. The number of training examples n is the same in both, fixed
+and public: sampling rates, divisors and step counts are computed from it. A sum over the rows, and
+over a Poisson sample of them, changes as if the rows were not there, so prices are those of "add or
 remove one"; but after a removal n would be another, and the divisor would tell.
 """
 
@@ -27,7 +27,7 @@ LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """`count` releases of one kind, each on a Poisson sample of the training rows.
+    """`count` releases of one kind, each on a Poisson sample of the training examples.
 
     A Gaussian release is a sum over rows with Gaussian noise. An exponential one is a draw among
     public candidates, each with a probability in proportion to exp(score / temperature), where a
@@ -37,11 +37,11 @@ class Mechanism:
       name: short and unique within a plan, such as "gradients".
       released: its output in words, for the privacy statement.
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm: the sum
-        changes by no more where null rows take their place. Of an exponential release the most by
+        changes by no more where null rows take their place. For an exponential release, the most by
         which they move the scores of two outputs against each other.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration it is relative: one common factor is then found for all mechanisms of a plan.
-        Of an exponential release the temperature takes the standard deviation's place.
+        For an exponential release, the temperature takes the standard deviation's place.
       sample_rate: each row joins each release independently with this probability; 1 is all rows.
         Exponential releases are of all rows.
       kind: "gaussian" or "exponential".
@@ -122,7 +122,7 @@ class Selection:
     Attributes:
       mean: of the number of runs.
       shape: 0 or more; infinite is Poisson.
-      repeated: names of the plan's mechanisms that every run releases anew. The others are
+      repeated: names of the plan's mechanisms that every run releases again. The others are
         released once, before all runs.
     """
 
@@ -362,7 +362,7 @@ def split_budget(
 ) -> tuple[Mechanism, ...]:
     """Scales groups of mechanisms so that they cost given shares of one plan's budget.
 
-    A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. Where nothing samples
+    A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,
     this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. An
     exponential release costs a quarter of that: as much zero-concentrated privacy as a Gaussian of
     mu = eta / 2. It only divides the budget; the accountant prices the composition.

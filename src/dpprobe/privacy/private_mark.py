@@ -1,4 +1,5 @@
-"""The mark of heads that were trained on private rows: no study may start from one as if public.
+"""The mark of heads that were trained on private examples: no study may start from one as if
+public.
 
 A head's file says in its metadata of which cell it is. Anything that a fit takes for public is held
 against that. A mark goes with a file that is copied or renamed; who writes the numbers into a file
@@ -24,7 +25,7 @@ KEY = "dpprobe"
 
 
 def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the metadata of a file of heads that were trained on private rows."""
+    """Returns the metadata of a file of heads that were trained on private examples."""
     mark = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -35,7 +36,7 @@ def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[s
 
 
 def check_unmarked(path: Path, *, option: str, written: str) -> None:
-    """Raises PrivacyError for a file of heads that were trained on private rows.
+    """Raises PrivacyError for a file of heads that were trained on private examples.
 
     Args:
       path: the file; one that cannot be read passes, and its reader says what is wrong.

@@ -48,7 +48,7 @@ class Observer(Protocol):
         draw: Callable[[], torch.Tensor],
         step: float | None = None,
     ) -> torch.Tensor:
-        """Returns the output of a release, which the head goes on with.
+        """Returns the output of a release, which the head continues with.
 
         Args:
           sums: one seed's, without noise.
@@ -254,7 +254,7 @@ class Releases:
         releases by `count_releases`.
 
         Args:
-          seeds: those of the fit's seeds whose noise it is; all of them where absent.
+          seeds: those of the fit's seeds whose noise it is; all of them if absent.
 
         Raises:
           PrivacyError: when the plan lacks the mechanism, or the noise was handed out before: two

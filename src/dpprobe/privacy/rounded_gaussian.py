@@ -3,11 +3,11 @@
 **What is released.** A sum S of whole multiples of a public grid g, of L2 sensitivity C, leaves as
 S + g K, where the K are independent and K = round(s Z): Z a real standard normal, s = sigma C / g
 the deviation in units of the grid, any positive float64 (rounded up where it is computed, as less
-noise than was priced would cost more). S / g is an integer, so
-S / g + round(s Z) = round(S / g + s Z). What leaves is the real-valued Gaussian mechanism, rounded
-to the grid: post-processing. Every accountant's price of that mechanism holds unchanged, and the
-bits of what leaves tell nothing that the rounding does not. Addition in int64 (modulo 2^64) or in
-float64 (exact below 2^53, correctly rounded above) are functions of S / g + K as well.
+noise than was priced would cost more). S / g is an integer, so S / g + round(s Z) = round(S / g + s
+Z). The released value is the real-valued Gaussian mechanism, rounded to the grid: post-processing.
+Every accountant's price of that mechanism holds unchanged, and the bits of the released value
+reveal nothing beyond that. Addition in int64 (modulo 2^64) or in float64 (exact below 2^53,
+correctly rounded above) are functions of S / g + K as well.
 
 **Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Cells
 of width 1/64 divide [0, 8). With cell j, from x_j to x_(j+1), go integers
@@ -22,7 +22,7 @@ area under the ceilings, in units of one cell's width times 1, consists of integ
 - nothing: what is missing to 2^64. A is such that this is less than 2^10.
 
 So a piece is chosen with its exact probability by 64 uniform bits, and nothing, like a point that
-is not accepted, starts the number anew. Points are then uniform on the area under the ceilings,
+is not accepted, starts the number again. Points are then uniform on the area under the ceilings,
 and those accepted on the area under f: x is the absolute value of a standard normal, and a further
 bit is its sign. The first 14 bits of a number's word alone choose among the floors, 16,384 equal
 shares, which leaves one number in fifty for a second word.
@@ -58,7 +58,7 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit
 
-# Of a word: the bits that choose a floor, then a sign, then the position in a cell.
+# Parts of a word: the bits that choose a floor, then a sign, then the position in a cell.
 CHOICE_BITS = 14
 POSITION_BITS = 64 - CHOICE_BITS - 1
 SHARE_BITS = 64 - CHOICE_BITS
@@ -327,7 +327,7 @@ def _find_scale(deviation: float) -> _Scale | None:
 
 
 def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
-    """Makes a number of a word in integers of any length, None where it is to be started anew.
+    """Makes a number of a word in integers of any length, None where it is to be started again.
 
     Args:
       word: the number's first.
@@ -512,7 +512,7 @@ def draw_rest(
       factor, shift: the deviation's.
       index: of the first number to look at.
       place: of the first further word to take.
-      again: that number is being drawn anew.
+      again: that number is being drawn again.
       out: [n].
 
     Returns:

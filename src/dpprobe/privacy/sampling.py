@@ -111,7 +111,7 @@ class PoissonSampler:
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another sampler of the same rows, rate and generator stood at `state`."""
+        """Continues where another sampler of the same rows, rate and generator stood at `state`."""
         self._generator.bit_generator.state = state["generator"]
         self._hits = np.asarray(state["hits"], dtype=np.int64)
         self._last = int(state["last"])
@@ -192,7 +192,7 @@ def split_hits(hits, rows, out, sizes):
       sizes: [steps], zeros to begin with.
 
     Returns:
-      How many hits the steps have.
+      The number of hits of the steps.
     """
     place, first = 0, 0
     for step in range(sizes.shape[0]):

@@ -165,7 +165,7 @@ TRIALS_NOT_COVERED = (
     "time and log files give the number away",
 )
 
-# What epsilon allows is said at these rates of units that were not trained on.
+# False-positive rates (units that were not trained on) at which the statement explains epsilon.
 FALSE_POSITIVE_RATES = {"0.001": 0.001, "0.01": 0.01}
 EVERYTHING_ALLOWED = (
     "Everything is allowed: whoever wants to tell whether one unit was trained on may be right "
@@ -175,7 +175,7 @@ EVERYTHING_ALLOWED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """The files beside the private rows that a head started from or used, declared public.
+    """The files beside the private examples that a head started from or used, declared public.
 
     Attributes:
       study: the name of the study that declares them public.
@@ -218,12 +218,12 @@ def make_statement(
         that chose the rows of a release.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       declared: the public files that the head started from or used; None for none.
-      private_choices: what the head chose by looking at the private rows without a mechanism, in
-        words; None where there is nothing.
+      private_choices: what the head chose by looking at the private examples without a mechanism,
+        in words; None where there is nothing.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
       released_priors: True if the head released how frequent its classes are.
       engine_limits: what the engine falls short of; None where it computes what is stated.
-        Where nothing is promised it is left out.
+        Absent if nothing is promised.
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose the `head` and its options, and the public facts that it
         chose from; None where the study names them.
@@ -562,7 +562,7 @@ def _allowed_in_words(
 
 
 def _write_composition(plan: Plan) -> str:
-    """Says what touches the private rows, in a sentence or two."""
+    """Says what touches the private examples, in a sentence or two."""
     once = [item for item in plan.mechanisms if not _is_repeated(item, plan)]
     again = [item for item in plan.mechanisms if _is_repeated(item, plan)]
     if not plan.selection:

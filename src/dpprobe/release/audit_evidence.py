@@ -1,6 +1,6 @@
 """The evidence beside a release's promise: a white-box audit of heads with the same plan.
 
-Nothing of a private row is in it. The audit ran on synthetic rows; of the data it used n, the
+Nothing of a private example is in it. The audit ran on synthetic rows; of the data it used n, the
 dimension and the number of classes, which are public, and the plan, which the statement has anyway.
 """
 
@@ -19,7 +19,8 @@ from dpprobe.privacy.plan import Plan
 
 logger = logging.getLogger("dpprobe")
 
-# What an audit has to have of a release's plan: release mode draws other noise of the same size.
+# Facts that an audit must share with a release's plan: release mode draws other noise of the same
+# size.
 PLAN_KEYS = ("mechanisms", "selection", "n", "unit", "epsilon", "delta")
 
 

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dpprobe.artifacts import atomic_path, sha256_file, write_json, write_text
+from dpprobe.artifacts import atomic_path, hash_value, sha256_file, write_json, write_text
+from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.release.verification.stated import is_hash, read_json, require_true
+from dpprobe.wrong_keys_and_values import explain_first
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,52 +64,65 @@ class Facts(BaseModel):
 
 
 class BackboneFacts(Facts):
-    """The frozen model that gives the feature rows."""
+    """The frozen model that computes the features."""
 
-    name: str = Field(description="In the study.")
-    options: dict[str, Any] = Field(description="`family` and the others, without files' places.")
-    checkpoint: str | None = Field(
-        description="The name of the file of weights, which is not in the bundle; null without one."
+    name: str = Field(description="Its name in the study.")
+    options: dict[str, Any] = Field(
+        description="`family` and the other options, without the places of files."
     )
-    weights_sha256: str | None = Field(description="Of the weights; null without any.")
+    checkpoint: str | None = Field(
+        description="File name of the weights, which are not in the bundle; null without a file."
+    )
+    weights_sha256: str | None = Field(
+        description="SHA-256 of the weights; null if there are none."
+    )
     architecture: str | None
     pretrained_tag: str | None
     trained: bool
-    preprocessing: dict[str, Any] = Field(description="How an image becomes a tensor, resolved.")
+    preprocessing: dict[str, Any] = Field(
+        description="Steps that turn an image into a tensor, fully resolved."
+    )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
-        description="Of the forward pass that the training features are from."
+        description="Number format of the forward pass that computed the training features."
     )
     dtype: Literal["float16", "float32"] = Field(
-        description="What features are rounded to before the head takes them, as in the store."
+        description="Number format to which features are rounded before the head reads them, as "
+        "in the store."
     )
     probe: dict[str, Any] = Field(
-        description="Features of a public test image, by which another machine can see that it "
-        "computes the same."
+        description="Features of a public test image; another machine checks its own result "
+        "against them."
     )
-    versions: dict[str, str] = Field(description="Of the libraries that computed the features.")
+    versions: dict[str, str] = Field(
+        description="Versions of the libraries that computed the features."
+    )
 
 
 class HeadFacts(Facts):
-    """The head on these features."""
+    """The head trained on these features."""
 
-    options: dict[str, Any] = Field(description="Of the method: `head`, `normalize` and others.")
+    options: dict[str, Any] = Field(
+        description="Options of the method: `head`, `normalize` and others."
+    )
     method: str = Field(description="The method's name in the study.")
     chosen: dict[str, Any] | None = Field(
-        description="What a priced search chose, with its noisy score; null where none was made."
+        description="Choice of the priced search, with its noisy score; null if there was no "
+        "search."
     )
     class_priors: tuple[float, ...] | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="How frequent the classes are among the training images, as it was released; "
-        "the head answers as if they were equally frequent. Absent where none were released.",
+        description="Class frequencies among the training images, as released; the head answers "
+        "as if classes were equally frequent. Absent if none were released.",
     )
     link: Literal["softmax", "sigmoid", "none"] = Field(
-        description="What makes probabilities of scores; none: the scores are shown as they are."
+        description="Function that turns scores into probabilities; none: scores are shown as "
+        "they are."
     )
 
 
 class CardFacts(Facts):
-    """A person's words about the model."""
+    """Texts by a person about the model."""
 
     license: str | None = None
     intended_use: str | None = None
@@ -120,16 +135,23 @@ class BundleFacts(Facts):
 
     format: Literal["dpprobe-bundle"] = "dpprobe-bundle"
     format_version: Literal[1] = 1
-    name: str = Field(description="Of the release.")
+    name: str = Field(description="The release's name.")
     study: str
     dataset: str = Field(description="The name of the private dataset in the study.")
     dpprobe: str = Field(description="The version of dpprobe that made the bundle.")
     class_names: tuple[str, ...]
     multi_label: bool
-    dimension: int = Field(ge=1, description="Of a feature row.")
+    dimension: int = Field(ge=1, description="Number of features per image.")
     backbone: BackboneFacts
     head: HeadFacts
     card: CardFacts = CardFacts()
+
+    def hash_parts(self) -> dict[str, str]:
+        """Returns the SHA-256 of what the promise does not imply, for the statement to cover it."""
+        backbone = self.backbone.model_dump(mode="json")
+        preprocessing, probe = backbone.pop("preprocessing"), backbone.pop("probe")
+        parts = {"classes": list(self.class_names), "preprocessing": preprocessing, "probe": probe}
+        return {name: hash_value(part) for name, part in {**parts, "backbone": backbone}.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +303,10 @@ def read_facts(folder: Path) -> BundleFacts:
         backbone.options.get("checkpoint") is None,
         "backbone.options.checkpoint: the place of a file, which no bundle knows",
     )
+    require_true(
+        is_probe(backbone.probe),
+        "backbone.probe: not the features of a test image: sha256, norm and sample",
+    )
     sha256 = backbone.weights_sha256
     require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
     return facts
@@ -311,18 +337,22 @@ def read_bundle(folder: Path) -> Bundle:
     except (
         ValidationError, ConfigError, DataError, SafetensorError, ValueError, KeyError
     ) as error:  # fmt: skip
-        first = error.errors()[0] if isinstance(error, ValidationError) else None
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
+        reason = explain_first(error) if isinstance(error, ValidationError) else str(error)
         raise DataError(
             f"{folder}: not a bundle of {FORMAT} {FORMAT_VERSION} ({reason}); use the dpprobe that "
             "made it"
         ) from error
     wanted = (len(facts.class_names), facts.dimension + 1)
-    if weights.shape != wanted or weights.dtype != np.float32:
+    if weights.shape != wanted:
         raise DataError(
-            f"{folder / HEAD_FILE}: weights {weights.dtype} {list(weights.shape)}, not float32 "
-            f"{list(wanted)}; fetch the bundle again"
+            f"{folder / HEAD_FILE}: weights {list(weights.shape)}, not {list(wanted)}; fetch the "
+            "bundle again"
         )
+    for name, values in {WEIGHTS: weights, **tensors}.items():
+        if values.dtype != np.float32 or not np.isfinite(values).all():
+            raise DataError(
+                f"{folder / HEAD_FILE}: {name}: not finite float32 numbers; fetch the bundle again"
+            )
     return Bundle(folder=folder, facts=facts, weights=weights, arrays=tensors, statement=statement)
 
 

@@ -1,6 +1,6 @@
 """Recall of each class of a released head, from noisy counts of the private test units.
 
-**Released** are, for each class, the weights of the test rows that the head answers right and
+**Released** are, for each class, the weights of the test examples that the head answers right and
 wrong: a table of 2 K numbers. A row stands in one place of it, with its weight, and weights of a
 unit's rows sum to at most 1; a null row adds nothing. So a unit adds a vector with a norm of at
 most 1: sensitivity 1, however many classes there are. All else is computed from the noisy table.
@@ -37,7 +37,7 @@ COUNTED = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Recalls:
-    """The mean recall and the lowest, each with a 95 % interval.
+    """The mean recall and the lowest, each with a 95% interval.
 
     Attributes:
       worst: the index of the class with the lowest recall; None if a class cannot be measured.
@@ -54,7 +54,7 @@ class Recalls:
 
 
 def recall_mechanisms() -> tuple[Mechanism, ...]:
-    """Returns what is released of the test rows, noise up to a factor."""
+    """Returns what is released of the test examples, noise up to a factor."""
     released = "numbers of test rows of each class whose answer is right, and is wrong"
     return (full_batch(CLASS_COUNTS, released, 1.0),)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,52 +22,80 @@ def add_commands(commands: Parsers) -> None:
         commands,
         "predict",
         _run_predict,
-        "classify images by a bundle",
-        f"Exit status: 0, {SOME_UNREADABLE} where some images cannot be read (they are listed, "
+        "classify images with a bundle",
+        f"Exit status: 0, {SOME_UNREADABLE} if some images cannot be read (they are listed, "
         "without a prediction), 1 for any other error.",
     )
     _add_bundle(predict)
     predict.add_argument(
-        "images", nargs="+", type=Path, help="image files, folders, parquet or CSV files"
+        "images",
+        nargs="+",
+        type=Path,
+        help="image files, folders of images, parquet files or CSV files",
     )
     predict.add_argument(
-        "--output", type=Path, help=".csv or .parquet; CSV on standard output where absent"
+        "--output",
+        type=Path,
+        help="file for the predictions, .csv or .parquet; default: CSV on standard output",
     )
     _add_checkpoint(predict)
     predict.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    predict.add_argument("--image-column", help="of a parquet or CSV file")
-    predict.add_argument("--id-column", help="of a parquet or CSV file")
+    predict.add_argument(
+        "--threshold",
+        action="append",
+        default=[],
+        metavar="CLASS=VALUE",
+        help="name CLASS if its probability is at least VALUE; repeatable",
+    )
+    predict.add_argument("--image-column", help="column with the images, in a parquet or CSV file")
+    predict.add_argument("--id-column", help="column with the ids, in a parquet or CSV file")
     verify = _add_command(
         commands,
         "verify",
         _run_verify,
         "check a bundle: hashes, format, prices, sensitivities",
-        "Needs no private data and no network. Exit status: 0 where every check passes, else 1.",
+        "Needs no private data and no network. Exit status: 0 if every check passes, else 1.",
     )
     _add_bundle(verify)
-    verify.add_argument("--public-key", type=Path, help="Ed25519, PEM: of who signed the bundle")
-    export = _add_command(commands, "export", _run_export, "write backbone and head as one file")
+    verify.add_argument(
+        "--checkpoint",
+        type=Path,
+        help="the backbone's file of weights: compute the backbone as well, on a test image",
+    )
+    verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
+    export = _add_command(
+        commands, "export", _run_export, "write backbone and head into one ONNX file"
+    )
     _add_bundle(export)
     export.add_argument(
-        "--onnx", type=Path, required=True, metavar="FILE", help="the file to write"
+        "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
     )
     _add_checkpoint(export)
     push = _add_command(commands, "push", _run_push, "upload a bundle to the Hugging Face Hub")
     _add_bundle(push)
-    push.add_argument("repository", help="owner/name; made where it is not there")
+    push.add_argument("repository", help="owner/name; created if it does not exist")
     push.add_argument("--private", action="store_true", help="make the repository private")
     ledger = _add_command(
-        commands, "ledger", _run_ledger, "show the releases of a dataset and their sum"
+        commands,
+        "ledger",
+        _run_ledger,
+        "show the releases of a dataset and their total privacy cost",
     )
-    ledger.add_argument("folder", type=Path, help="of the dataset's split tables: data/NAME")
+    ledger.add_argument("folder", type=Path, help="folder of the dataset's split tables: data/NAME")
     ledger.add_argument(
-        "--delta", type=float, help="of the sum; the releases' largest where absent"
+        "--delta", type=float, help="delta of the total; default: the largest delta of the releases"
     )
-    ledger.add_argument("--abandon", type=int, metavar="ENTRY", help="an open entry to write off")
-    ledger.add_argument("--reason", help="for --abandon: why nothing of it can have left")
-    notes = _add_command(commands, "release-notes", _run_notes, "print an announcement of a bundle")
+    ledger.add_argument("--abandon", type=int, metavar="ENTRY", help="write off an open entry")
+    ledger.add_argument(
+        "--reason", help="for --abandon: why nothing of the release can have been published"
+    )
+    notes = _add_command(
+        commands, "release-notes", _run_notes, "print a release announcement for a bundle"
+    )
     _add_bundle(notes)
-    notes.add_argument("--previous", type=Path, metavar="BUNDLE", help="what it is compared with")
+    notes.add_argument(
+        "--previous", type=Path, metavar="BUNDLE", help="an earlier bundle to compare with"
+    )
 
 
 def _add_command(
@@ -83,17 +111,22 @@ def _add_command(
 
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="the folder of a release")
+    parser.add_argument("bundle", type=Path, help="folder of a release")
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--checkpoint", type=Path, help="the backbone's file of weights, where it has one"
+        "--checkpoint", type=Path, help="weights file of the backbone, if it needs one"
     )
     parser.add_argument(
         "--allow-hub",
         action="store_true",
-        help="fetch weights from the Hub's repository that the bundle names (hf-hub: models)",
+        help="download weights from the Hub repository that the bundle names (hf-hub: models)",
+    )
+    parser.add_argument(
+        "--allow-module",
+        action="store_true",
+        help="import and call your own function that the bundle names (family imported)",
     )
 
 
@@ -108,8 +141,10 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         checkpoint=arguments.checkpoint,
         device=arguments.device,
         allow_hub=arguments.allow_hub,
+        allow_module=arguments.allow_module,
         image_column=arguments.image_column,
         id_column=arguments.id_column,
+        thresholds=_read_thresholds(arguments.threshold),
     )
     for name, reason in summary.unreadable:
         print(f"dpprobe: {name}: {reason}", file=sys.stderr)
@@ -122,11 +157,33 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     return SOME_UNREADABLE
 
 
+def _read_thresholds(words: Sequence[str]) -> dict[str, float]:
+    """Reads CLASS=VALUE for each class; a class may hold an equals sign itself.
+
+    Raises:
+      ConfigError: for a word of another form, and a class that is named twice.
+    """
+    thresholds: dict[str, float] = {}
+    for word in words:
+        name, _, value = word.rpartition("=")
+        if name in thresholds:
+            raise ConfigError(f"--threshold {word}: {name} has one already; keep one of them")
+        try:
+            thresholds[name] = float(value if name else "")
+        except ValueError:
+            raise ConfigError(
+                f"--threshold {word}: write CLASS=VALUE, such as lesion=0.3"
+            ) from None
+    return thresholds
+
+
 def _run_verify(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.verification.verify import verify_bundle
 
-    report = verify_bundle(arguments.bundle, public_key=arguments.public_key)
+    report = verify_bundle(
+        arguments.bundle, public_key=arguments.public_key, checkpoint=arguments.checkpoint
+    )
     words = {True: "ok", False: "FAILED", None: "-"}
     for check in report.checks:
         print(f"{words[check.passed]:7} {check.name}: {check.detail}")
@@ -143,6 +200,7 @@ def _run_export(arguments: argparse.Namespace) -> int:
         arguments.onnx,
         checkpoint=arguments.checkpoint,
         allow_hub=arguments.allow_hub,
+        allow_module=arguments.allow_module,
     )
     print(
         f"{done.path}: opset {done.opset}; at most {done.largest_difference:.1e} from predict in "

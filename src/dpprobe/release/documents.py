@@ -27,7 +27,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 # False positive rates of the table, and those that the curve is drawn through.
 RATES = (0.001, 0.01, 0.1)
 CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in range(4, 41)))
-# An attack that is right about so many at 1 % false positives makes the promise a weak one.
+# An attack that classifies so many correctly at 1% false positives makes the guarantee a weak one.
 WEAK = 0.5
 
 UNITS = {"image": ("image", "images"), "patient": ("patient", "patients")}
@@ -160,12 +160,12 @@ def state_formally(statement: Mapping[str, Any]) -> str:
     )
 
 
-# A result whose 95 % interval is wider is not stated as one.
+# A result whose 95% interval is wider is not stated as one.
 WIDEST_INTERVAL = 0.8
 
 
 def is_weak(table: Sequence[Attack]) -> bool:
-    """Returns True if an attack may be right about most units at 1 % false positives."""
+    """Returns True if an attack may be right about most units at 1% false positives."""
     return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
 
 
@@ -176,7 +176,7 @@ def is_telling(evaluation: Mapping[str, Any]) -> bool:
 
 
 def state_measured(evaluation: Mapping[str, Any]) -> str:
-    """States the metric with its interval, such as "Accuracy 81.2 % (95 % interval ...)"."""
+    """States the metric with its interval, such as "Accuracy 81.2% (95% interval ...)"."""
     low, high = evaluation["interval"]
     metric, value = evaluation["metric"], evaluation["value"]
     if not is_telling(evaluation):

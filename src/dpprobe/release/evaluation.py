@@ -1,14 +1,15 @@
 """A noisy result of a released head on the private test units, with a price of its own.
 
 **Who is asked.** The test units: n of them, a public number. Neighbours are two test splits of
-which one has the rows of one unit replaced by null rows. A row of a patient with m test rows has
-weight 1 / m, rounded down, where the patient is the unit; weights of a unit's rows sum to at most
+which one has the rows of one unit replaced by null rows. A row of a patient with m test examples
+has weight 1 / m, rounded down, where the patient is the unit; weights of a unit's rows sum to at
+most
 1. A null row, whose scores are NaN, counts nothing. Scores of a row depend on that row and on the
 head, which was released before: composition is adaptive, so the head may be anything.
 
 **Accuracy.** Released is the sum over rows of weight times hit, a number in [0, 1]: 1 where the
-label is right, of several labels a row the share that is. A unit adds at most 1 and null rows add
-0: sensitivity 1. Its value is the sum over n, clamped.
+label is right, of several labels per example the share that is. A unit adds at most 1 and null rows
+add 0: sensitivity 1. Its value is the sum over n, clamped.
 
 **AUC**, of one label (two classes) or in the mean over several, from two releases of counts:
 
@@ -26,12 +27,12 @@ Area, standard error and interval are functions of these noisy counts, n and the
 All sums are whole numbers of steps of a public grid, entries rounded towards zero, which shortens
 vectors of weights; so the price is exact (`privacy.releases`).
 
-**Interval.** 95 %, for the result on all units like these: it covers which units are in the test
+**Interval.** 95%, for the result on all units like these: it covers which units are in the test
 split and the noise, both. It never has width 0. For accuracy it holds the p that S, the sum of n
-coin tosses with chance p and the noise, does not contradict at 2.5 % either side. That is exact
-for hits of 0 and 1, for any n; hits in between vary less. For an AUC it holds the areas that lie
-within 1.96 standard deviations of the value, each with its own deviation (Newcombe 2006, method 5,
-from Hanley and McNeil 1982) and the noise's, simulated.
+coin tosses with chance p and the noise, does not contradict at 2.5% either side. That is exact for
+hits of 0 and 1, for any n; hits in between vary less. For an AUC it holds the areas that lie within
+1.96 standard deviations of the value, each with its own deviation (Newcombe 2006, method 5, from
+Hanley and McNeil 1982) and the noise's, simulated.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ _Z = float(norm.ppf((1 + CONFIDENCE) / 2))
 
 
 class Estimate(NamedTuple):
-    """A result, its 95 % interval and its standard error, all of sampling and noise."""
+    """A result, its 95% interval and its standard error, all of sampling and noise."""
 
     value: float
     low: float
@@ -105,16 +106,16 @@ class Estimate(NamedTuple):
 def evaluation_mechanisms(
     metric: Metric, *, classes: int, multi_label: bool
 ) -> tuple[Mechanism, ...]:
-    """Returns what an evaluation releases of the test rows, noise up to a common factor.
+    """Returns what an evaluation releases of the test examples, noise up to a common factor.
 
     Raises:
-      ConfigError: for the AUC of one label a row among more than two classes, and for the macro
-        accuracy of several labels.
+      ConfigError: for the AUC of one label per example among more than two classes, and for the
+        macro accuracy of several labels.
     """
     if metric == "macro_accuracy":
         if multi_label:
             raise ConfigError(
-                "evaluate: metric macro_accuracy is of one label a row; write auc or accuracy"
+                "evaluate: metric macro_accuracy is for one label per row; write auc or accuracy"
             )
         return recall_mechanisms()
     if metric == "accuracy":
@@ -122,7 +123,7 @@ def evaluation_mechanisms(
         return (full_batch(ACCURACY, f"sum over the test rows, of each {hit}", 1.0),)
     if not multi_label and classes != 2:
         raise ConfigError(
-            f"evaluate: metric auc with {classes} classes and one label a row is not defined; "
+            f"evaluate: metric auc with {classes} classes and one label per row is not defined; "
             "write macro_accuracy or accuracy"
         )
     longest = math.sqrt(classes) if multi_label else 1.0
@@ -172,12 +173,12 @@ def evaluate_heads(
 ) -> dict[str, Any]:
     """Measures a released head on the test units: the block `evaluation` of a statement.
 
-    Accuracy is the benchmark's: of one label a row its share of right ones, whatever other labels
-    are accepted; of several the share of right labels.
+    Accuracy is the benchmark's: of one label per example its share of right ones, whatever other
+    labels are accepted; of several the share of right labels.
 
     Args:
       heads: one head.
-      features: of them the test rows alone are read.
+      features: of them the test examples alone are read.
       plan: calibrated for `evaluation_mechanisms` on n = test units.
       composition: in words, how this price adds to the head's.
 
@@ -225,7 +226,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks that a result is not drowned in its noise, as far as public numbers can tell.
 
     Args:
-      classes: of one label a row; 2 where rows may have several labels.
+      classes: of one label per example; 2 where rows may have several labels.
 
     Raises:
       PrivacyError: for an accuracy whose noise has a standard deviation of more than `MOST_NOISE`,
@@ -251,7 +252,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
 def fewest_of_a_class(plan: Plan) -> float:
     """Returns the test units of each class, or with and without a label, that a plan needs.
 
-    Of fewer their noisy number is not clearly more than noise.
+    With fewer, the noisy number hardly exceeds its noise.
     """
     counts = plan.mechanisms[-1]
     if counts.name == CLASS_COUNTS:
@@ -316,7 +317,7 @@ def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | Non
 
 
 def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
-    """Returns the weight of each test row in its unit.
+    """Returns the weight of each test example in its unit.
 
     Raises:
       PrivacyError: when the test units are not those of the plan.

@@ -55,7 +55,12 @@ class Exported:
 
 
 def export_onnx(
-    bundle: Path, output: Path, *, checkpoint: Path | None = None, allow_hub: bool = False
+    bundle: Path,
+    output: Path,
+    *,
+    checkpoint: Path | None = None,
+    allow_hub: bool = False,
+    allow_module: bool = False,
 ) -> Exported:
     """Writes a release as one ONNX file, and holds it against `Predictor` on public images.
 
@@ -66,7 +71,7 @@ def export_onnx(
 
     Args:
       output: a path that ends in .onnx.
-      checkpoint, allow_hub: as in `Predictor.load_bundle`.
+      checkpoint, allow_hub, allow_module: as in `Predictor.load_bundle`.
 
     Raises:
       ConfigError: for another suffix, a backbone that is no network, or one too large for a file.
@@ -76,8 +81,9 @@ def export_onnx(
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
     load = partial(
-        Predictor.load_bundle, bundle, checkpoint=checkpoint, allow_hub=allow_hub, device="cpu"
-    )
+        Predictor.load_bundle, bundle, checkpoint=checkpoint, allow_hub=allow_hub,
+        allow_module=allow_module, device="cpu",
+    )  # fmt: skip
     predictor = load(precision="float32")
     model = _trace_model(_make_graph(predictor), _test_images(predictor)[:2], predictor)
     with atomic_path(output) as temporary:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from dpprobe.artifacts import explain_parquet
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
 from dpprobe.data.problems import ImageError
 from dpprobe.data.table import READ_ROWS, EncodedImage
@@ -27,7 +28,7 @@ from dpprobe.errors import ConfigError, DataError
 ID_COLUMN = "id"
 TABLES = (".csv", ".parquet")
 
-# Of each row: its id, the bytes of its image or None, and the path of its file or None.
+# For each row: its id, the bytes of its image or None, and the path of its file or None.
 Row = tuple[str, bytes | None, str | None]
 
 
@@ -117,6 +118,8 @@ def _make_source(path: Path, image_column: str | None, id_column: str | None) ->
         return _of_files(_images_below(path))
     if not path.exists():
         raise ConfigError(f"images: no file or folder {path}; correct it")
+    if not path.is_file():
+        raise ConfigError(f"images: {path}: a device, a pipe or a socket; name a file or a folder")
     if not _is_table(path):
         return _of_files([path])
     of_table = _of_csv if path.suffix.lower() == ".csv" else _of_parquet
@@ -201,32 +204,27 @@ def _path_beside(table: Path, image: str | None) -> str | None:
 
 
 def _of_parquet(path: Path, image_column: str | None, id_column: str | None) -> Source:
-    try:
-        with pq.ParquetFile(path) as file:
-            schema, count = file.schema_arrow, file.metadata.num_rows
-    except (OSError, pa.ArrowInvalid) as error:
-        line = str(error).splitlines()[0]
-        raise ConfigError(
-            f"images: {path}: not a readable parquet file ({line}); replace it"
-        ) from error
+    fault = f"images: {path}: not a readable parquet file"
+    with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
+        schema, count = file.schema_arrow, file.metadata.num_rows
     images, ids = _find_columns(path, schema.names, image_column, id_column)
     _check_type(path, images, schema.field(images).type)
 
     def read_rows() -> Iterator[Row]:
         columns = [images] if ids is None else [images, ids]
         number = 0
-        try:
-            with pq.ParquetFile(path, buffer_size=1 << 20) as file:
-                for batch in file.iter_batches(READ_ROWS, columns=columns):
-                    for record in batch.to_pylist():
-                        data, place, written = _image_value(path, record[images])
-                        given = None if ids is None else record[ids]
-                        row_id = written or f"{path}:{number}"
-                        yield row_id if given is None else str(given), data, place
-                        number += 1
-        except (OSError, pa.ArrowInvalid) as error:
-            line = str(error).splitlines()[0]
-            raise DataError(f"images: {path}: cannot be read ({line}); replace it") from error
+        fault = f"images: {path}: cannot be read"
+        with (
+            explain_parquet(path, DataError, fault),
+            pq.ParquetFile(path, buffer_size=1 << 20) as file,
+        ):
+            for batch in file.iter_batches(READ_ROWS, columns=columns):
+                for record in batch.to_pylist():
+                    data, place, written = _image_value(path, record[images])
+                    given = None if ids is None else record[ids]
+                    row_id = written or f"{path}:{number}"
+                    yield row_id if given is None else str(given), data, place
+                    number += 1
 
     return Source(count=count, rows=read_rows)
 

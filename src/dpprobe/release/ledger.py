@@ -12,13 +12,13 @@ noise is drawn: `book` returns after that. So whatever leaves this computer has 
 closed entries count; an abandoned one does not, on the word of the person who says that nothing it
 made was seen.
 
-**The sum.** Fix one unit, and the sides that it is on: in each split its rows are training rows or
-test rows, never both. Null rows in their place change the sums of that side's mechanisms, each by
-its sensitivity. The mechanisms of the other side read other units' rows and what was released
-before: post-processing. So the unit pays for the composition of its sides' mechanisms over all
-releases, and every unit for no more than the worst choice of a side in each split; what is on
-neither side pays less. Within one split that is the larger of the two sides' compositions.
-With more than `MOST_SPLITS` splits of two sides all parts are composed: an upper bound.
+**The sum.** Fix one unit, and the sides that it is on: in each split its rows are training examples
+or test examples, never both. Null rows in their place change the sums of that side's mechanisms,
+each by its sensitivity. The mechanisms of the other side read other units' rows and what was
+released before: post-processing. So the unit pays for the composition of its sides' mechanisms over
+all releases, and every unit for no more than the worst choice of a side in each split; what is on
+neither side pays less. Within one split that is the larger of the two sides' compositions. With
+more than `MOST_SPLITS` splits of two sides all parts are composed: an upper bound.
 
 - All are Gaussian and none samples or is repeated: exact, one Gaussian of mu^2 = sum of count /
   sigma^2. It holds also where a plan was chosen after looking at earlier releases, as long as
@@ -32,14 +32,14 @@ With more than `MOST_SPLITS` splits of two sides all parts are composed: an uppe
 **Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
 where a booking of either says so (`same_units_as`), directly or through a third. A booking whose
 units stand in a ledger that is not added up is refused (`unit_hashes`): whether they do follows
-from private rows, so it may stop a release, and never decide the sum that is published. So is one
-whose units are on other sides than in an entry of the same split.
+from private examples, so it may stop a release, and never decide the sum that is published. So is
+one whose units are on other sides than in an entry of the same split.
 
 **Damage.** Each line holds the hash of the line before, and of itself, so an edited, missing or
 inserted line is noticed, and then nothing is booked. A last line that is cut short is what a crash
 within `book` leaves: no noise was drawn for it, and the next writer removes it. A line that lacks
-only its newline counts. What cannot be seen: that whole lines were deleted at the end, that an
-older copy was put in place, or that somebody wrote the whole file anew. Guard it as the images.
+only its newline counts. Not detectable: whole lines deleted at the end, an older copy in place of
+the file, or a file rewritten as a whole. Guard it like the images.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ The order is what makes it safe against a crash at any moment:
 3. the first random word is drawn: the head is trained, and tested where that was asked for;
 4. the bundle is written into a hidden folder that names the entry, then renamed to `.staged`;
 5. the ledger closes the entry, with the digest of the staged bundle;
-6. its files are copied to their place. The hidden folder stays: what a person or Snakemake removes
-   of the bundle is put back from it by the next run.
+6. its files are copied to their place. The hidden folder stays: the next run restores from it files
+   that a person or Snakemake removed from the bundle.
 
 After a crash between 2 and 4 the entry is open, and no whole bundle of it is left: the next run
 refuses, for a new head would be a second one, until a person abandons the entry; then it removes
-what there is of it. After one between 4 and 6
-the next run finds the staged bundle, and goes on from there without drawing anything. A release
-that is made is final: a run that finds its bundle keeps it, whatever has changed since.
+what there is of it. After one between 4 and 6 the next run finds the staged bundle, and continues
+from there without drawing anything. A release that is made is final: a run that finds its bundle
+keeps it, whatever has changed since.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Task:
 
     @cached_property
     def inputs(self) -> FitInputs:
-        """The training rows, as every fit takes them."""
+        """The training examples, as every fit takes them."""
         return FitInputs(self.stores[0], self.unit)
 
     @cached_property
@@ -452,7 +452,7 @@ class _Task:
             elif path.name not in ready or path.read_bytes() != ready[path.name].read_bytes():
                 raise PrivacyError(
                     f"{path}: not as release {self.name} was made; delete it and run again: the "
-                    f"bundle is put back from {staged}"
+                    f"bundle is restored from {staged}"
                 )
         for name in sorted(ready, key=lambda name: name == files.SUMS_FILE):
             if not (self.output / name).exists():
@@ -682,6 +682,7 @@ class _Task:
             left_out=left_out(self.study.overlap),
             subsample=self.dataset.public_subsample(),
             chosen_from=self.method.chosen_from(self.facts),
+            parts=facts.hash_parts(),
         )
         files.write_bundle(
             folder, facts, weights=heads.weights[0], arrays=arrays, statement=statement

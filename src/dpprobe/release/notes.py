@@ -9,7 +9,7 @@ from typing import Any
 from dpprobe.release import documents
 from dpprobe.release.bundle import Bundle, read_bundle
 
-# Of classes that came or went, so many are named.
+# Added or removed classes that are named, at most.
 NAMES_SHOWN = 20
 
 

@@ -19,7 +19,7 @@ from dpprobe.release.bundle import PAGE_FILE, BundleFacts
 
 # Lists and texts are cut to these, so that the page prints on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
-# Of the drawing, in its own units: the square of the curve, and the space for its labels.
+# Sizes of the drawing, in its own units: the square of the curve, and the space for its labels.
 SIDE, LEFT, TOP = 200, 44, 8
 
 

@@ -48,6 +48,8 @@ from dpprobe.release.image_sources import find_images, open_encoded
 from dpprobe.release.prediction_table import (
     Prediction,
     check_output,
+    check_thresholds,
+    describe_origin,
     label_of,
     open_predictions,
     value_columns,
@@ -89,6 +91,7 @@ class Predictor:
     backbone: Backbone
     heads: Heads
     device: str
+    thresholds: Mapping[str, float]
 
     @classmethod
     def load_bundle(
@@ -98,22 +101,28 @@ class Predictor:
         checkpoint: Path | None = None,
         device: str = "auto",
         allow_hub: bool = False,
+        allow_module: bool = False,
         precision: Literal["float32", "bfloat16", "float16"] | None = None,
+        thresholds: Mapping[str, float] | None = None,
     ) -> Predictor:
         """Reads a bundle and loads its backbone.
 
         Args:
           checkpoint: the file of the backbone's weights, where the bundle names one.
           allow_hub: fetch weights from the repository of the Hub that the bundle names.
+          allow_module: import and call the function that the bundle names, of family imported.
           precision: of the forward pass, in place of the release's.
+          thresholds: the probability from which `name_classes` names a class, by class.
 
         Raises:
           DataError: for a damaged bundle, other weights, or a backbone that computes something
             else on this machine.
-          ConfigError: where the checkpoint is missing or the backbone cannot be loaded.
+          ConfigError: where the checkpoint is missing or the backbone cannot be loaded; for
+            thresholds that the head cannot have.
         """
         read = read_bundle(bundle)
-        _check_source(read, allow_hub=allow_hub)
+        checked = check_thresholds(thresholds or {}, read.facts)
+        _check_source(read, allow_hub=allow_hub, allow_module=allow_module)
         options = _backbone_options(read, checkpoint)
         where = resolve_device(device)
         runtime = Runtime(device=where, precision=precision or read.facts.backbone.precision)
@@ -125,6 +134,7 @@ class Predictor:
             backbone=replace(loaded, transform=_Sized(loaded, read.facts.dimension)),
             heads=one_head(read.weights, read.arrays, normalize),
             device=where,
+            thresholds=checked,
         )
 
     @property
@@ -159,6 +169,10 @@ class Predictor:
                     raise DataError(f"image {fault.row[0]}: {fault.reason}")
                 values.append(block.values)
         return np.concatenate(values)
+
+    def name_classes(self, values: npt.NDArray[np.float32]) -> list[str]:
+        """Names the class of each row of probabilities [n, classes], or its labels, joined."""
+        return [label_of(row, self.facts, self.thresholds) for row in values]
 
     def predict_blocks(
         self,
@@ -199,6 +213,10 @@ class Predictor:
         values = np.empty((0, len(self.classes)), np.float32)
         if good:
             values = self.score_features(features[good])
+            finite = np.isfinite(values).all(axis=1)
+            overflow = "the head's scores of it are not finite numbers"
+            wrong |= {good[place]: overflow for place in np.flatnonzero(~finite)}
+            good, values = [each for each in good if each not in wrong], values[finite]
         more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
         return Block(
             rows=tuple(rows[position] for position in good), values=values, faults=faults + more
@@ -223,19 +241,23 @@ def predict(
     checkpoint: Path | None = None,
     device: str = "auto",
     allow_hub: bool = False,
+    allow_module: bool = False,
     image_column: str | None = None,
     id_column: str | None = None,
+    thresholds: Mapping[str, float] | None = None,
     threads: int | None = None,
 ) -> Summary:
     """Writes the predictions of a release on images, a row each, in the order of the images.
 
     The columns are id, class, a probability of each class (a score where the link is none), and
-    error, which is empty but for images that cannot be used: these have no prediction. With
-    several labels a row, class joins those above 0.5.
+    error, which is empty but for images that cannot be used: these have no prediction. The table
+    also states the bundle, the version of dpprobe and the thresholds (`prediction_table.Origin`).
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`.
       output: a CSV or parquet file; None for CSV on standard output.
+      thresholds: the probability from which a class is named, by class; see
+        `prediction_table.label_of`.
       threads: that decode and, on a CPU, compute; as many as torch has by default.
 
     Raises:
@@ -245,25 +267,31 @@ def predict(
     sources = find_images(images, image_column=image_column, id_column=id_column)
     check_output(output, sources.inputs)
     predictor = Predictor.load_bundle(
-        bundle, checkpoint=checkpoint, device=device, allow_hub=allow_hub
+        bundle,
+        checkpoint=checkpoint,
+        device=device,
+        allow_hub=allow_hub,
+        allow_module=allow_module,
+        thresholds=thresholds,
     )
     facts = predictor.facts
     unreadable: list[tuple[str, str]] = []
     blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
     progress = Progress(sources.count, label=f"predict {facts.name}", unit="images")
     columns = value_columns(facts.class_names, facts.head.link)
-    with open_predictions(output, columns) as write, progress, closing(blocks):
+    origin = describe_origin(predictor.bundle, predictor.thresholds)
+    with open_predictions(output, columns, origin) as write, progress, closing(blocks):
         for block in blocks:
-            write(_in_order(block, facts))
+            write(_in_order(block, predictor.name_classes(block.values)))
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
             progress.advance_by(len(block.rows) + len(block.faults))
     return Summary(rows=sources.count, unreadable=tuple(unreadable), output=output)
 
 
-def _in_order(block: Block, facts: BundleFacts) -> list[Prediction]:
+def _in_order(block: Block, labels: Sequence[str]) -> list[Prediction]:
     numbered = [
-        (row[0], Prediction(row[1], label_of(values, facts), values, None))
-        for row, values in zip(block.rows, block.values, strict=True)
+        (row[0], Prediction(row[1], label, values, None))
+        for row, label, values in zip(block.rows, labels, block.values, strict=True)
     ]
     numbered += [
         (fault.row[0], Prediction(fault.row[1], None, None, fault.reason)) for fault in block.faults
@@ -293,14 +321,19 @@ class _Sized:
 # the backbone of a bundle
 
 
-def _check_source(bundle: Bundle, *, allow_hub: bool) -> None:
-    """Checks from where a stranger's bundle would have weights loaded.
+def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> None:
+    """Checks from where a stranger's bundle would have weights loaded, or code.
 
     Raises:
       DataError: for weights in a file or folder that the bundle names.
-      ConfigError: for those of somebody's repository, without leave.
+      ConfigError: for those of somebody's repository, and for code, without leave.
     """
     options = bundle.facts.backbone.options
+    if options.get("family") == "imported" and not allow_module:
+        raise ConfigError(
+            f"{bundle.folder}: the backbone is built by {options.get('module')}, a function that "
+            "the bundle names; pass --allow-module if it is the one that you mean"
+        )
     model, tag = str(options.get("model", "")), options.get("pretrained")
     arguments = options.get("model_args") or {}
     places = [key for key in arguments if key.startswith("pretrained") or key == "cache_dir"]

@@ -1,10 +1,14 @@
-"""The table that `predict` writes: ids, classes, probabilities and faults, as CSV or parquet."""
+"""The table that `predict` writes: ids, classes, probabilities, faults and the bundle they are of.
+
+It is CSV or parquet.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -15,16 +19,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe.artifacts import atomic_path
+from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
-from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest
+from dpprobe.versions import code_version
 
 SUFFIXES = (".csv", ".parquet")
 # Separates the labels of an image that has several.
 SEPARATOR = "|"
-# Above it a label of several counts.
+# Above it a label of several counts that has no threshold of its own.
 THRESHOLD = 0.5
 # A row group of a parquet file is closed at so many.
 GROUP_ROWS = 4096
+# The key of a parquet file's metadata that holds a table's origin, as JSON.
+METADATA_KEY = "dpprobe"
 
 
 class Prediction(NamedTuple):
@@ -39,14 +47,85 @@ class Prediction(NamedTuple):
 Write = Callable[[Sequence[Prediction]], None]
 
 
-def label_of(values: npt.NDArray[np.float32], facts: BundleFacts) -> str:
-    """Returns the most probable class of an image; of several labels those that count, joined."""
-    if not facts.multi_label:
-        return facts.class_names[int(values.argmax())]
-    said = [
-        name for name, value in zip(facts.class_names, values, strict=True) if value > THRESHOLD
+class Origin(NamedTuple):
+    """The bundle that made a table, and how its classes were named.
+
+    Attributes:
+      bundle: the release's name.
+      bundle_sha256: of the bundle's SHA256SUMS, which the ledger states too.
+      dpprobe: the version that predicted.
+      thresholds: the probability from which a class is named, by class.
+    """
+
+    bundle: str
+    bundle_sha256: str
+    dpprobe: str
+    thresholds: Mapping[str, float]
+
+
+def describe_origin(bundle: Bundle, thresholds: Mapping[str, float]) -> Origin:
+    """Returns the origin of a table that a bundle's head fills with these thresholds."""
+    digest = bundle_digest(bundle.folder)
+    return Origin(bundle.facts.name, digest, code_version(), dict(thresholds))
+
+
+def check_thresholds(given: Mapping[str, float], facts: BundleFacts) -> dict[str, float]:
+    """Returns the probability from which each class is named, for the classes that have one.
+
+    Raises:
+      ConfigError: for a head without probabilities, an unknown class, a value outside 0 to 1, and
+        thresholds for all classes where an image has exactly one.
+    """
+    thresholds = dict(given)  # a bundle states none of its own, which would stand under these
+    names = facts.class_names
+    if thresholds and facts.head.link == "none":
+        raise ConfigError(
+            f"thresholds: the head of {facts.name} gives scores, not probabilities; leave them "
+            "out, and compare the columns score_<class> with values of your own"
+        )
+    for name, value in thresholds.items():
+        if name not in names:
+            raise ConfigError(
+                f"threshold of {name}: {facts.name} has no such class; "
+                f"{suggest_names(name, names)}: it has {', '.join(names[:20])}"
+            )
+        if not 0 <= value <= 1:
+            raise ConfigError(f"threshold of {name}: {value}; write a probability from 0 to 1")
+    if not facts.multi_label and len(thresholds) == len(names):
+        raise ConfigError(
+            f"thresholds: all {len(names)} classes have one, so an image that reaches none would "
+            "have no class; leave out the class that is to be named otherwise"
+        )
+    return thresholds
+
+
+def label_of(
+    values: npt.NDArray[np.float32],
+    facts: BundleFacts,
+    thresholds: Mapping[str, float] | None = None,
+) -> str:
+    """Names the class of an image, or its labels, joined.
+
+    A label counts from its threshold on, or above 1/2. If classes are exclusive, the most probable
+    class that reaches its threshold is named; if none does, the most probable class without a
+    threshold.
+
+    Args:
+      values: probabilities [classes]; scores where the link is none.
+      thresholds: from `check_thresholds`.
+    """
+    names, thresholds = facts.class_names, thresholds or {}
+    # As float32, like the values: a table that shows 0.7 reaches a threshold of 0.7.
+    reached = [
+        index
+        for index, name in enumerate(names)
+        if name in thresholds and values[index] >= np.float32(thresholds[name])
     ]
-    return SEPARATOR.join(said)
+    free = [index for index, name in enumerate(names) if name not in thresholds]
+    if facts.multi_label:
+        reached += [index for index in free if values[index] > THRESHOLD]
+        return SEPARATOR.join(names[index] for index in sorted(reached))
+    return names[max(reached or free, key=lambda index: values[index])]
 
 
 def value_columns(class_names: Sequence[str], link: str) -> list[str]:
@@ -72,43 +151,50 @@ def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
 
 
 @contextmanager
-def open_predictions(output: Path | None, columns: Sequence[str]) -> Iterator[Write]:
+def open_predictions(
+    output: Path | None, columns: Sequence[str], origin: Origin
+) -> Iterator[Write]:
     """Opens a table that is whole or absent; yields the function that appends rows.
 
     Args:
       output: a CSV or parquet file; None for CSV on standard output.
+      origin: CSV repeats it in each row, so that it outlives copying, sorting and joining; parquet
+        has it in the schema's metadata.
     """
     if output is None:
-        yield _csv_rows(sys.stdout, columns)
+        yield _csv_rows(sys.stdout, columns, origin)
         sys.stdout.flush()
         return
     with atomic_path(output) as temporary:
         if output.suffix.lower() == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as stream:
-                yield _csv_rows(stream, columns)
+                yield _csv_rows(stream, columns, origin)
         else:
-            with _parquet_rows(temporary, columns) as write:
+            with _parquet_rows(temporary, columns, origin) as write:
                 yield write
 
 
-def _csv_rows(stream: IO[str], columns: Sequence[str]) -> Write:
+def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin) -> Write:
     rows = csv.writer(stream, lineterminator="\n")
-    rows.writerow(["id", "class", *columns, "error"])
+    rows.writerow(["id", "class", *columns, "error", *Origin._fields])
+    thresholds = SEPARATOR.join(f"{name}={value}" for name, value in origin.thresholds.items())
+    constant = [*origin[:-1], thresholds]
 
     def write_rows(predictions: Sequence[Prediction]) -> None:
         for one in predictions:
             # As few digits as give the same float32 again.
             values = [""] * len(columns) if one.values is None else map(str, one.values)
-            rows.writerow([one.id, one.label or "", *values, one.error or ""])
+            rows.writerow([one.id, one.label or "", *values, one.error or "", *constant])
 
     return write_rows
 
 
 @contextmanager
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Write]:
+def _parquet_rows(path: Path, columns: Sequence[str], origin: Origin) -> Iterator[Write]:
     fields = [("id", pa.string()), ("class", pa.string())]
     fields += [(name, pa.float32()) for name in columns]
-    schema = pa.schema([*fields, ("error", pa.string())])
+    metadata = {METADATA_KEY: json.dumps(origin._asdict())}
+    schema = pa.schema([*fields, ("error", pa.string())], metadata=metadata)
 
     def make_table(predictions: Sequence[Prediction]) -> pa.Table:
         missing: list[Any] = [None] * len(columns)

@@ -12,7 +12,7 @@ The bound supposes noise that nobody can repeat. A benchmark's follows from the 
 fingerprint of its data, so it holds for people who lack either, and not against the adversary of
 the release itself, who knows all other units; the words say so.
 
-The head that `auto` chooses is known with the features of each backbone. Where some are not there
+The head that `auto` chooses is known with the features of each backbone. If some are not there
 yet, nothing is priced: their cells' mechanisms are not known.
 
 Nothing here covers the test units: benchmarks print their results without noise. Cells whose noise
@@ -161,7 +161,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
 
 
 def _not_private(study: Study, dataset: str) -> list[str]:
-    """Names what the study trains or measures on a dataset's training rows without privacy."""
+    """Names what the study trains or measures on a dataset's training examples without privacy."""
     cells = (
         f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}"
         for cell in study.list_cells(dataset)

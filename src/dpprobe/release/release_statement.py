@@ -30,6 +30,7 @@ def release_statement(
     left_out: Mapping[str, Any] | None = None,
     subsample: Mapping[str, Any] | None = None,
     chosen_from: Mapping[str, Any] | None = None,
+    parts: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
 
@@ -44,8 +45,10 @@ def release_statement(
       evidence: by `dpprobe.release.audit_evidence`; None where no audit was made.
       left_out: the `backbone`, `threshold` and `public` datasets by which near-duplicates were
         removed from the data; None where they were not.
-      subsample: the `fraction` and the `public_seed` that chose the training rows; None for all.
+      subsample: the `fraction` and the `public_seed` that chose the training examples; None for
+        all.
       chosen_from: the rule that chose the head, and from which facts; None where none did.
+      parts: by `BundleFacts.hash_parts`; None in bundles of an earlier dpprobe.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -78,6 +81,7 @@ def release_statement(
         "choice": dict(choice),
         "ledger": dict(ledger),
         "evidence": evidence and dict(evidence),
+        **({} if parts is None else {"parts": dict(parts)}),
     }
 
 

@@ -6,8 +6,8 @@ signature lies beside it, detached, the 64 bytes as they are; openssl checks it 
     openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in SHA256SUMS \
         -sigfile SHA256SUMS.sig
 
-A bundle holds no public key: a key from the same hand as the files would prove nothing. Who
-verifies has it from elsewhere, such as a web page of the signer's.
+A bundle holds no public key: a key from the same hand as the files would prove nothing.
+Get the public key from elsewhere, such as the signer's web page.
 
     openssl genpkey -algorithm ed25519 -out private_key.pem
     openssl pkey -in private_key.pem -pubout -out public_key.pem
@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from dpprobe.artifacts import atomic_path
+from dpprobe.artifacts import atomic_path, require_plain_file
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
 
@@ -50,6 +50,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
       ConfigError: when the file is missing or is something else.
     """
     try:
+        require_plain_file(path)
         key = load_pem_private_key(path.read_bytes(), password=None)
     except TypeError as error:
         raise ConfigError(
@@ -70,6 +71,7 @@ def signature_holds(folder: Path, public_key: Path) -> bool:
       ConfigError: when the file of the key is missing or is something else.
     """
     try:
+        require_plain_file(public_key)
         key = load_pem_public_key(public_key.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"public key {public_key}: unreadable; {PUBLIC_REMEDY}") from error

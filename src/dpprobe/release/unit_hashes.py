@@ -6,7 +6,7 @@
 A hash is the first 64 bits of HMAC-SHA256 under the key: of the name that a column gives a unit, of
 an image's bytes, and of its pixels. With the key the files tell whether a guessed image is in the
 data, so they stay beside it. They may refuse a release, and never decide what is published of one:
-whether two datasets share a unit is a function of private rows.
+whether two datasets share a unit is a function of private examples.
 
 Two unrelated hashes are equal with probability 2^-64: for a million units on each side 5e-8.
 """

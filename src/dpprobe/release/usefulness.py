@@ -1,7 +1,7 @@
 """Says before anything is spent whether a head would be worth its epsilon.
 
 The study's benchmark of the same method, backbone and epsilon tells: its head has to be better than
-one answer for all images, in the metric that stands for it, at 95 % confidence; to rank images
+one answer for all images, in the metric that stands for it, at 95% confidence; to rank images
 better than chance; and to predict every class. Without a benchmark the planner tells, from public
 facts. Nothing here is published; that a release was made after a look at a benchmark is among the
 looks that `release_choice_price` prices.
@@ -20,6 +20,7 @@ from dpprobe.data.options import IMBALANCED, Headline, compute_imbalance
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.planner.predicted_accuracy import Setting, n_that_would_do, too_few
+from dpprobe.results.cautions import never_remedy
 from dpprobe.results.cell_record import HEADLINES, CellRecord, read_cell
 from dpprobe.results.headline_metric import constant_headline
 
@@ -72,18 +73,21 @@ def _never_predicted(record: CellRecord) -> Iterator[str]:
     """Yields the classes that at least half of the seeds never predict."""
     seeds = [set(seed.get("never_predicted", ())) for seed in record.seeds]
     rarely = [
-        name for name in record.class_names if 2 * sum(name in each for each in seeds) >= len(seeds)
+        name
+        for index, name in enumerate(record.class_names)
+        if 2 * sum(index in each for each in seeds) >= len(seeds)
     ]
     if rarely:
         more = f" and {len(rarely) - CLASSES_NAMED} more" if len(rarely) > CLASSES_NAMED else ""
-        yield (
-            f"it never predicts {', '.join(rarely[:CLASSES_NAMED])}{more} (`balanced: true` of "
-            "`head: auto` counts classes alike)"
-        )
+        remedy = never_remedy(balanced=record.balanced)
+        named = f"{', '.join(rarely[:CLASSES_NAMED])}{more}"
+        yield f"it never predicts {named} ({remedy[0].lower()}{remedy[1:]})"
 
 
 def _planner_faults(facts: DataFacts) -> Iterator[str]:
-    """Yields that units are too few, by the learning curves of public sets of one label a row."""
+    """Yields that units are too few, by the learning curves of public sets of one label per
+    example.
+    """
     if facts.multi_label:
         return
     setting = Setting(
@@ -103,7 +107,7 @@ def check_metric(name: str, metric: Headline, labels: npt.NDArray[Any]) -> None:
     """Checks that a published accuracy would not hide a rare class.
 
     Args:
-      metric: that the release publishes. labels: of the training rows, [n] or [n, labels].
+      metric: that the release publishes. labels: of the training examples, [n] or [n, labels].
 
     Raises:
       PrivacyError: for accuracy if classes are unequal.

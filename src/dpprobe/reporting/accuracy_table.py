@@ -1,9 +1,8 @@
-"""The table of test results: Markdown for people, CSV for programs, plain text for the console."""
+"""The table of test results: Markdown for people, CSV for programs."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,29 +19,29 @@ from dpprobe.exhibits.tables import (
 )
 from dpprobe.privacy.limits import ABOVE_NOTE
 from dpprobe.reporting.headline import headline_lines
+from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid, rounded_up
 
 NAME = "accuracy"
-# Of a cell, in the table for programs.
+# Columns of a cell, in the table for programs.
 NUMBERS = ("low", "high", "rows low", "rows high", "both low", "both high", "least of a class")
 CHOICE = (
-    "The best one was chosen by the test results of all, which its own epsilon does not cover: "
-    "publishing it costs at most what publishing all heads of all private cells of its row does."
+    "The best head was selected by test results, which its own epsilon does not cover. Publishing "
+    "the selection costs at most what publishing all private heads of the row costs"
 )
-CONSOLE_WIDTH = 100
 CONSTANT = "accuracy of the most frequent answer"
 CONSTANT_METRIC = "metric of the most frequent answer"
 PATIENTS = (
-    "Where the dataset names patients each counts once, an image of a patient with m test images "
-    "1/m, and intervals are over patients"
+    "Where the dataset names patients, each patient counts once (an image of a patient with m test "
+    "images counts 1/m) and intervals are over patients"
 )
 UNPRICED_MARK = "†"
 UNPRICED = (
-    f"{UNPRICED_MARK} Not private: a search on the private rows that no epsilon pays for chose the "
-    "options; not for release"
+    f"{UNPRICED_MARK} Not private and not for release: its options were searched on the private "
+    "images without a privacy budget"
 )
-LEFT_OUT = "Labels that all test rows have, or none has, are left out of the mean"
+LEFT_OUT = "Labels that all test images have, or none has, are left out of the mean"
 
 
 def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
@@ -57,7 +56,7 @@ def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path
 
 
 def accuracy_table(grid: Grid) -> Table:
-    """Makes the table for people: a row a (dataset, epsilon), a column a backbone + method.
+    """Makes the table for people: one row per (dataset, epsilon), a column per backbone + method.
 
     A dataset whose headline is another metric than accuracy shows that one; a column `metric` then
     tells. A cell that was not run is blank. Rows at epsilon inf are not private; there are the
@@ -71,16 +70,23 @@ def accuracy_table(grid: Grid) -> Table:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
         rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_show_cells(entries)))
-    several = any(cell.bold for row in rows for cell in row)
-    bold = "Bold: the best private result of a row. " if several else ""
+    texts = [cell.text for row in rows for cell in row]
+    kinds = [
+        "[low, high]: 95% CI over seeds and "
+        f"{grid.tested.replace('rows', 'images')} ({_row_intervals(grid)})."
+    ]
+    if any(PLUS_MINUS in text for text in texts):
+        kinds.append(f"{PLUS_MINUS}: half of the 95% CI over seeds (Student's t).")
+    if any(" to " in text for text in texts):
+        kinds.append("(low to high): 95% CI over seeds, where it is asymmetric (cut at 0 or 100).")
+    if any(cell.bold for row in rows for cell in row):
+        kinds.append("Bold: best private result of a row.")
+    bests = best_private(grid, {})
     deltas = ", ".join(f"{name} {grid.delta_text(name)}" for name in grid.deltas)
     note = (
-        f"Test {_list_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
-        f"interval over seeds (Student's t, cut at 0 and 100), {PLUS_MINUS} half of it, or (its "
-        "ends) where it is not symmetric; in brackets a 95 % interval over seeds and "
-        f"{grid.tested} together ({_row_intervals(grid)}). "
-        "A difference on the same test rows is surer than the brackets. "
-        f"{bold}Rows at inf are not private. delta: {deltas}."
+        f"Test {_list_metrics(grid)} in percent, mean over seeds. {' '.join(kinds)} Paired "
+        "differences are more precise than these intervals suggest. Rows at inf are not private. "
+        f"delta: {deltas}."
     )
     if grid.above:
         note += f" {ABOVE_NOTE}."
@@ -90,7 +96,7 @@ def accuracy_table(grid: Grid) -> Table:
         if (choice := grid.choices.get(row)) and choice.epsilon is not None
     ]
     if prices:
-        note += f" {CHOICE} That epsilon: {'; '.join(prices)}."
+        note += f" {CHOICE}. That epsilon: {'; '.join(prices)}."
     if grid.patients:
         note += f" {PATIENTS}."
     if any(measure.is_partial for measure in grid.measures.values()):
@@ -109,7 +115,7 @@ def accuracy_table(grid: Grid) -> Table:
             *(
                 f"{dataset}: {' '.join(lines)}"
                 for dataset in grid.measures
-                if (lines := headline_lines(grid, dataset))
+                if (lines := headline_lines(grid, bests, dataset))
             ),
         ],
     )
@@ -177,7 +183,7 @@ def _first_known(values: Iterable[float | None]) -> str:
 
 
 def _list_numbers(entry: Entry | None) -> list[str]:
-    """Returns mean, ends of intervals and the least of a class, blank where there are none."""
+    """Returns mean, ends of intervals and worst-class recall, blank where there are none."""
     if entry is None:
         return [""] * (1 + len(NUMBERS))
     values = (
@@ -198,54 +204,6 @@ def _list_metrics(grid: Grid) -> str:
     return " or ".join(titles) or ACCURACY.title
 
 
-def format_console(summaries: Sequence[Path]) -> str:
-    """Writes the same numbers for a terminal: a block a dataset, a line a backbone + method."""
-    grid = read_grid(summaries)
-    datasets = dict.fromkeys(row[0] for row in grid.rows)
-    return "\n\n".join(_console_block(grid, dataset) for dataset in datasets)
-
-
-def _console_block(grid: Grid, dataset: str) -> str:
-    rows = [row for row in grid.rows if row[0] == dataset]
-    columns = [c for c in grid.columns if any(grid.get(row, c) for row in rows)]
-    table = [["backbone", "method", *(f"eps {row[1]:g}" for row in rows)]]
-    for column in columns:
-        entries = [grid.get(row, column) for row in rows]
-        table.append([*column, *(_short_text(entry) if entry else "" for entry in entries)])
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    lines = [_console_row(line, widths) for line in table]
-    lines.insert(1, "-" * max(map(len, lines)))
-    delta = f"delta {text}, " if (text := grid.delta_text(dataset)) else ""
-    measure = grid.measures[dataset]
-    title = f"{dataset}: test {measure.title} in percent, {delta}eps inf is not private"
-    shown = [e for row in rows for column in columns if (e := grid.get(row, column))]
-    tested = "test patients, who count once each" if shown[0].patients else "test rows"
-    notes = [f"{PLUS_MINUS} or [ends]: 95 % intervals over seeds and {tested} together"]
-    if any(entry.over_seeds for entry in shown):
-        notes.append(f"(the {PLUS_MINUS} of tables/accuracy.md is over seeds alone)")
-    notes += [ABOVE_NOTE] if dataset in grid.above else []
-    notes += [LEFT_OUT] if measure.is_partial else []
-    notes += [UNPRICED] if any(entry.unpriced for entry in shown) else []
-    told = [textwrap.fill(line, CONSOLE_WIDTH) for line in headline_lines(grid, dataset)]
-    return "\n".join([title, *notes, "", *lines, *(["", *told] if told else [])])
-
-
-def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    texts = [
-        cell.ljust(width) if index < 2 else cell.rjust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(texts).rstrip()
-
-
-def _short_text(entry: Entry) -> str:
-    """Writes the mean and the interval over all: a terminal has no room for two."""
-    if entry.both_low is None or entry.both_high is None:
-        return f"{_format_mean(entry)} {over_seeds(entry)}".rstrip()
-    text = interval_text(entry.mean, entry.both_low, entry.both_high)
-    return f"{_format_mean(entry)} {text if text.startswith(PLUS_MINUS) else over_both(entry)}"
-
-
 def _format_mean(entry: Entry) -> str:
     return f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
 
@@ -258,13 +216,13 @@ def over_seeds(entry: Entry) -> str:
 
 
 def over_both(entry: Entry) -> str:
-    """Writes the ends of the interval over seeds and test rows; nothing where there is none."""
+    """Writes the ends of the interval over seeds and test examples; nothing where there is none."""
     if entry.both_low is None or entry.both_high is None:
         return ""
     return f"[{entry.both_low:.1f}, {entry.both_high:.1f}]"
 
 
 def _row_intervals(grid: Grid) -> str:
-    """Names the intervals over test rows that a table shows."""
+    """Names the intervals over test examples that a table shows."""
     kinds = {e.rows_interval for e in grid.entries.values() if e.rows_interval}
     return " or ".join(sorted(kinds)) or "none"

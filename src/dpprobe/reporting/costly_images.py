@@ -1,6 +1,6 @@
 """The record of the test images that privacy costs most, with their thumbnails.
 
-Private: it holds ids and images of test rows. It is made, and shown, only where the study says
+Private: it holds ids and images of test examples. It is made, and shown, only where the study says
 `report.costly_images`.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dpprobe.artifacts import read_record, write_json
+from dpprobe.artifacts import read_record, write_record
 from dpprobe.data.table import SplitTable
 from dpprobe.exhibits.thumbnails import data_uri, make_thumbnails
 from dpprobe.results.cell_record import CellRecord, read_cell
@@ -65,7 +65,7 @@ def write_costly_images(*, metrics: Sequence[Path], images: Path, record: Path, 
             }
         )
     ids = list(dict.fromkeys(image["id"] for part in parts for image in part["images"]))
-    write_json(
+    write_record(
         record,
         {
             "format": COSTLY_FORMAT,

@@ -22,7 +22,7 @@ from dpprobe.exhibits.exhibit import (
 from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
-from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import VARIED, find_varied
 from dpprobe.study.comparisons import (
@@ -31,6 +31,7 @@ from dpprobe.study.comparisons import (
     dataset_comparisons,
     delta_groups,
     describe_backbones,
+    list_guaranteed,
     study_comparisons,
 )
 from dpprobe.study.study import Cell, Study
@@ -53,6 +54,22 @@ def _comparison_places(study: Study) -> list[Place]:
         for dataset in study.datasets
         for figure in dataset_comparisons(study, dataset)
     ]
+
+
+def _has_losses(study: Study) -> bool:
+    """True if a study has private heads and a non-private ceiling to compare them with."""
+    heads = {method.head for method in study.methods.values()}
+    return CEILING_HEAD in heads and bool(list_guaranteed(study))
+
+
+def _time_cost_places(study: Study) -> list[Place]:
+    """Lists all datasets where two private heads have times that compare: see `plot_time_cost`."""
+    timed = [
+        method
+        for method in list_guaranteed(study).values()
+        if not method.tunes_network and method.head != "tuned"
+    ]
+    return _each_dataset(study) if len(timed) * len(study.backbones) > 1 else []
 
 
 def _overlap_places(study: Study) -> list[Place]:
@@ -211,6 +228,65 @@ DATASETS = Exhibit(
     },
     only={"figure": study_comparisons},
     places=lambda study: [{"figure": figure} for figure in study_comparisons(study)],
+)
+
+SHIFT = Exhibit(
+    name="plot_distribution_shift",
+    kind="figure",
+    files={"": "figures/distribution_shift"},
+    formats=FIGURE_FORMATS,
+    needs={
+        "summaries": many(
+            lambda files, _place: [
+                files.locate_summary(name) for name in compared_datasets(files.study)
+            ]
+        ),
+        "zero_shot": many(
+            lambda files, _place: files.list_zero_shot_records(*compared_datasets(files.study))
+        ),
+    },
+    make="dpprobe.reporting.figures.accuracy_loss:plot_distribution_shift",
+    words="what privacy costs by distribution shift",
+    category="Datasets",
+    caption="distribution_shift.rst",
+    labels={"figure": "distribution_shift"},
+    params={"version": VERSIONS["figures"]},
+    places=lambda study: [{}] if _has_losses(study) and len(compared_datasets(study)) > 1 else [],
+)
+
+LOSS_BY_BACKBONE = Exhibit(
+    name="plot_loss_by_backbone",
+    kind="figure",
+    files={"": "figures/{dataset}/loss_by_backbone"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={"summary": SUMMARY},
+    make="dpprobe.reporting.figures.accuracy_loss:plot_loss_by_backbone",
+    words="what privacy costs on each backbone, {dataset}",
+    category="Backbones and labels",
+    subcategory="loss_by_backbone",
+    caption="loss_by_backbone.rst",
+    labels={"dataset": "{dataset}"},
+    params={"version": VERSIONS["figures"]},
+    places=lambda study: (
+        _each_dataset(study) if _has_losses(study) and len(study.backbones) > 2 else []
+    ),
+)
+
+TIME_COST = Exhibit(
+    name="plot_time_cost",
+    kind="figure",
+    files={"": "figures/{dataset}/time_cost"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={"marks": waits(_dataset_marks)},
+    make="dpprobe.reporting.figures.time_cost:plot_time_cost",
+    words="results of {dataset} by the seconds they take",
+    category="Methods",
+    caption="time_cost.rst",
+    labels={"dataset": "{dataset}"},
+    params={"version": VERSIONS["figures"]},
+    places=_time_cost_places,
 )
 
 # Private photographs: not in Snakemake's report, which people send around.

@@ -10,29 +10,39 @@ from typing import Any
 
 def add_command(commands: Any) -> None:
     """Adds `plan` to a parser's commands."""
-    summary = "predict accuracy from images, classes and budget, by public learning curves"
+    summary = "predict accuracy from images, classes and budget, with public learning curves"
     parser: argparse.ArgumentParser = commands.add_parser("plan", help=summary)
     parser.set_defaults(run=_run_plan)
-    parser.add_argument("--n", type=int, required=True, help="training images or patients")
+    parser.add_argument(
+        "--n",
+        type=int,
+        required=True,
+        help="number of training images, or of patients with --unit patient",
+    )
     parser.add_argument(
         "--unit",
         choices=("image", "patient"),
         default="image",
-        help="the unit of privacy, which --n counts; default %(default)s",
+        help="unit of privacy that --n counts; default %(default)s",
     )
     parser.add_argument("--classes", type=int, required=True, help="number of classes")
     parser.add_argument("--epsilon", type=float, required=True)
     parser.add_argument("--delta", type=float, default=1e-5, help="default %(default)s")
-    parser.add_argument("--d", type=int, help="features of the backbone, as 1280 of MobileNetV2")
     parser.add_argument(
-        "--ceiling", type=float, help="non-private accuracy, known or guessed, as 0.82"
+        "--d", type=int, help="number of features of the backbone, such as 1280 for MobileNetV2"
     )
     parser.add_argument(
-        "--majority", type=float, help="share of the largest class; 1 / classes by default"
+        "--ceiling", type=float, help="non-private accuracy, measured or estimated, such as 0.82"
+    )
+    parser.add_argument(
+        "--majority", type=float, help="share of the largest class; default 1 / classes"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw accuracy against images: .svg or .png"
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="draw accuracy against the number of images into this .svg or .png file",
     )
 
 

@@ -35,10 +35,13 @@ def _list_others() -> list[Exhibit]:
 EXHIBITS: tuple[Exhibit, ...] = (
     *_list_placed("first figures"),
     declarations.DATASETS,
+    declarations.SHIFT,
     declarations.ACCURACY,
     declarations.METHODS,
+    declarations.TIME_COST,
     declarations.OPTION,
     declarations.COMPARISON,
+    declarations.LOSS_BY_BACKBONE,
     *_list_others(),
     *_list_placed("figures"),
     declarations.OVERLAP,

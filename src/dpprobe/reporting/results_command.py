@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
 from dpprobe.study.run_command import run_command
-from dpprobe.study.snapshot import recent_results_folders
+from dpprobe.study.snapshot import recent_runs
 
 SUMMARIES = "summary/*.parquet"
-# Where studies write unless they name another folder: config.yaml and those of config/.
+# Default results folders: of config.yaml, and of the studies in config/.
 _USUAL = ("results", "results/*")
 _SHOWN = 10
 
@@ -30,7 +28,7 @@ def add_command(commands: Any) -> None:
         "folder",
         nargs="?",
         type=Path,
-        help="a study's results_dir; without it the latest results are printed, and others listed",
+        help="results_dir of a study; without it, prints the latest results and lists the others",
     )
 
 
@@ -56,36 +54,26 @@ def results_folders() -> list[Path]:
     """
     usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
     finished: dict[Path, Path] = {}
-    for folder in [*usual, *recent_results_folders()]:
+    for folder in [*usual, *(run.results for run in recent_runs())]:
         if any(folder.glob(SUMMARIES)):
             finished.setdefault(folder.resolve(), folder)
     return sorted(finished.values(), key=_finished_at, reverse=True)
 
 
 def describe_results(folder: Path) -> str:
-    """Lists a results folder's accuracies, figures, and the command that opens MLflow.
+    """Describes the results of a folder for a terminal.
 
     Raises:
       DataError: when the folder holds no finished dataset.
     """
-    from dpprobe.reporting.accuracy_table import format_console  # imports pandas
+    from dpprobe.reporting.console import describe_study  # imports pandas
 
     summaries = sorted(folder.glob(SUMMARIES))
     if not summaries:
         others = ", ".join(map(str, results_folders()[:_SHOWN]))
         remedy = f"finished are {others}" if others else f"run `{run_command()}` first"
         raise DataError(f"{folder}: no finished dataset; {remedy}")
-    lines = [format_console(summaries), ""]
-    lines += [f"figure:  {path}" for path in sorted(folder.glob("figures/*/accuracy.png"))]
-    lines += [f"report:  {path}" for path in folder.glob("report.html")]
-    receipts = [read_json(path) for path in sorted(folder.glob("tracking/*.json"))]
-    lines += dict.fromkeys(
-        line for receipt in receipts for line in _server_command(str(receipt["uri"]))
-    )
-    lines += [line for receipt in receipts for line in _list_pages(receipt)]
-    if (folder / "report.html").is_file():
-        lines.append("next:    open the report in a browser; docs/release.md publishes a head")
-    return "\n".join(lines)
+    return describe_study(folder, summaries)
 
 
 def _find_finished() -> list[Path]:
@@ -114,23 +102,3 @@ def _finished_at(folder: Path) -> float:
 
 def _format_time(folder: Path) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(_finished_at(folder)))
-
-
-def _server_command(uri: str) -> list[str]:
-    """Returns the command that opens a SQLite store in a browser; none for a server."""
-    if uri.startswith("http"):
-        return []
-    mlflow = Path(sys.executable).with_name("mlflow")
-    shown = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else mlflow
-    return [f"browse:  {shown} server --backend-store-uri {uri} --port 5000"]
-
-
-def _list_pages(receipt: dict[str, Any]) -> list[str]:
-    """Lists the addresses of a receipt's pages, of a dataset or of the study."""
-    uri = str(receipt["uri"])
-    server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
-    titles = {"cells": "runs", "summary": "summary", "studies": "study"}
-    pages = receipt["pages"]
-    return [
-        f"{title + ':':9}{server}/{pages[name]}" for name, title in titles.items() if name in pages
-    ]

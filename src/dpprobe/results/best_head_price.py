@@ -1,13 +1,13 @@
 """The price of choosing the best private cell of a dataset and epsilon by its test results.
 
-**Claim.** A cell's statement is for one head of that cell. Which cell is best was read off the test
+**Claim.** A cell's statement is for one head of that cell. The best cell was read off the test
 results of all seeds of all M private cells of the dataset and epsilon. The best cell's heads, and
-the name of the best, are functions of all their heads and of the test rows: post-processing, as far
-as the training rows go. So publishing them costs no more than publishing all heads of all M cells,
-and that is the composition of all their mechanisms, each as often as there are seeds. It is exact
-for that composition where no mechanism samples or is repeated, an upper bound elsewhere; for the
-choice itself it is an upper bound always. Nothing here covers the test rows, whose noiseless
-results decide.
+the name of the best, are functions of all their heads and of the test examples: post-processing, as
+far as the training examples go. So publishing them costs no more than publishing all heads of all M
+cells, and that is the composition of all their mechanisms, each as often as there are seeds. It is
+exact for that composition where no mechanism samples or is repeated, an upper bound elsewhere; for
+the choice itself it is an upper bound always. Nothing here covers the test examples, whose
+noiseless results decide.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
 from dpprobe.privacy.accountants import Fits, all_together
 from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.results.cell_record import read_statement
 
 
 def choice_price(statements: Iterable[Path]) -> float | None:
@@ -39,7 +39,7 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     fits, deltas = [], []
     for path in statements:
         try:
-            values = read_json(path)
+            values = read_statement(path)
             fits.append(_list_fits(values))
             deltas.append(float(values["delta"]))
         except (KeyError, TypeError, ValueError) as error:

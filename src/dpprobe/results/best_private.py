@@ -36,7 +36,7 @@ class Best:
     zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
     choice: Choice
     held_out: HeldOut | None = None
-    halved: bool = True  # the records of all candidates have values on halves of the test rows
+    halved: bool = True  # the records of all candidates have values on halves of the test examples
 
     @property
     def value(self) -> float:
@@ -50,7 +50,7 @@ class Best:
 
     @property
     def low(self) -> float | None:
-        """The lower end of the 95 % interval of `value`, over seeds and test rows.
+        """The lower end of the 95% interval of `value`, over seeds and test examples.
 
         It is the best cell's, stretched by what the choice adds.
         """
@@ -70,7 +70,7 @@ class Best:
 
     @property
     def few_rows(self) -> bool:
-        """True if it is `uncorrected` because the test rows are too few to be divided."""
+        """True if it is `uncorrected` because the test examples are too few to be divided."""
         return self.uncorrected and (self.halved or self.entry.test_units == 1)
 
     @property
@@ -203,13 +203,14 @@ def _best_zero_shot(
     return max(comparable or results, key=lambda result: result[2], default=None)
 
 
-def choose_highlights(bests: Sequence[Best]) -> list[Best]:
-    """Returns the results at the top of the report.
+def list_best_columns(bests: Iterable[Best], dataset: str) -> list[tuple[str, str]]:
+    """Lists each (backbone, method) that is a dataset's best at some epsilon."""
+    columns = [(best.backbone, best.method) for best in bests if best.dataset == dataset]
+    return list(dict.fromkeys(columns))
 
-    Of one dataset these are all, of several each at one epsilon: 1, or the nearest to it.
-    """
-    if len({best.dataset for best in bests}) == 1:
-        return list(bests)
+
+def choose_highlights(bests: Sequence[Best]) -> list[Best]:
+    """Returns each dataset's result at one epsilon: 1, or the nearest to it."""
     chosen: dict[str, Best] = {}
     for best in bests:
         other = chosen.get(best.dataset)

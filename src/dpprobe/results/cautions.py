@@ -1,17 +1,23 @@
-"""Sentences that keep a headline from misleading: classes never predicted, results that fall."""
+"""Sentences that keep a headline from misleading.
+
+They tell of classes that are never predicted, results that fall as epsilon grows, and non-private
+baselines below a head without noise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 from dpprobe.privacy.limits import epsilon_token
-from dpprobe.results.best_private import Best
+from dpprobe.results.best_private import Best, best_ceiling, best_result
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.summary import Entry, Grid
 
 CLASSES_NAMED = 5
+WEAK_BASELINE = 1.0  # points
 SENTENCES = 12  # on one dataset; the others are counted
 
 
@@ -29,29 +35,70 @@ def never_predicted(entry: Entry) -> str:
     return ", and ".join(parts)
 
 
-def never_predicted_lines(grid: Grid, dataset: str) -> list[str]:
-    """Writes a sentence for each (backbone, method) that leaves classes out, with its epsilons."""
+def never_predicted_lines(
+    grid: Grid, dataset: str, columns: Iterable[tuple[str, str]], *, balanced: bool
+) -> list[str]:
+    """Writes a clause for each (backbone, method) that leaves classes out, with its epsilons.
+
+    Args:
+      balanced: of the heads that make up for classes of different frequencies, else of the others.
+    """
     lines = []
-    for column in grid.columns:
+    for column in columns:
         told: dict[str, list[str]] = {}
         for row in grid.rows:
             entry = grid.get(row, column)
-            if row[0] == dataset and entry is not None and entry.never:
+            if row[0] != dataset or entry is None or entry.balanced != balanced:
+                continue
+            if entry.never:
                 told.setdefault(never_predicted(entry), []).append(epsilon_token(row[1]))
         lines += [
-            f"{column[1]} on {column[0]} never predicts {what} (epsilon {', '.join(epsilons)})"
+            f"{what} by {column[1]} on {column[0]} (ε = {', '.join(epsilons)})"
             for what, epsilons in told.items()
         ]
     return _limit_lines(lines)
 
 
-def describe_falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
+def never_remedy(*, balanced: bool) -> str:
+    """Says what helps against classes that a head never predicts."""
+    if balanced:
+        return (
+            "This head is class-balanced already: only more images of the class or a larger ε can "
+            "help (docs/imbalance.md)"
+        )
+    return "If the class is rare, `balanced: true` with `head: auto` can help (docs/imbalance.md)"
+
+
+def weak_baseline_lines(grid: Grid, dataset: str) -> list[str]:
+    """Names the backbones whose non-private baseline is below a head trained without noise."""
+    lines = []
+    for backbone in dict.fromkeys(name for name, _ in grid.columns):
+        at_inf = {
+            method: entry
+            for (of, epsilon, name, method), entry in grid.entries.items()
+            if (of, name) == (dataset, backbone) and math.isinf(epsilon) and not entry.network
+        }
+        ceiling = best_ceiling(at_inf.values())
+        best = best_result(at_inf.values())
+        if ceiling is None or best is None or best.mean - ceiling.mean < WEAK_BASELINE:
+            continue
+        method = next(name for name, entry in at_inf.items() if entry is best)
+        lines.append(
+            f"On {backbone} the non-private baseline ({ceiling.mean:.1f}%) is below {method} "
+            f"without noise ({best.mean:.1f}%): it is a reference, not an upper bound"
+        )
+    return lines
+
+
+def describe_falls(
+    grid: Grid, bests: Sequence[Best], dataset: str, columns: Iterable[tuple[str, str]]
+) -> list[str]:
     """Writes where results fall, by more than noise, as epsilon grows.
 
-    Of the best private results and of each (backbone, method), all pairs of epsilons are compared;
-    the confidence is such that one of twenty curves without a fall is said to have one. The pair
-    that lies farthest apart is told. Cells of one seed are left out: how far the noise of training
-    moves them is not known.
+    Compares all pairs of epsilons, for the best private results and for each column;
+    the confidence is such that one of twenty curves without a fall is said to have one. Reports the
+    pair that lies farthest apart. Cells of one seed are left out because the effect of training
+    noise on them is unknown.
     """
     of_dataset = [best for best in bests if best.dataset == dataset]
     lines = []
@@ -59,7 +106,7 @@ def describe_falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
         pair := _describe_steepest([(each.epsilon, each.entry, each.luck) for each in of_dataset])
     ) and (len({(best.backbone, best.method) for best in of_dataset}) > 1):
         lines.append(f"The best private result falls {pair}")
-    for backbone, method in grid.columns:
+    for backbone, method in columns:
         curve = [
             (epsilon_token(row[1]), entry, 0.0)
             for row in grid.rows
@@ -72,13 +119,9 @@ def describe_falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
     return _limit_lines(lines)
 
 
-NEVER_REMEDY = (
-    "Where a rare class must be named, `balanced: true` of `head: auto` counts classes alike "
-    "(docs/imbalance.md)"
-)
 FALL_REMEDY = (
-    "More budget should not cost quality, so the smaller epsilon is not the better one: look at "
-    "the recall of each class and at the method's options"
+    "A larger ε should not cost quality: look at the recall of each class and at the method's "
+    "options, and do not prefer the smaller ε for its result"
 )
 
 
@@ -98,8 +141,8 @@ def _describe_steepest(curve: Sequence[tuple[str, Entry, float]]) -> str:
         return ""
     drop, low, high, means = max(drops)
     return (
-        f"by {drop:.1f} points from epsilon {low} ({means[0]:.1f} %) to {high} ({means[1]:.1f} %), "
-        "more than noise"
+        f"by {drop:.1f} points from ε = {low} ({means[0]:.1f}%) to {high} ({means[1]:.1f}%), more "
+        "than noise"
     )
 
 
@@ -119,9 +162,23 @@ def _say_seeds(seeds: int) -> str:
     return f"all {seeds} seeds" if seeds > 1 else "its one seed"
 
 
-def list_cautions(grid: Grid, bests: Sequence[Best], dataset: str) -> Iterator[str]:
-    """Yields what would mislead a reader of a dataset's results, whole sentences."""
-    if lines := never_predicted_lines(grid, dataset):
-        yield f"Never predicted: {'; '.join(lines)}. {NEVER_REMEDY}."
-    if lines := describe_falls(grid, bests, dataset):
+def list_cautions(
+    grid: Grid,
+    bests: Sequence[Best],
+    dataset: str,
+    *,
+    columns: Iterable[tuple[str, str]] | None = None,
+) -> Iterator[str]:
+    """Yields what would mislead a reader of a dataset's results, whole sentences.
+
+    Args:
+      columns: each (backbone, method) to look at; all where absent.
+    """
+    columns = list(grid.columns if columns is None else columns)
+    for balanced in (False, True):
+        if lines := never_predicted_lines(grid, dataset, columns, balanced=balanced):
+            yield f"Never predicted: {'; '.join(lines)}. {never_remedy(balanced=balanced)}."
+    if lines := describe_falls(grid, bests, dataset, columns):
         yield f"Falling: {'; '.join(lines)}. {FALL_REMEDY}."
+    if lines := weak_baseline_lines(grid, dataset):
+        yield f"{'; '.join(lines)}."

@@ -7,7 +7,6 @@ reads it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,16 +14,25 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpprobe.artifacts import Difference, check_not_newer, first_difference, read_json, write_json
+from dpprobe.artifacts import (
+    Difference,
+    check_not_newer,
+    first_difference,
+    parse_values,
+    read_json,
+    sha256_file,
+    write_record,
+)
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.wrong_keys_and_values import explain_first
 
 CELL_FORMAT: Final = "dpprobe-cell"
 CELL_FORMAT_VERSION: Final = 4
-# Version 3 is read too, so that its heads are kept; a job writes it anew as today's.
+# Version 3 is read too, so that its heads are kept; a job writes it again as today's.
 READ_VERSIONS: Final = (3, 4)
 
 METRICS_FILE = "metrics.json"
@@ -37,6 +45,7 @@ PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
 CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
 # Those that rules name: what other stages read of all cells. The record has the hashes of the rest.
 NAMED_FILES = (METRICS_FILE, PREDICTIONS_FILE)
+DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 
 REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels, as ReaL's of ImageNet
 # Scalar metrics of a seed, fractions between 0 and 1. A cell has those that its data allows.
@@ -110,12 +119,12 @@ class MetricSummary(_Part):
 
     Attributes:
       std: with ddof = 1; None for one seed.
-      low, high: the ends of the 95 % interval over seeds, `interval` the way it was made; where
-        the metric does not vary over seeds they are those over test rows.
-      rows_low, rows_high: the ends of the 95 % interval over test rows, `rows_interval` the way it
-        was made; None where there is none.
-      both_low, both_high: the ends of the 95 % interval over seeds and test rows together,
-        `both_interval` the way it was made; None where there is none over test rows.
+      low, high: the ends of the 95% interval over seeds, `interval` the way it was made; where the
+        metric does not vary over seeds they are those over test examples.
+      rows_low, rows_high: the ends of the 95% interval over test examples, `rows_interval` the way
+        it was made; None where there is none.
+      both_low, both_high: the ends of the 95% interval over seeds and test examples together,
+        `both_interval` the way it was made; None where there is none over test examples.
     """
 
     mean: float
@@ -201,6 +210,12 @@ class CellRecord(_Part):
         return self.head in NETWORKS or self.options.get("base", {}).get("head") in NETWORKS
 
     @property
+    def balanced(self) -> bool:
+        """True if the head's options make up for classes of different frequencies."""
+        options = self.options.get("chosen") or self.options.get("base") or self.options
+        return bool(options.get("class_priors") or options.get("class_weights"))
+
+    @property
     def is_ceiling(self) -> bool:
         """True if the cell is a non-private ceiling."""
         return self.head == CEILING_HEAD
@@ -220,9 +235,9 @@ class CellRecord(_Part):
             num_classes=len(self.class_names),
         )
 
-    def write(self, path: Path) -> None:
-        """Writes `metrics.json`."""
-        write_json(path, self.model_dump(mode="json"))
+    def write(self, path: Path, *beside: Path) -> None:
+        """Writes `metrics.json`, with the sizes of the other files of the cell."""
+        write_record(path, self.model_dump(mode="json"), *beside)
 
 
 class Measure(_Part):
@@ -235,13 +250,18 @@ class Measure(_Part):
 
     @property
     def is_partial(self) -> bool:
-        """True if labels are left out of the mean: those with one value in all test rows."""
+        """True if labels are left out of the mean: those with one value in all test examples."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
+
+    @property
+    def is_accuracy(self) -> bool:
+        """True for accuracy with one label per image, the case of public learning curves."""
+        return self.headline == "accuracy" and not self.multi_label
 
     @property
     def least_title(self) -> str:
         """The words for the worst class by what is known of classes: recall, or AUC of a label."""
-        return "least AUC of a label" if self.multi_label else "least recall of a class"
+        return "worst-label AUC" if self.multi_label else "worst-class recall"
 
     @property
     def title(self) -> str:
@@ -269,7 +289,27 @@ def read_cell(path: Path) -> CellRecord:
     except DataError as error:
         raise DataError(f"{path.parent}: {error}") from None
     except ValueError as error:
-        raise DataError(f"{path}: {error}; delete it and run the cell again") from None
+        raise DataError(f"{path}: {error}; {DAMAGED_REMEDY}") from None
+
+
+def check_file(path: Path) -> Path:
+    """Returns the path of a cell's file once its content is what the record beside it says.
+
+    A file without a record beside it, or without a hash in it, passes.
+
+    Raises:
+      DataError: for a file that is missing or was changed, and for a damaged record.
+    """
+    named = record = path.with_name(METRICS_FILE)
+    try:
+        recorded = read_json(record)["files"].get(path.name) if record.is_file() else None
+        named = path
+        if recorded is None or sha256_file(path) == recorded:
+            return path
+        fault = f"not as {METRICS_FILE} beside it says"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fault = f"cannot be read ({error})"
+    raise DataError(f"{named}: {fault}; {DAMAGED_REMEDY}")
 
 
 def read_statement(path: Path) -> dict[str, Any]:
@@ -279,7 +319,7 @@ def read_statement(path: Path) -> dict[str, Any]:
       DataError: when it is missing or damaged.
     """
     try:
-        return dict(read_json(path))
+        return dict(read_json(check_file(path)))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); delete it and run again") from None
 
@@ -291,10 +331,7 @@ def parse_cell(text: bytes) -> CellRecord:
       ValueError: in one line, when they are not JSON or not a record of a version that is read.
       DataError: when a newer dpprobe wrote them.
     """
-    try:
-        values = json.loads(text)
-    except ValueError:
-        raise ValueError("not valid JSON") from None
+    values = parse_values(text)
     named = values if isinstance(values, Mapping) else {}
     if named.get("format") != CELL_FORMAT or named.get("format_version") not in READ_VERSIONS:
         check_not_newer(METRICS_FILE, named, kind=CELL_FORMAT, version=CELL_FORMAT_VERSION)
@@ -302,9 +339,7 @@ def parse_cell(text: bytes) -> CellRecord:
     try:
         return CellRecord.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise ValueError(explain_first(error)) from None
 
 
 def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -> DataFacts:

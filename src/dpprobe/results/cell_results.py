@@ -26,7 +26,7 @@ class CellResult:
       epsilon: as a number.
       private: True if the cell carries a guarantee.
       values: the metric of each seed.
-      low, high: the ends of its 95 % interval, None where the cell has none.
+      low, high: the ends of its 95% interval, None where the cell has none.
       real: the accuracy against ReaL's labels; None where the dataset has none.
       network: True if a part of the backbone was trained.
       unpriced: True at a finite epsilon where a search that nothing prices chose options.
@@ -132,7 +132,7 @@ def _cell_result(record: CellRecord) -> CellResult:
 
 
 def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
-    """Computes mean of `other` minus mean of `base`, and half of its 95 % interval (Welch's t).
+    """Computes mean of `other` minus mean of `base`, and half of its 95% interval (Welch's t).
 
     The half is None where either has one value, or neither varies.
     """

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpprobe.results.cell_record import check_file
+
 LARGEST = 100  # classes; a cell with more gets neither counts nor a picture
 
 
@@ -21,9 +23,9 @@ def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
     """Counts pairs over all seeds, int64 [true class, predicted class].
 
     Args:
-      predictions: `predictions.parquet` of a cell with one label a row.
+      predictions: `predictions.parquet` of a cell with one label per example.
     """
-    table = pq.read_table(predictions, columns=["label", "scores"])
+    table = pq.read_table(check_file(predictions), columns=["label", "scores"])
     labels = table["label"].to_numpy()
     scores = _flatten_column(table["scores"]).reshape(len(labels), num_classes)
     pairs = labels * num_classes + scores.argmax(axis=1)
@@ -37,10 +39,10 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
     The columns are true and false positives, false and true negatives.
 
     Args:
-      predictions: `predictions.parquet` of a cell with several labels a row.
+      predictions: `predictions.parquet` of a cell with several labels per example.
       threshold: a label is predicted where its score is above it.
     """
-    table = pq.read_table(predictions, columns=["label", "scores"])
+    table = pq.read_table(check_file(predictions), columns=["label", "scores"])
     rows = table.num_rows
     labels = _flatten_column(table["label"]).reshape(rows, num_classes) > 0
     predicted = _flatten_column(table["scores"]).reshape(rows, num_classes) > threshold

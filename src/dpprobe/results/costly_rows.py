@@ -1,6 +1,8 @@
-"""The test rows that privacy costs most: the right label's probability without privacy less with.
+"""The test examples that privacy costs most: the right label's probability without privacy less
+with.
 
-Not private: it is computed from test rows and their labels, without noise. A row's seeds of the two
+Not private: it is computed from test examples and their labels, without noise. A row's seeds of the
+  two
 cells are compared in pairs, and rows are ranked by the mean difference. The largest of many noisy
 means is too large on average, so that the same rows' drop on a seed that did not choose them stands
 beside it.
@@ -19,7 +21,7 @@ from scipy.special import expit, softmax
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.results.best_private import best_private_cells
-from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord
+from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, check_file
 from dpprobe.results.metrics import Link
 
 READ_ROWS = 8192  # rows of a cell's predictions in memory at a time
@@ -29,9 +31,9 @@ CellFile = tuple[Path, CellRecord]  # metrics.json and what it says
 
 @dataclass(frozen=True, kw_only=True)
 class RowProbabilities:
-    """The probabilities that every seed of a cell gives to what is right, a test row.
+    """The probabilities that every seed of a cell gives to what is right, a test example.
 
-    With several labels a row, what is right of a label is its presence or its absence.
+    With several labels per example, what is right of a label is its presence or its absence.
 
     Attributes:
       ids: of the rows, m of them.
@@ -48,14 +50,14 @@ class RowProbabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class CostlyRow:
-    """A test row with what privacy costs it; probabilities are means over seeds.
+    """A test example with what privacy costs it; probabilities are means over seeds.
 
     Attributes:
       classes: the row's class, or all its labels.
       judged: the class, or the label, that the probabilities are of.
       reference, private: of what is right.
       error: the standard error of their difference over seeds; None with one.
-      reference_right, private_right: seeds that are right about it.
+      reference_right, private_right: seeds that classify it correctly.
       taken_for: the class that most private seeds predict; None where it is the right one, and with
         several labels.
     """
@@ -128,7 +130,7 @@ def row_probabilities(path: Path, record: CellRecord) -> RowProbabilities:
     Raises:
       DataError: when the predictions cannot be read, are not all of the cell, or not finite.
     """
-    path, rows = path.with_name(PREDICTIONS_FILE), record.rows.test
+    path, rows = check_file(path.with_name(PREDICTIONS_FILE)), record.rows.test
     several, softened = record.multi_label, link_of(record) == "softmax"
     ids: list[str] = []
     labels, right, predicted = [], [], []
@@ -173,8 +175,8 @@ def costly_rows(
 ) -> CostlyRows:
     """Finds the rows whose right label loses most probability, means over pairs of seeds.
 
-    With several labels a row is ranked by the label that loses most. Of equal rows the first comes
-    first.
+    With several labels per example, a row is ranked by the label that loses most. Ties keep their
+    order.
 
     Raises:
       DataError: when the two cells were tested on different rows.
@@ -182,7 +184,7 @@ def costly_rows(
     if reference.ids != private.ids or not np.array_equal(reference.labels, private.labels):
         raise DataError("two cells of a dataset were tested on different rows; run the study again")
     seeds = min(len(reference.right), len(private.right))
-    # [S, m, K]: with one label a row there is one to judge
+    # [S, m, K]: with one label per example there is one to judge
     before = reference.right[:seeds].reshape(seeds, len(private.ids), -1)
     after = private.right[:seeds].reshape(before.shape)
     drops = before - after

@@ -1,9 +1,9 @@
 """Values of a head's headline metric on halves of the test split.
 
 `HALVINGS` times the test units are split in two at random. All cells of a dataset have the same
-test rows and are split alike, so that their values on a half can be compared in pairs. Two things
-are made from them: the value of the best of several cells on rows that took no part in choosing it
-(`held_out.py`), and the variance over test rows of the difference of two cells
+test examples and are split alike, so that their values on a half can be compared in pairs. Two
+things are made from them: the value of the best of several cells on rows that took no part in
+choosing it (`held_out.py`), and the variance over test examples of the difference of two cells
 (`paired_difference.py`). A cell's record keeps them, for its predictions may be gigabytes.
 
 Halves have the randomness that the metric has on new rows. An accuracy changes with the share of
@@ -29,7 +29,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Halves:
-    """The splits of the units of some test rows, made once for all heads tested on them.
+    """The splits of the units of some test examples, made once for all heads tested on them.
 
     Attributes:
       codes: int64 [rows], a number from 0 without gaps for the unit of each row.
@@ -41,7 +41,7 @@ class Halves:
 
 
 def split_rows(metric: Headline, labels: np.ndarray, *, units: np.ndarray | None = None) -> Halves:
-    """Splits test rows as a metric needs them: see the module.
+    """Splits test examples as a metric needs them: see the module.
 
     Args:
       labels, units: as of `metrics.evaluate_scores`.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpprobe.data.options import IMBALANCED, compute_imbalance
 from dpprobe.results.cell_record import CellRecord
 
 
@@ -45,12 +44,12 @@ def constant_headline(record: CellRecord) -> float | None:
 
 
 def resting_rows(record: CellRecord) -> float | None:
-    """Returns how many test rows, or patients, the variance of a cell's headline rests on.
+    """Returns how many test examples, or patients, the variance of a cell's headline rests on.
 
-    Of an accuracy all. A macro accuracy and an AUC have a part of the variance from each class, as
-    1 / m of its m rows, and where one class is rare nearly all of it: of parts that are known as
-    well as m rows tell them the sum is known as well as (sum 1 / m)^2 / sum 1 / m^3 rows tell
-    (Satterthwaite 1946). That is m for one rare class, and K m for K classes of m rows.
+    For an accuracy, all rows count. A macro accuracy and an AUC have a part of the variance from
+    each class, as 1 / m of its m rows, and where one class is rare nearly all of it: of parts that
+    are known as well as m rows tell them the sum is known as well as (sum 1 / m)^2 / sum 1 / m^3
+    rows tell (Satterthwaite 1946). That is m for one rare class, and K m for K classes of m rows.
 
     Returns:
       None for a record of an older version.
@@ -82,26 +81,23 @@ def headline_reason(record: CellRecord, metric_of: str = "the study or the catal
         return None
     title = record.measure.title
     if record.metric_named:
-        return f"The metric is {title}, as {metric_of} says."
+        return f"Metric: {title} (set by {metric_of})."
     if record.multi_label:
-        return f"The metric is {title}, for an image may have several labels."
+        return f"Metric: {title} (an image may have several labels)."
     present = [count for count in counts if count]
     if len(present) < 2:
-        return f"The metric is {title}, for the test images are of one class: little can be told."
-    largest, smallest = max(present), min(present)
-    ratio = f"{compute_imbalance(counts):.1f} times"
+        return f"Metric: {title}. All test images are of one class, so it says little."
+    images = f"{min(present):,} to {max(present):,} test images each"
+    if max(present) == min(present):
+        images = f"{max(present):,} test images each"
     if record.headline == "accuracy":
-        return (
-            f"The metric is {title}, for no class has more than {IMBALANCED:g} times the test "
-            f"images of another ({largest:,} to {smallest:,})."
-        )
+        return f"Metric: {title} (classes are balanced: {images})."
     first, *_, second = record.class_names
     means = {
         "auc": f"the chance that a {second} image scores above a {first} one",
-        "macro_accuracy": "the mean of the classes' accuracies, each class counted alike",
+        "macro_accuracy": "the mean of the recalls of the classes",
     }
     return (
-        f"The metric is {title}, {means[record.headline]}: the largest class has {ratio} the test "
-        f"images of the smallest ({largest:,} to {smallest:,}), so that accuracy would reward "
-        "always answering the largest."
+        f"Metric: {title}, {means[record.headline]}. Classes are imbalanced ({images}): accuracy "
+        "would reward always predicting the majority class."
     )

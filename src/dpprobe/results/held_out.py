@@ -1,19 +1,19 @@
-"""The result of the best of several cells, on seeds and test rows that did not choose it.
+"""The result of the best of several cells, on seeds and test examples that did not choose it.
 
-Of M cells the one with the highest mean is there by merit and by luck; where all are equally good
-its mean is the largest of M noisy numbers, and too high. So the choice is repeated on a part of
-what is stored: of each split of the test rows in two (`halves.py`), and of the seeds in two, a half
-of the rows and a half of the seeds choose a cell, and the others say what it reaches. Heads of
-other seeds have other noise, and rows of the other half are other images: the value that is read
-knows nothing of the choice, and its mean is the value of a cell so chosen, without bias. It is
-taken over both directions of all splits.
+The best of M cells has the highest mean by merit and by luck; if all are equally good, its mean is
+the largest of M noisy numbers, and too high (selection bias). So the choice is repeated on a part
+of the stored results. For each split of the test examples in two (`halves.py`), and of the seeds in
+two, a half of the rows and a half of the seeds choose a cell, and the others measure it. Heads of
+other seeds have other noise, and rows of the other half are other images. So the measured value
+does not depend on the choice, and its mean is the value of a cell so chosen, without bias. The mean
+is over both directions of all splits.
 
-What is reported is the best cell's mean over everything, plus the mean of what the chosen cells
-reach above that cell's value in the same places. Where one cell wins everywhere it is that cell's
-mean; else the sum is, but for the rows' rounding in halves, the mean of what the chosen cells
-reach. A choice by half of the data is a little worse than one by all: where cells differ the number
-is rather too low. One seed has no other half: rows alone are divided, and the luck of its noise
-stays in.
+The reported estimate is the best cell's mean over everything, plus the mean difference between the
+chosen cells and that cell on the same halves. If one cell wins everywhere, the estimate is that
+cell's mean; else it is, up to rounding of rows in halves, the mean value of the chosen cells. A
+choice by half of the data is a little worse than one by all: where cells differ the number is
+rather too low. One seed has no other half: rows alone are divided, and the luck of its noise stays
+in.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def held_out(
     """Computes the result of the best cell on what did not choose it.
 
     Args:
-      means: of each cell, over all seeds and test rows.
+      means: of each cell, over all seeds and test examples.
       halves: of each cell [seeds, splits, 2], NaN where the metric is not defined.
       best: the index of the cell that is shown.
 

@@ -1,11 +1,11 @@
 """Intervals of a metric: shares of rows, means over classes, seeds and rows together.
 
 **Seeds and rows.** A cell's mean over seeds differs from what to expect of new noise and new images
-by two errors, one of the seeds that were drawn and one of the test rows. Each has an interval with
-its own lower and upper side; where both are independent the sides of the sum are the roots of the
-sums of squares (MOVER: Zou and Donner 2008). The interval over test rows is that of a single
-seed's rows, and so holds also what rows and seeds have in common, which the spread of the seeds
-holds again: together they are rather too wide than too narrow.
+by two errors, one of the seeds that were drawn and one of the test examples. Each has an interval
+with its own lower and upper side; where both are independent the sides of the sum are the roots of
+the sums of squares (MOVER: Zou and Donner 2008). The interval over test examples is that of a
+single seed's rows, and so holds also what rows and seeds have in common, which the spread of the
+seeds holds again: together they are rather too wide than too narrow.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Accuracy, area under the ROC curve and calibration of one head on a test split.
 
-Labels are one class a row, [n] integers, or several, [n, K] of 0 and 1. What turns scores into
-probabilities, the `link`, is "softmax" or "sigmoid" for logits, and "none" for scores that are
-no logits.
+Labels are one class per row, [n] integers, or several, [n, K] of 0 and 1. The `link`, which turns
+scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for scores that are no
+logits.
 
-Where it is known whose each test row is, `units` (int64 [rows], a number for each patient), every
-patient counts once: a row of a patient with m test rows has weight 1 / m in every metric, and rows
-of one patient are drawn together in a bootstrap. Rows of one patient resemble each other, so that
-intervals over rows would be too narrow: how far a result on other patients may lie is told by the
-number of patients. Without `units`, and where each patient has one row, means are plain.
+Where it is known whose each test example is, `units` (int64 [rows], a number for each patient),
+every patient counts once: a row of a patient with m test examples has weight 1 / m in every metric,
+and rows of one patient are drawn together in a bootstrap. Rows of one patient resemble each other,
+so that intervals over rows would be too narrow: how far a result on other patients may lie is told
+by the number of patients. Without `units`, and where each patient has one row, means are plain.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ Link = Literal["softmax", "sigmoid", "none"]
 
 CALIBRATION_BINS = 15
 # Seeds of a method without randomness still differ in the last bits of float32 sums. Metrics this
-# close are the same; one test row in a million moves an accuracy as far.
+# close are the same; one test example in a million moves an accuracy as far.
 SAME = 1e-6
 TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes than this
+# Accuracy is no remedy: who never names the class that is not there is right every time.
+NO_AUC = (
+    "no label that some test rows have and others have not, so there is no AUC; enlarge the test "
+    "split (test_fraction, or a test split of your own) or merge classes, so that both are in it"
+)
 
-# What a label counts as present above. A logit of 0 is the probability 1/2; scores that are no
-# logits are fits of the targets 0 and 1, and 1/2 lies halfway.
+# Threshold above which a label counts as present. A logit of 0 is the probability 1/2; scores that
+# are no logits are fits of the targets 0 and 1, and 1/2 lies halfway.
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
 
 
@@ -52,20 +57,20 @@ def evaluate_scores(
       scores: [n, K].
       labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 where a row may have several labels.
       link: the function that makes probabilities of the scores.
-      accepted: with one label a row, the labels that count as right for each, where the test split
-        has such lists; an empty one leaves its row out.
+      accepted: with one label per example, the labels that count as right for each, where the test
+        split has such lists; an empty one leaves its row out.
       units: int64 [n], whose each row is.
 
     Returns:
-      With one label a row: accuracy, macro_accuracy (mean recall of the classes present),
+      With one label per example: accuracy, macro_accuracy (mean recall of the classes present),
       expected_calibration_error (link softmax), per_class_recall (K values, None for a class with
-      no test row), never_predicted (the classes that some test rows have and no row is predicted
-      to have), top5_accuracy where K > 10, real_accuracy where there are accepted labels
-      (ReaL: Beyer et al. 2020, "Are we done with ImageNet?"), and auc, of the second class
-      against the first, where K = 2 and both have test rows. Equal scores rank in the order of
-      the classes, so that top-1 is argmax.
+      no test example), never_predicted (the classes that some test examples have and no row is
+      predicted to have), top5_accuracy where K > 10, real_accuracy where there are accepted labels
+      (ReaL: Beyer et al. 2020, "Are we done with ImageNet?"), and auc, of the second class against
+      the first, where K = 2 and both have test examples. Equal scores rank in the order of the
+      classes, so that top-1 is argmax.
 
-      With several: auc and mean_average_precision, means over the labels that some test rows
+      With several: auc and mean_average_precision, means over the labels that some test examples
       have and others have not (absent where there is no such label); accuracy, the share of all
       n K labels that are right; exact_match_accuracy, the share of rows with all of them right;
       expected_calibration_error over all n K probabilities (link sigmoid); and per_label_auc,
@@ -167,16 +172,16 @@ def _evaluate_labels(
 def right_predictions(
     scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax"
 ) -> np.ndarray:
-    """Returns True for each right prediction: [n] with one label a row, [n, K] with several.
+    """Returns True for each right prediction: [n] with one label per example, [n, K] with several.
 
     Raises:
-      DataError: for several labels a row and the link softmax, which is for one.
+      DataError: for several labels per example and the link softmax, which is for one.
     """
     if labels.ndim == 1:
         return np.asarray(scores.argmax(axis=1) == labels)
     if link not in THRESHOLDS:
         raise DataError(
-            f"link {link}: its probabilities are of one label a row, these rows have several; "
+            f"link {link}: its probabilities are of one label per row, these rows have several; "
             "train with a sigmoid loss"
         )
     return np.asarray((scores > THRESHOLDS[link]) == (labels != 0))
@@ -209,13 +214,13 @@ def training_metrics(
 
 
 def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
-    """Returns the labels that enter an AUC: those that some test rows have and others have not.
+    """Returns the labels that enter an AUC: those that some test examples have and others have not.
 
     Args:
       labels: [n] integers or [n, K] of 0 and 1.
 
     Returns:
-      Indices of labels; with one label a row [1] where K = 2 and both have rows, else [].
+      Indices of labels; with one label per example [1] where K = 2 and both have rows, else [].
     """
     if labels.ndim == 1:
         return [1] if num_classes == 2 and _has_both(labels == 1) else []

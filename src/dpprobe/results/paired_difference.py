@@ -1,15 +1,16 @@
-"""The difference between two cells' results on the same test rows, with its interval.
+"""The difference between two cells' results on the same test examples, with its interval.
 
 Both cells were tested on the same images, so that what is hard is hard for both: their difference
-is surer than their intervals say. Its variance over test rows comes from the halves that the
+is surer than their intervals say. Its variance over test examples comes from the halves that the
 records keep: where rows are split in two at random, the difference on one half less that on the
 other has four times the variance of the difference on all rows, so that a quarter of the mean
 square over splits estimates it (balanced half-samples: McCarthy 1969). That needs halves which
 differ as new rows would: in the shares of their classes too where the metric is accuracy, whose
 mean changes with them, and not where it is a macro accuracy or an AUC (`halves.py`). The variances
 over seeds are added, heads of two cells having independent noise; of one seed nothing is known of
-it, and the comparison says so. Where halves say nothing (few test rows, or two cells that are alike
-on each) the two intervals over seeds and rows are taken as independent, which is conservative.
+it, and the comparison says so. Where halves say nothing (few test examples, or two cells that are
+alike on each) the two intervals over seeds and rows are taken as independent, which is
+conservative.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
-# Splits of fewer test rows, or of a rare class of fewer that all of the variance comes from, give
-# too few different halves: in simulations of 10 such rows 90 of 100 intervals hold the truth.
+# Splits of fewer test examples, or of a rare class of fewer that all of the variance comes from,
+# give too few different halves: in simulations of 10 such rows 90 of 100 intervals hold the truth.
 FEWEST_ROWS = 20
 PAIRED = "paired over test rows"
 INDEPENDENT = "as if tested on other rows"
@@ -52,6 +53,22 @@ class Comparison:
     def apart(self) -> bool:
         """True if the interval leaves out 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    def units_to_tell(self, units: int, *, least: float) -> int:
+        """Returns the test units from which this difference could be told from 0: a lower bound.
+
+        The interval's side towards 0 is taken to shrink with the root of the units, though its part
+        over seeds does not.
+
+        Args:
+          units: that it was measured on.
+          least: percentage points; a smaller difference counts as this one.
+        """
+        assert self.low is not None
+        assert self.high is not None
+        up, down = self.high - self.difference, self.difference - self.low
+        reach = up if self.difference < 0 else down
+        return math.ceil(units * (reach / max(abs(self.difference), least)) ** 2)
 
     def move_by(self, points: float) -> Comparison:
         """Returns the comparison of a first cell that is estimated to be this much better.
@@ -102,10 +119,10 @@ def _independent_sides(
 
 
 def _widening_factor(entry: Entry, confidence: float) -> float:
-    """Returns the factor from a cell's 95 % interval to one of another confidence.
+    """Returns the factor from a cell's 95% interval to one of another confidence.
 
-    Of a normal error it is the ratio of quantiles. Over few seeds the ratio of Student's t is the
-    larger one above 95 %; it is taken for rows and seeds together, which is conservative.
+    For a normal error it is the ratio of quantiles. Over few seeds the ratio of Student's t is the
+    larger one above 95%; it is taken for rows and seeds together, which is conservative.
     """
     ends = np.array([1 + confidence, 1 + CONFIDENCE]) / 2
     normal = ndtri(ends[0]) / ndtri(ends[1])

@@ -16,7 +16,7 @@ SEARCHES = "searches"
 
 
 class HeldOut(Part):
-    """The training rows that trials were scored on; `units` are patients where they are known."""
+    """The training examples on which trials were scored; `units` are patients if known."""
 
     share: float
     rows: int

@@ -46,6 +46,7 @@ SCHEMA = pa.schema(
         ("method", pa.string()),
         ("head", pa.string()),
         ("network", pa.bool_()),  # trained a part of the backbone
+        ("balanced", pa.bool_()),  # its options make up for classes of different frequencies
         ("epsilon", pa.float64()),
         ("epsilon_token", pa.string()),
         ("private", pa.bool_()),
@@ -62,27 +63,29 @@ SCHEMA = pa.schema(
         ("multi_label", pa.bool_()),
         ("headline", pa.string()),  # the column that stands for the cell in tables and figures
         ("headline_reason", pa.string()),  # a sentence; null for a cell of an older version
-        ("resting_rows", pa.float64()),  # test rows that the headline's variance rests on
-        # Of always giving the most frequent answer: the headline, and the accuracy.
+        ("resting_rows", pa.float64()),  # test examples that the headline's variance rests on
+        # The majority-class baseline: its headline metric, and its accuracy.
         ("constant", pa.float64()),
         ("constant_accuracy", pa.float64()),
         ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
         *((name, pa.float64()) for name in SCALAR_METRICS),
-        # Of the cell, the same in each of its rows: a bootstrap cannot be redone from seeds.
+        # Columns of a cell, equal in each of its rows: a bootstrap cannot be redone from seeds.
         *(
             (f"{name}_{part}", pa.string() if part.endswith("interval") else pa.float64())
             for name in HEADLINES
             for part in ENDS
         ),
-        # Of the cell: its worst class, or label by AUC, and the mean over seeds of its value.
+        # Columns of a cell: its worst class, or label by AUC, and the mean over seeds of its value.
         ("least", pa.float64()),
         ("least_class", pa.string()),
-        # Of the seed: classes with test rows that no row is predicted to have; the headline on
-        # both halves of each split of the test rows, one after the other, as `halves` makes them.
+        # Columns of a seed: classes with test examples that no row is predicted to have; the
+        # headline on both halves of each split of the test examples, one after the other, as
+        # `halves` makes them.
         ("never_predicted", pa.list_(pa.string())),
         ("half_values", pa.list_(pa.float64())),
-        # Of all private cells of the dataset and epsilon: their number, and what choosing costs.
+        # Columns for all private cells of the dataset and epsilon: their number, and the cost of
+        # choosing.
         ("candidates", pa.int64()),
         ("choice_epsilon", pa.float64()),
         ("fingerprint", pa.string()),
@@ -98,7 +101,7 @@ def summarise_cells(
     study: str,
     metric_of: str = "the study or the catalog",
 ) -> None:
-    """Writes one row a cell and seed, in the order of backbone, method, epsilon and seed.
+    """Writes one row per cell and seed, in the order of backbone, method, epsilon and seed.
 
     The privacy statement of each private cell lies beside its record. `choice_epsilon` is what
     publishing the best private cell of the dataset and epsilon costs, as `best_head_price` derives;
@@ -156,12 +159,13 @@ def read_summaries(paths: Sequence[Path]) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A cell's headline metric in percent: the mean over seeds, the ends of 95 % intervals.
+    """A cell's headline metric in percent: the mean over seeds, the ends of 95% intervals.
 
     Attributes:
-      low, high: over seeds, or over test rows where the seeds do not vary; `interval` says which.
-      rows_low, rows_high: over test rows; `rows_interval` says how they were made.
-      both_low, both_high: over seeds and test rows together, likewise.
+      low, high: over seeds, or over test examples where the seeds do not vary; `interval` says
+        which.
+      rows_low, rows_high: over test examples; `rows_interval` says how they were made.
+      both_low, both_high: over seeds and test examples together, likewise.
       values: of each seed.
       halves: of each seed on each half of each split, [seeds, splits, 2], NaN where not defined.
       constant: the headline of always giving the most frequent answer; None where not known.
@@ -169,10 +173,11 @@ class Entry:
       least, least_class: the lowest recall of a class, the mean over seeds, or with several labels
         the lowest AUC of a label, and whose it is; None where not known. least_title says which.
       never: for each class that seeds never predict, how many of them.
-      test_units: test rows, or patients.
+      test_units: test examples, or patients.
       resting: how many of them the variance of the headline rests on; None where not known.
-      patients: True if each test patient counts once, and test rows are drawn by patients.
+      patients: True if each test patient counts once, and test examples are drawn by patients.
       network: True if a part of the backbone was trained.
+      balanced: True if the head's options make up for classes of different frequencies.
       unpriced: True at a finite epsilon where a search that nothing prices chose options, so that
         nothing is promised.
     """
@@ -202,6 +207,7 @@ class Entry:
     private: bool
     ceiling: bool
     network: bool = False
+    balanced: bool = False
     unpriced: bool = False
 
     @property
@@ -211,7 +217,7 @@ class Entry:
 
     @property
     def rows_reach(self) -> float | None:
-        """The longer side of the interval over test rows, in percentage points."""
+        """The longer side of the interval over test examples, in percentage points."""
         if self.rows_low is None or self.rows_high is None:
             return None
         return max(self.mean - self.rows_low, self.rows_high - self.mean)
@@ -256,7 +262,7 @@ class Grid:
 
     @property
     def tested(self) -> str:
-        """The words for what an interval over test rows is over."""
+        """The words for what an interval over test examples is over."""
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
@@ -313,6 +319,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
             network=bool(first.network),
+            balanced=bool(first.balanced),
             unpriced=math.isfinite(key[1]) and not first.private and first["head"] != CEILING_HEAD,
         )
     order = {name: index for index, name in enumerate(dict.fromkeys(table.dataset))}
@@ -366,6 +373,7 @@ def _make_rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str,
         **cell.model_dump(exclude={"epsilon"}),
         "head": record.head,
         "network": record.tunes_network,
+        "balanced": record.balanced,
         "epsilon": cell.epsilon_value,
         "epsilon_token": cell.epsilon,
         "private": record.guaranteed,

@@ -1,6 +1,6 @@
-"""Means over seeds with intervals: over seeds, over test rows or patients, and over both.
+"""Means over seeds with intervals: over seeds, over test examples or patients, and over both.
 
-`units` are those of `metrics`: whose each test row is.
+`units` are those of `metrics`: whose each test example is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test ro
 UNIT_PROPORTION, UNIT_BOOTSTRAP = "Wilson over test patients", "bootstrap over test patients"
 ROW_CLASSES = "Agresti-Coull over each class's test rows"
 UNIT_CLASSES = "Agresti-Coull over each class's test patients"
-# Shares of the test rows; accuracy only with one label a row.
+# Shares of the test examples; accuracy only with one label per example.
 PROPORTIONS = ("accuracy", "top5_accuracy", "exact_match_accuracy")
 # A percentile bootstrap of fewer units, or rows of the rarer of two classes, is too narrow; of two
 # it sees three results in all.
@@ -55,22 +55,22 @@ def summarise_records(
     units: np.ndarray | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
-    """Computes mean, standard deviation and 95 % intervals of each scalar metric, all in [0, 1].
+    """Computes mean, standard deviation and 95% intervals of each scalar metric, all in [0, 1].
 
     Two things are uncertain, and each has its interval, decided for each metric by itself. Over
     seeds, where the metric varies over them: Student's t for the mean, cut at 0 and 1. Over test
-    rows, whether or not seeds vary: of `PROPORTIONS` Wilson's interval (1927) at the mean over
+    examples, whether or not seeds vary: of `PROPORTIONS` Wilson's interval (1927) at the mean over
     seeds, which has a width also where all rows are right; of macro_accuracy that of
     `intervals.over_classes`; of auc and the accuracy over labels a percentile bootstrap over the
     rows of the first seed, moved to the mean over seeds and cut at 0 and 1. A resample in which a
     label lacks one of its values leaves it out of the mean, as `evaluate` does. A bootstrap that
-    reaches 0 or 1, and the auc of two classes of which one has fewer than `FEWEST_DRAWN` rows,
-    give way to Wilson's interval, as with units below. The third interval, over both, adds the two
-    errors (`intervals.combine_errors`); of one seed it is that over test rows.
+    reaches 0 or 1, and the auc of two classes of which one has fewer than `FEWEST_DRAWN` rows, give
+    way to Wilson's interval, as with units below. The third interval, over both, adds the two
+    errors (`intervals.combine_errors`); of one seed it is that over test examples.
 
-    With several rows a unit the second interval is over units. All these metrics, `PROPORTIONS`
+    With several rows per unit the second interval is over units. All these metrics, `PROPORTIONS`
     too, have a bootstrap that draws units with all their rows: a unit's rows are no independent
-    ones. Where it says too little there is Wilson's interval for as many independent rows as there
+    ones. If it says too little, there is Wilson's interval for as many independent rows as there
     are units: of fewer than `FEWEST_DRAWN` units, and where it reaches 0 or 1, as it does where all
     rows are right, or all but those of three units. That is honest: a unit's mean lies between 0
     and 1, so that its variance is at most that of one row which is right with the same chance;
@@ -85,9 +85,9 @@ def summarise_records(
 
     Returns:
       metric -> mean, std (ddof = 1; None for one seed), count; rows_low, rows_high, rows_interval:
-      the interval over test rows or units, None without one; low, high, interval: that over seeds,
-      or the one over test rows where the metric does not vary over seeds; both_low, both_high,
-      both_interval: that over both, None without one over test rows.
+      the interval over test examples or units, None without one; low, high, interval: that over
+      seeds, or the one over test examples where the metric does not vary over seeds; both_low,
+      both_high, both_interval: that over both, None without one over test examples.
     """
     count = len(records)
     if count == 0:
@@ -256,10 +256,10 @@ def _make_drawable(
     scores: np.ndarray | None,
     units: np.ndarray | None = None,
 ) -> dict[str, Drawable]:
-    """Returns the metrics that a bootstrap draws anew; without `units` it draws rows.
+    """Returns the metrics that a bootstrap draws again; without `units` it draws rows.
 
-    Without units they are auc, and with several labels a row accuracy: the others have intervals
-    of their own.
+    Without units they are auc, and with several labels per example accuracy: the others have
+    intervals of their own.
     """
     return {name: make() for name, make in _drawable_makers(correct, labels, scores, units).items()}
 

@@ -1,4 +1,4 @@
-"""Numbers and weights of the units that test rows belong to, such as patients."""
+"""Numbers and weights of the units that test examples belong to, such as patients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def count_units(codes: np.ndarray | None) -> int | None:
 def row_weights(codes: np.ndarray | None) -> np.ndarray | None:
     """Returns each row's weight, float64 [rows]: 1 / m for a row of a unit of m rows.
 
-    None where every row counts the same: without units, and where each unit has one row.
+    None if all rows have equal weight: without units, and if each unit has one row.
     """
     if codes is None:
         return None

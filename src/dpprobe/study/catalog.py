@@ -16,11 +16,12 @@ from pydantic import Field, ValidationError, model_validator
 from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
+from dpprobe.wrong_keys_and_values import explain_first
 
 # Options that choose rows or make another split: the sizes are then not the catalog's. A `limit` is
 # not among them, since the sizes that it leaves are known.
 _RESIZE = ("exclude", "filters", "layout", "split_by", "test_fraction")
-# Such options of the entry's source; with another source they name the files of that source.
+# Options like these of the entry's source; with another source they name the files of that source.
 _SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
 # Options that say how -1 and blank labels are read, which may drop rows.
 _POLICIES = ("uncertain", "missing")
@@ -33,13 +34,15 @@ Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 class Sizes(Options):
     """Sizes of the split tables, checked when they are made; null where unknown."""
 
-    train: int | None = Field(ge=1, description="Rows of the train table.")
-    test: int | None = Field(ge=1, description="Rows of the test table.")
-    classes: int = Field(ge=2, description="Classes, or labels a row may have.")
+    train: int | None = Field(ge=1, description="Number of images in the training table.")
+    test: int | None = Field(ge=1, description="Number of images in the test table.")
+    classes: int = Field(
+        ge=2, description="Number of classes, or of labels if an image may have several."
+    )
 
 
 class Citation(Options):
-    """The reference to cite where the dataset is used."""
+    """The reference to cite when the dataset is used."""
 
     authors: Text
     title: Text
@@ -52,40 +55,43 @@ class DatasetEntry(Options):
     """One dataset of the catalog."""
 
     title: Text
-    description: Text = Field(description="What it shows, and what one should know beforehand.")
+    description: Text = Field(description="Content of the images, and caveats to know beforehand.")
     homepage: Address
     licence: Text
     access: Literal["open", "gated", "credentialed"] = Field(
-        description="open: fetched as it is; gated: once a licence is accepted; credentialed: a "
-        "person fetches it and writes where it lies."
+        description="open: downloaded without conditions; gated: downloaded once a licence is "
+        "accepted; credentialed: a person downloads it and writes its path."
     )
     steps: Text | None = Field(
-        None, description="What a person does before the first run, exactly; needed unless open."
+        None,
+        description="Exact steps for a person before the first run; required unless access "
+        "is open.",
     )
     citation: Citation
     papers: tuple[Annotated[str, Field(pattern="^[0-9]{3}$")], ...] = Field(
         (), description="Numbers of the papers that use it."
     )
     provenance: Text = Field(
-        description="Where checksums, revisions and sizes were read, and what could not be."
+        description="Sources of checksums, revisions and sizes, and facts that could not be "
+        "checked."
     )
     sizes: Sizes
     class_names: tuple[Text, ...] | None = Field(
-        description="In the order of the labels; null where the files name them."
+        description="In the order of the labels; null if the files name them."
     )
     prompt_names: Literal["imagenet"] | dict[Text, Text] = Field(
         {},
-        description="Words for prompts, by class name, where the name is a code; or the names that "
+        description="Words for prompts, by class name, if the name is a code; or the names that "
         "CLIP's authors wrote for ImageNet.",
     )
     metric: Literal["accuracy", "auc"]
     multi_label: bool = False
     groups: tuple[Text, ...] = Field((), description="Subgroups that the tables carry.")
-    prompts: Text = Field(description="A set of resources/prompts.yaml.")
+    prompts: Text = Field(description="A prompt set of resources/prompts.yaml.")
     required: tuple[Text, ...] = Field(
-        (), description="Options that a person must write, as the catalog cannot know them."
+        (), description="Options that a person must write because the catalog cannot know them."
     )
-    options: dict[str, Any] = Field(description="The source, and its options.")
+    options: dict[str, Any] = Field(description="The source, with its options.")
 
     @model_validator(mode="after")
     def _check_parts(self) -> DatasetEntry:
@@ -143,10 +149,8 @@ def dataset_entry(name: str) -> DatasetEntry:
     try:
         return DatasetEntry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"resources/catalog/{name}.yaml: {place}: {first['msg']}; correct it"
+            f"resources/catalog/{name}.yaml: {explain_first(error)}; correct it"
         ) from error
 
 
@@ -160,9 +164,9 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options with those of its entry.
 
     A study that names another `source` keeps of the entry only its sizes, metric and prompts, and
-    the options on images in both splits and on classes without test rows. So a copy that is already
-    on disk is still checked against the catalog. The words for prompts are not kept, since its
-    classes may have other names there.
+    the options on images in both splits and on classes without test examples. So a copy that is
+    already on disk is still checked against the catalog. The words for prompts are not kept, since
+    its classes may have other names there.
 
     Raises:
       ConfigError: for an unknown name; and, with the steps to take, for an entry that needs options

@@ -23,7 +23,7 @@ UNREAD = (
 
 def add_command(commands: Any) -> None:
     """Adds `check` to a parser's commands."""
-    summary = "check a study's file: YAML, options, data, checkpoints; nothing is run"
+    summary = "check a study file (YAML, options, data, checkpoints) without running it"
     parser: argparse.ArgumentParser = commands.add_parser("check", help=summary)
     parser.set_defaults(run=_run_check)
     parser.add_argument(
@@ -31,7 +31,7 @@ def add_command(commands: Any) -> None:
         nargs="*",
         type=Path,
         default=[Path(STUDY)],
-        help="as after --configfile: the last file's values win; config.yaml by default",
+        help="study files; if several files set a value, the last one wins; default config.yaml",
     )
 
 
@@ -41,7 +41,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
         check_yaml(path)
         values = merge_values(values, yaml.safe_load(path.read_text(encoding="utf-8-sig")))
     study = load_study(values)
-    for warning in [*check_study(study), *check_dimensions(study)]:
+    for warning in [*check_study(study), *check_dimensions(study, network=True)]:
         print(f"dpprobe: warning: {warning}", file=sys.stderr)
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]

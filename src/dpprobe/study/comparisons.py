@@ -11,7 +11,7 @@ from dpprobe.study.ablations import same_but_size
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.study import Study
 
-# Of one dataset, and of all.
+# Comparisons within one dataset, and across all.
 DATASET_COMPARISONS = ("by_backbone", "by_resolution", "real_labels")
 STUDY_COMPARISONS = ("datasets", "deltas", "dataset_size")
 

@@ -1,7 +1,8 @@
 """The names and facts of a study that trains without near-duplicates of public images.
 
-A dataset keeps its name, under which the rows that are left stand: cells, releases and ledgers go
-on as they were. All of its rows stand under a second name, which has tables and features alone.
+A dataset keeps its name, under which the rows that are left stand: cells, releases and ledgers
+continue as they were. All of its rows stand under a second name, which has tables and features
+alone.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.backbones.feature_dimensions import Dimensions, read_dimensions
+from dpprobe.backbones.hub_files import describe_missing
 from dpprobe.errors import ConfigError
 from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.study.few_rows import few_rows_warnings
@@ -12,13 +13,17 @@ from dpprobe.study.network_methods import blocks_faults
 from dpprobe.study.study import Study
 
 
-def check_dimensions(study: Study) -> list[str]:
+def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     """Checks that networks can be built, checkpoints fit them, and methods take what they have.
 
-    Also warns of datasets that have too few rows for an epsilon, which depends on their features.
+    Also warns of datasets that have too few rows for an epsilon, which depends on their features,
+    and of weights that cannot be fetched: features may be there already, or jobs run elsewhere.
 
-    Of networks that no earlier start looked at it takes the seconds of importing torch, so it
-    stands apart from `check_study`, which must have passed.
+    New networks cost the seconds of importing torch, so this check is separate from `check_study`,
+    which must have passed.
+
+    Args:
+      network: as `hub_files.describe_missing` takes it.
 
     Returns:
       Warnings, one line each.
@@ -41,7 +46,12 @@ def check_dimensions(study: Study) -> list[str]:
     faults += blocks_faults(study, dimensions.blocks)
     if faults:
         raise ConfigError("\n".join(f"config: {fault}" for fault in faults))
-    return [*dimensions.warnings, *few_rows_warnings(study, dimensions.known.values())]
+    missing = [
+        f"backbones.{name}: {text}"
+        for name, files in dimensions.hub_files.items()
+        if (text := describe_missing(files, network=network))
+    ]
+    return [*dimensions.warnings, *missing, *few_rows_warnings(study, dimensions.known.values())]
 
 
 def study_dimensions(study: Study) -> Dimensions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpprobe.data.options import DatasetOptions
 from dpprobe.study.study import Study
 
-FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of test rows, that an error proposes
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of test examples, that an error proposes
 
 
 def empty_parts(study: Study, name: str, rows: tuple[int, int]) -> list[str]:

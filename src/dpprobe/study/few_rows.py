@@ -10,14 +10,14 @@ from dpprobe.study.study import Study
 
 
 def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[str]:
-    """Says at which epsilons heads may do no better than naming the largest class.
+    """Says at which epsilons heads may do no better than the majority-class baseline.
 
     Args:
       dimensions: features of each backbone, None where not known. The fewest stand for all, the
         most favourable; while one is not known, the fewest that were measured.
 
     Returns:
-      At most a line a dataset.
+      At most a line per dataset.
     """
     epsilons = [
         float(epsilon)

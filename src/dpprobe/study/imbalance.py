@@ -18,7 +18,7 @@ class RareClass:
     """A dataset in which one class is rare.
 
     Attributes:
-      dataset: whose training rows it has a part of.
+      dataset: whose training examples it has a part of.
       class_name: of the class of which `fraction` is kept.
     """
 

@@ -89,7 +89,7 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
         )
     if getattr(getattr(backbone, "preprocessing", None), "flip", False):
         return (
-            "preprocessing.flip makes two passes an image, and activations of one are stored; "
+            "preprocessing.flip makes two passes per image, and activations of one are stored; "
             "remove it, or write augment, which trains from images"
         )
     return None

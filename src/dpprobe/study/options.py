@@ -32,12 +32,14 @@ class FeatureOptions(Options):
     """Extraction and storage of features."""
 
     shards: Annotated[int, AtMost(10_000, "each is one job, which starts Python")] = Field(
-        1, ge=1, description="Files a split is cut into; each is one job."
+        1, ge=1, description="Files per split; each is one job."
     )
-    batch_size: int = Field(256, ge=1, description="Images a forward pass.")
-    dtype: Literal["float16", "float32"] = Field("float16", description="The type on disk.")
+    batch_size: int = Field(256, ge=1, description="Images per forward pass.")
+    dtype: Literal["float16", "float32"] = Field("float16", description="Number format on disk.")
     workers: int = Field(
-        0, ge=0, description="Processes that decode images; 0 decodes in threads of the job's own."
+        0,
+        ge=0,
+        description="Processes that decode images; 0 decodes in threads of the job's own process.",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
@@ -47,54 +49,57 @@ class FeatureOptions(Options):
     memory_mb: int = Field(
         16000,
         ge=1,
-        description="Features that would take more than so many MB in memory, as float32, are read "
-        "from disk in blocks at each pass; methods that sample rows need them in memory.",
+        description="Features that need more than this many MB of memory as float32 are read from "
+        "disk in blocks at each pass. Methods that sample batches need all features in memory.",
     )
 
 
 class FineTuningOptions(Options):
-    """The running of jobs that train networks; nothing here changes what they release."""
+    """Resources of jobs that train networks; no option here changes what they release."""
 
     physical_batch: int = Field(
         64,
         ge=1,
-        description="Rows, each with all its views, that pass a network at once; a step adds up "
-        "as many passes as its rows need. Memory grows with it.",
+        description="Images, each with all its views, per pass through a network; a step adds up "
+        "as many passes as it needs. Memory grows with this number.",
     )
     checkpoint_minutes: float = Field(
         5.0,
         gt=0,
         allow_inf_nan=False,
-        description="Minutes between checkpoints, from which a killed job goes on as if nothing "
-        "had happened.",
+        description="Minutes between checkpoints; a killed job resumes from the last one with the "
+        "same result.",
     )
 
 
 class PrivacyOptions(Options):
-    """The privacy that all datasets of a study are given."""
+    """Privacy settings for all datasets of a study."""
 
     unit: Literal["image", "patient"] | None = Field(
         None,
-        description="The unit of privacy of datasets that do not say theirs: patient (every "
-        "dataset then needs a unit_column) or image. Absent, patient where a dataset has a "
-        "unit_column, image where it has none.",
+        description="Unit of privacy of datasets that do not set their own: patient (every "
+        "dataset then needs a unit_column) or image. If absent: patient for a dataset with a "
+        "unit_column, otherwise image.",
     )
     max_epsilon: Budget | dict[Name, Budget] | None = Field(
         None,
-        description="The most that all releases of a dataset may cost one unit together, at its "
-        "delta: for every dataset, or by name. A release beyond it is refused.",
+        description="Limit on the total epsilon, per unit, of all releases of a dataset, at the "
+        "dataset's delta: one number for all datasets, or by name. A release beyond the limit is "
+        "refused.",
     )
 
 
 class EvaluateOptions(Options):
     """A noisy test result in a release's bundle, with a budget from the test units."""
 
-    epsilon: Budget = Field(description="Its price; test units pay it, training units do not.")
+    epsilon: Budget = Field(
+        description="Epsilon of the test result; test units pay it, training units do not."
+    )
     metric: Headline | None = Field(
         None,
-        description="What is measured, which is published: accuracy where absent, whatever tables "
-        "and figures show of the dataset. Where the dataset names another metric, it has to be "
-        "written. macro_accuracy is the mean recall of the classes, with that of the worst.",
+        description="Metric that is measured and published; accuracy if absent, whatever tables "
+        "and figures show for the dataset. Required if the dataset names another metric. "
+        "macro_accuracy is the mean recall of the classes, with the worst-class recall.",
     )
 
     @property
@@ -104,32 +109,44 @@ class EvaluateOptions(Options):
 
 
 class CardOptions(Options):
-    """A person's words for the model card of a release."""
+    """Texts by a person for the model card of a release."""
 
     license: str | None = Field(
-        None, min_length=1, description="Of the head, as the Hub spells it, such as apache-2.0."
+        None,
+        min_length=1,
+        description="License of the head, in the Hub's spelling, such as apache-2.0.",
     )
-    intended_use: str | None = Field(None, min_length=1)
-    limits: str | None = Field(None, min_length=1)
-    contact: str | None = Field(None, min_length=1, description="Who answers questions on it.")
+    intended_use: str | None = Field(
+        None, min_length=1, description="Purpose that the head is made for."
+    )
+    limits: str | None = Field(
+        None, min_length=1, description="Known limits, and uses that the head is not made for."
+    )
+    contact: str | None = Field(
+        None, min_length=1, description="Contact for questions about the head."
+    )
 
 
 class ReleaseOptions(Options):
-    """One head to hand out, trained with noise that nobody can repeat."""
+    """One head to hand out, trained with noise that nobody can recompute."""
 
     dataset: Name = Field(description="A private dataset of the study.")
-    backbone: Name
-    method: Name = Field(description="With all its options fixed, or a priced search (tuned).")
-    epsilon: Budget
+    backbone: Name = Field(description="A backbone of the study.")
+    method: Name = Field(
+        description="A method with all its options fixed, or a priced search (tuned)."
+    )
+    epsilon: Budget = Field(description="Price of the head, spent for good.")
     delta: float | None = Field(
-        None, ge=SMALLEST_DELTA, lt=1, description="The dataset's where absent."
+        None, ge=SMALLEST_DELTA, lt=1, description="The dataset's delta if absent."
     )
     evaluate: EvaluateOptions | None = Field(
-        None, description="Publish a test result; nothing is said of the head's quality without."
+        None,
+        description="Publish a test result; without it, the bundle does not state the "
+        "head's quality.",
     )
     allow_useless: bool = Field(
         False,
-        description="Release a head although its benchmark, or the planner, says that it is no "
+        description="Release a head even if its benchmark, or the planner, shows that it is no "
         "better than one answer for all images.",
     )
     card: CardOptions = CardOptions()
@@ -151,28 +168,30 @@ class OverlapOptions(Options):
         0.95,
         gt=0,
         le=1,
-        description="Images whose features have a larger cosine than this count as one picture.",
+        description="Images whose features have a larger cosine similarity count as one picture.",
     )
     remove: Name | None = Field(
         None,
-        description="A backbone of the study: train and test without the rows that are "
-        "near-duplicates by its features, or by their bytes. n is then that of the rows that are "
-        "left. All rows stay, and are counted, where absent.",
+        description="A backbone of the study: train and test without the images that are "
+        "near-duplicates by its features, or by their bytes. n then counts the remaining images. "
+        "If absent, all images stay and near-duplicates are only counted.",
     )
 
 
 class FewShotOptions(Options):
-    """Linear probes on N training images a class: not private, to compare with."""
+    """Linear probes on N training images per class, not private, for comparison."""
 
     shots: tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...] = Field(
-        (1, 2, 4, 8, 16, 32, "full"), min_length=1, description="N; full is the whole split."
+        (1, 2, 4, 8, 16, 32, "full"),
+        min_length=1,
+        description="Numbers N of images; full is the whole split.",
     )
     seeds: Annotated[int, AtMost(1000, "each is a probe of every N")] = Field(
-        5, ge=1, description="Draws of the N images; full has one."
+        5, ge=1, description="Random draws of N images; full has one."
     )
     backbones: tuple[Name, ...] | None = Field(
         None,
-        description="Backbones whose features are used; where absent those that read text.",
+        description="Backbones whose features are used; if absent, those that read text.",
     )
 
     @field_validator("shots")
@@ -185,17 +204,18 @@ class FewShotOptions(Options):
 
 
 class ImbalanceOptions(Options):
-    """Copies of datasets in which one class keeps a fraction of its training rows."""
+    """Copies of datasets in which one class keeps a fraction of its training images."""
 
     datasets: tuple[Name, ...] = Field(min_length=1, description="Datasets of the study.")
     classes: tuple[Annotated[str, BeforeValidator(_class_name)], ...] = Field(
-        min_length=1, description="The names of the classes that become rare, one at a time."
+        min_length=1, description="Names of the classes that become rare, one at a time."
     )
     fractions: tuple[Annotated[float, Field(ge=1e-4, le=1)], ...] = Field(
         (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01),
-        description="Parts of the class's training rows; 1, the whole dataset, is always there.",
+        description="Shares of the class's training images; 1, the whole dataset, is always "
+        "included.",
     )
-    seed: int = Field(0, ge=0, description="Public, of the choice of the rows.")
+    seed: int = Field(0, ge=0, description="Public seed for the choice of the images.")
 
     @model_validator(mode="after")
     def _check_twice(self) -> ImbalanceOptions:
@@ -210,19 +230,19 @@ class ImbalanceOptions(Options):
 
 
 class PaperOptions(Options):
-    """The study's part in the papers' tables."""
+    """Settings for the study's rows in the papers' tables."""
 
     datasets: dict[Name, Name] = Field(
         {},
-        description="For a dataset of the study, its name in resources/published.yaml; where "
-        "absent the name of its catalog entry, else that in the study.",
+        description="For a dataset of the study, its name in resources/published.yaml. If absent: "
+        "the name of its catalog entry, or else its name in the study.",
     )
     methods: tuple[Name, ...] = Field(
-        (), description="Methods that stand beside published results; all private ones if empty."
+        (), description="Methods shown beside published results; all private ones if empty."
     )
     base: Name | None = Field(
         None,
-        description="The method that the table of single changes starts from; where absent the one "
+        description="The method that the table of single changes starts from; if absent, the one "
         "from which most others differ in a single option.",
     )
 
@@ -232,12 +252,14 @@ class TsneOptions(Options):
 
     split: Literal["train", "test"] = Field("test", description="The split that is embedded.")
     points: int = Field(
-        5000, ge=50, description="Rows embedded at most; of a larger split a seeded sample."
+        5000,
+        ge=50,
+        description="Embed at most this many images; from a larger split, a seeded sample.",
     )
     thumbnails: bool = Field(
         False,
-        description="Put the rows' images and ids into the interactive page. They are private: "
-        "whoever is shown the page sees them.",
+        description="Put images and ids into the interactive page. They are private: everyone who "
+        "sees the page sees them.",
     )
 
     def embedding_params(self) -> dict[str, Any]:
@@ -247,29 +269,29 @@ class TsneOptions(Options):
 
 
 class ReportOptions(Options):
-    """The parts of the report that are made only where they are asked for."""
+    """Optional parts of the report."""
 
     costly_images: int = Field(
         0,
         ge=0,
         le=200,
-        description="Show so many test images that privacy costs most, at each epsilon, with their "
-        "ids and labels. They are private: whoever is shown the report sees them.",
+        description="Show this many test images that lose most from privacy, at each epsilon, "
+        "with their ids and labels. They are private: everyone who sees the report sees them.",
     )
 
 
 class TrackingOptions(Options):
-    """The store of MLflow runs."""
+    """MLflow settings."""
 
     uri: str | None = Field(
         None,
-        description="MLflow tracking URI; SQLite beside the results where absent. "
-        "sqlite:///relative/path or http(s)://server.",
+        description="MLflow tracking URI: sqlite:///relative/path or http(s)://server. SQLite "
+        "beside the results if absent.",
         json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
     )
     register_heads: bool | tuple[str, ...] = Field(
         False,
-        description="Heads for MLflow's model registry: true for the best private one of each "
+        description="Heads for MLflow's model registry: true for the best private head of each "
         "dataset and epsilon, or patterns of dataset/backbone/method/eps-epsilon, such as "
         '"digits/*/sgd/eps-1".',
     )
@@ -277,7 +299,7 @@ class TrackingOptions(Options):
     @field_validator("uri")
     @classmethod
     def _check_uri(cls, value: str | None) -> str | None:
-        # What was written is not shown: it may hold a password.
+        # The value is not shown: it may hold a password.
         if value is None:
             return None
         try:

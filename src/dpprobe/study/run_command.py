@@ -6,6 +6,7 @@ Results are written to the working directory, as Snakemake does.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import shlex
@@ -38,18 +39,17 @@ NO_OBJECT_STORE = (
 
 def add_command(commands: Any) -> None:
     """Adds `run` to a parser's commands."""
-    summary = "run a study here: all options and targets are Snakemake's"
+    summary = "run a study in this folder; takes all options and targets of Snakemake"
     parser: argparse.ArgumentParser = commands.add_parser(
         "run",
         help=summary,
         description=summary,
         allow_abbrev=False,
         usage="dpprobe run [TARGET ...] [--configfile FILE] [options of snakemake]",
-        epilog="Without --configfile the study is config.yaml here, or the default one, the digits "
-        "of scikit-learn. Without --cores, --jobs or a profile all cores are taken. Files of "
-        "config/ and profiles of profiles/ are known by these names: --profile slurm. The rules "
-        "are those of the clone that you stand in, or those installed with dpprobe. All options: "
-        "snakemake --help.",
+        epilog="Without --configfile, runs config.yaml in this folder, or the default study (the "
+        "digits of scikit-learn). Without --cores, --jobs or a profile, uses all cores. Files of "
+        "config/ and profiles of profiles/ can be given by name: --profile slurm. Uses the rules "
+        "of the clone in which you are, or the installed ones. All options: snakemake --help.",
     )
     parser.set_defaults(run=_run_words)
 
@@ -116,12 +116,21 @@ def _check_files(words: Sequence[str], here: Path) -> None:
     """Raises ConfigError for a study's file that is not there: Snakemake has a traceback for it."""
     for file in _option_values(words, *_FILES):
         if not (here / file).exists():
-            raise ConfigError(
-                f"--configfile {file}: no such file; correct it (targets stand before "
-                "--configfile, which takes all words that follow)"
-            )
+            raise ConfigError(missing_study(file, here))
         if (here / file).is_dir():
             raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
+
+
+def missing_study(file: str, here: Path = Path()) -> str:
+    """Writes that a study's file is not there, with the most similar name of the folder."""
+    places = (here, here / "config")
+    known = [path.relative_to(here).as_posix() for at in places for path in at.glob("*.y*ml")]
+    close = difflib.get_close_matches(file, known, n=1)
+    meant = f", as in {close[0]}" if close else ""
+    return (
+        f"--configfile {file}: no such file; correct it{meant} (targets stand before --configfile, "
+        "which takes all words that follow)"
+    )
 
 
 def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:

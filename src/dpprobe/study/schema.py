@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +48,15 @@ def _define_options(
 ) -> dict[str, Any]:
     """Adds the schema of a registered `Options` to the definitions; returns a reference to it."""
     options = options_class(registry, name).model_json_schema(mode="validation")
-    definitions.update(options.pop("$defs", {}))
+    nested = options.get("$defs", {})
+    # Each family has a `Preprocessing` of its own.
+    taken = [each for each, block in nested.items() if definitions.get(each, block) != block]
+    text = json.dumps(options)
+    for each in taken:
+        text = text.replace(f'"#/$defs/{each}"', f'"#/$defs/{key}_{name}_{each}"')
+    options = json.loads(text)
+    for each, block in options.pop("$defs", {}).items():
+        definitions[f"{key}_{name}_{each}" if each in taken else each] = block
     options["properties"][key] = {"const": name}
     options["required"] = sorted({*options.get("required", []), key})
     definitions[f"{key}_{name}"] = options

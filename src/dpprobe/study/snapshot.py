@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpprobe.artifacts import atomic_path, first_difference
 from dpprobe.errors import ConfigError
@@ -73,14 +73,23 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
     return Snapshot(path=FOLDER.absolute() / f"{name}-{os.getuid()}.json", text=text)
 
 
-def recent_results_folders() -> list[Path]:
-    """Lists the `results_dir` of the runs that began in the working directory not long ago."""
-    folders = []
+class Run(NamedTuple):
+    """A run: the folders of its study, and the words after `snakemake` that run it."""
+
+    results: Path
+    data: Path
+    call: list[str]
+
+
+def recent_runs() -> list[Run]:
+    """Lists the runs that began in the working directory not long ago, the latest first."""
+    runs = []
     for path in FOLDER.glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # another user's, or removed
             run = json.loads(path.read_text(encoding="utf-8"))[RUN_KEY]
-            folders.append(Path(run["study"]["results_dir"]))
-    return folders
+            folders = [Path(run["study"][name]) for name in ("results_dir", "data_dir")]
+            runs.append((path.stat().st_mtime, Run(folders[0], folders[1], list(run["call"]))))
+    return [run for _, run in sorted(runs, key=lambda item: item[0], reverse=True)]
 
 
 def check_run(recorded: Mapping[str, Any], study: Study) -> None:

@@ -98,59 +98,71 @@ class _Beginning(Options):
     """The keys of a study before the blocks of its analyses."""
 
     study: Name = Field("study", description="The study's name: a tag on every MLflow run.")
-    datasets: dict[Name, AnyDataset] = Field(min_length=1)
+    datasets: dict[Name, AnyDataset] = Field(
+        min_length=1, description="Private datasets, each by a name: `catalog` or `source`."
+    )
     public_datasets: dict[Name, AnyDataset] = Field(
         {},
-        description="Datasets that only lend public statistics, such as a covariance: their "
-        "features are extracted where a method names them, no head is trained on them.",
+        description="Datasets used only for public statistics, such as a covariance. Their "
+        "features are extracted if a method names them; no head is trained on them.",
     )
-    backbones: dict[Name, AnyBackbone] = Field(min_length=1)
-    methods: dict[Name, AnyMethod] = Field(min_length=1)
+    backbones: dict[Name, AnyBackbone] = Field(
+        min_length=1, description="Frozen networks, each by a name: `catalog` or `family`."
+    )
+    methods: dict[Name, AnyMethod] = Field(
+        min_length=1, description="Methods, each by a name: a `head` and its options."
+    )
     epsilons: Annotated[tuple[str, ...], BeforeValidator(_read_epsilons)] = Field(
         min_length=1,
         description=f"Privacy budgets: numbers from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
-        'or "inf" for none.',
+        'or "inf" for no privacy.',
     )
-    delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="At most 1 / (training rows).")
+    delta: float = Field(
+        1e-5,
+        ge=SMALLEST_DELTA,
+        lt=1,
+        description="Delta of datasets without their own: at most 1 / (training images).",
+    )
     allow_delta_above_one_over_n: bool = Field(
         False,
-        description="Take a delta above 1 / (training rows), as some papers do, with a warning and "
-        "words in the privacy statements; releases never do.",
+        description="Allow a delta above 1 / (training images), as some papers do; dpprobe warns, "
+        "and the privacy statements say so. Releases never allow it.",
     )
     accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
         "pld",
-        description="The accountant of sampled steps; steps on all rows are priced exactly by pld. "
-        "rdp_2017 has the conversion of papers until 2020, to repeat their noise.",
+        description="Privacy accountant of sampled steps; steps on all images are priced exactly "
+        "by pld. rdp_2017 has the conversion of papers until 2020, to repeat their noise.",
     )
     privacy: PrivacyOptions = PrivacyOptions()
     seeds: Annotated[int, AtMost(1000, "each trains every head of the study again")] = Field(
-        5, ge=1, description="Repetitions of each cell."
+        5, ge=1, description="Repetitions of each cell, with different seeds."
     )
-    seed: int = Field(0, ge=0, description="The number that all of the study's seeds derive from.")
+    seed: int = Field(0, ge=0, description="The number from which all seeds of the study derive.")
     mode: Literal["benchmark"] = Field(
         "benchmark",
-        description="Seeded and reproducible, so the noise can be recomputed: not for release. "
-        "What is to be published stands under `releases`.",
+        description="benchmark: seeded and reproducible, so the noise can be recomputed: not for "
+        "release. Put heads to publish under `releases`.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="The device of features and heads; auto takes a GPU if there is one.",
+        description="Device of features and heads; auto takes a GPU if there is one. A GPU draws "
+        "other noise, so a job on another device trains its cells again.",
     )
     features: FeatureOptions = FeatureOptions()
     fine_tuning: FineTuningOptions = FineTuningOptions()
     tsne: TsneOptions = TsneOptions()
     overlap: OverlapOptions | None = Field(
         None,
-        description="Look for near-duplicates of the private images in public ones; the result "
-        "goes into the privacy statements.",
+        description="Look for near-duplicates of the private images in public ones; the privacy "
+        "statements report the result.",
     )
     few_shot: FewShotOptions | None = Field(
-        None, description="Linear probes on a few images a class, not private; none where absent."
+        None, description="Linear probes on a few images per class, not private; none if absent."
     )
     imbalance: ImbalanceOptions | None = Field(
         None,
-        description="Make one class after another rare and compare what private heads learn of "
-        "it; not done where absent.",
+        description="Make one class after another rare and compare how well private heads learn "
+        "it; skipped if absent.",
     )
 
 
@@ -184,8 +196,12 @@ class Study(_Analysed):
     papers: PaperOptions = PaperOptions()
     report: ReportOptions = ReportOptions()
     tracking: TrackingOptions = TrackingOptions()
-    data_dir: Folder = Field("data", description="Split tables go here.")
-    results_dir: Folder = Field("results", description="Everything else goes here.")
+    data_dir: Folder = Field("data", description="Folder for split tables.")
+    results_dir: Folder = Field(
+        "results",
+        description="Folder for all other outputs. Studies that give one name to different data "
+        "need different folders.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
+from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.empty_parts import empty_parts
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
@@ -24,8 +25,11 @@ from dpprobe.study.public_file_checks import PublicFiles
 from dpprobe.study.study import Study
 
 
-def check_study(study: Study) -> list[str]:
+def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """Checks a study against the machine: files exist, delta fits each dataset's size.
+
+    Args:
+      check_classes: False leaves out whether the split can be tested, as `init` tells that itself.
 
     Returns:
       Warnings, one line each.
@@ -38,6 +42,8 @@ def check_study(study: Study) -> list[str]:
     for name, dataset in study.datasets.items():
         with report.report_part(f"datasets.{name}"):
             _check_private(study, name, dataset, report)
+            if check_classes:
+                _check_class_split(study, name, dataset, report)
     for name in study.releases:
         with report.report_part(f"releases.{name}"):
             report.errors += _check_release(study, name)
@@ -114,6 +120,17 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     report.errors += _check_methods(study, name, n, multi_label=multi_label)
 
 
+def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
+    """Checks that each class is on both sides; once for parts of one dataset, which share them."""
+    whole = dataset.without_subsample()
+    first = next(n for n, each in study.datasets.items() if each.without_subsample() == whole)
+    counts = dataset.count_class_units() if name == first else None
+    if counts is not None:
+        errors, warnings = class_split_faults(study, name, counts)
+        report.errors += [f"config: datasets.{name}: {fault}" for fault in errors]
+        report.warnings += [f"datasets.{name}: {warning}" for warning in warnings]
+
+
 def _check_release(study: Study, name: str) -> list[str]:
     """Lists the reasons why a release cannot be made."""
     release = study.releases[name]
@@ -130,7 +147,7 @@ def _check_release(study: Study, name: str) -> list[str]:
         )
     if multi_label and not method.multi_label:
         faults.append(
-            f"method {release.method}: it takes one label a row; {_several_labels(method)}"
+            f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
     if fault := dataset.release_fault():
         faults.append(f"dataset {release.dataset}: {fault}")
@@ -345,7 +362,7 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
 
 
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
-    """Lists methods that take one label a row, on a dataset of several."""
+    """Lists methods that take one label per example, on a dataset of several."""
     return [
         f"config: methods.{name} on datasets.{dataset}: the rows have several labels, and head "
         f"{method.head} as it is written takes one; {_several_labels(method)}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from dpprobe.artifacts import require_plain_file
 from dpprobe.errors import ConfigError
 from dpprobe.study.study import Study
 from dpprobe.wrong_keys_and_values import validate_options
@@ -49,6 +50,7 @@ def check_yaml(path: Path) -> None:
 
 def _parse_yaml(path: Path) -> yaml.Node | None:
     try:
+        require_plain_file(path)
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
@@ -62,6 +64,8 @@ def _parse_yaml(path: Path) -> yaml.Node | None:
         return _compose_node(text)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}: {_describe_fault(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: brackets within brackets, too deep to be read") from None
     except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None

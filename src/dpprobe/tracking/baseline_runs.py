@@ -28,7 +28,7 @@ from dpprobe.tracking.runs import (
 from dpprobe.tracking.views import COMPARED
 from dpprobe.versions import VERSIONS
 
-# In the place of an epsilon: no noise, and of zero-shot no training row either.
+# In the place of an epsilon: no noise, and of zero-shot no training example either.
 NO_EPSILON = "none"
 ZERO_SHOT = "zero_shot"
 FEW_SHOT = "few_shot"

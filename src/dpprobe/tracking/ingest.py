@@ -99,8 +99,8 @@ def update_dataset(
       receipt: written last: the run of each result, and the pages to open.
       lock: a file beside a SQLite store; two ingesters wait for each other. A server takes many
         writers at once: there only those of the same receipt wait.
-      tags: more tags of every run. Another value makes every run anew.
-      commit: of the workflow, for runs that are written; it makes no run anew.
+      tags: more tags of every run. Another value makes every run again.
+      commit: of the workflow, for runs that are written; it makes no run again.
       register: heads for the model registry: True for the best private one of each epsilon, or
         patterns such as "digits/*/sgd/eps-1".
       audits: records of audited cells.

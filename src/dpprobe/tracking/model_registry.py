@@ -162,7 +162,7 @@ def ensure_version(
         source = f"runs:/{run_id}/{FOLDER}"
         registered = client.create_model_version(name, source=source, run_id=run_id, **version)
         logger.info("MLflow: registered %s, version %s", name, registered.version)
-    # Of an old version too: a crash may have come between it and its alias.
+    # Old versions too: a crash may have come between a version and its alias.
     current = client.get_registered_model(name).aliases.get(alias)
     if str(current) != str(registered.version):  # a store may give either as a number
         client.set_registered_model_alias(name, alias, registered.version)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.artifacts import read_json, write_record
 from dpprobe.study.options import sqlite_file
 
 RECEIPT_FORMAT = "dpprobe-tracking"
@@ -17,11 +17,13 @@ RECEIPT_FORMAT_VERSION = 1
 
 def write_receipt(path: Path, record: dict[str, Any]) -> None:
     """Writes a receipt, with its format beside the record."""
-    write_json(path, {"format": RECEIPT_FORMAT, "format_version": RECEIPT_FORMAT_VERSION, **record})
+    write_record(
+        path, {"format": RECEIPT_FORMAT, "format_version": RECEIPT_FORMAT_VERSION, **record}
+    )
 
 
 def store_missing(receipt: Path) -> bool:
-    """Returns True if a receipt names a local store that is gone, so that its runs are made anew.
+    """Returns True if a receipt names a local store that is gone, so that its runs are made again.
 
     That is so if the SQLite file or the dataset's folder of artifacts does not exist, relative
     paths taken from the working directory, and if the receipt cannot be read. It is not so if

@@ -1,8 +1,8 @@
 """Releases in MLflow: a run each, and a version of a registered model that holds the bundle.
 
-What is written is a function of the bundle, beside the time of writing and the place of the files:
-no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond the
-release's, and whoever may read the store learns no more than whoever has the bundle.
+The written data is a function of the bundle, apart from the time of writing and the place of the
+files: no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond
+the release, and a reader of the store learns no more than a reader of the bundle.
 
 `<study>.release.<name>` has three parts and a benchmark head's model five or more, for no name
 holds a dot: neither can be registered as the other, not even for a dataset called "release".
@@ -124,8 +124,8 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
     """Describes the run of a release, from its bundle alone.
 
     Args:
-      digest: of the bundle. What the run shows follows from it, so that a run and the version
-        that belongs to it stay as long as the bundle does.
+      digest: of the bundle. The run's content follows from it, so a run and its version stay as
+        long as the bundle does.
     """
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"

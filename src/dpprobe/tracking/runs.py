@@ -25,7 +25,7 @@ from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.reporting.confusion_matrix import confusion_svg
-from dpprobe.reporting.headline import beside_words, ceiling_words, chosen_words
+from dpprobe.reporting.headline import choice_words, list_doubts, verdict
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cautions import never_predicted
@@ -48,7 +48,8 @@ OUTSIDE = (
     "without noise. No promise covers them, nor a choice that was made by looking at them."
 )
 RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
-# Of a summary's metric whose steps are 100 x epsilon; MLflow makes it the title of its chart.
+# Suffix of a summary's metric whose steps are 100 x epsilon; MLflow makes it the title of its
+# chart.
 AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 TAG_LENGTH = 2000  # of a list of classes
@@ -68,17 +69,17 @@ SCALARS = {
     "auc": "test/auc",
     "mean_average_precision": "test/mean_average_precision",
 }
-# What a summary run shows at each epsilon, by the headline of its cells: those that they have.
+# Metrics that a summary run shows at each epsilon, by the headline of its cells, if they have them.
 CURVES = {
     "accuracy": ("accuracy", "macro_accuracy"),
     "auc": ("auc", "mean_average_precision", "accuracy"),
     "macro_accuracy": ("macro_accuracy", "accuracy"),
 }
-# Of the gap between the best and the worst group of an attribute.
+# Parts of the gap between the best and the worst group of an attribute.
 GAP_PARTS = (
     "gap", "low", "high", "chance_gap", "worst", "difference", "difference_low", "difference_high",
 )  # fmt: skip
-PER_CLASS = ("per_class_recall", "per_label_auc")  # one number a class each
+PER_CLASS = ("per_class_recall", "per_label_auc")  # one number per class each
 
 MetricValue = tuple[str, float, int]  # name, value, step
 CellFile = tuple[Path, CellRecord]  # metrics.json and what it says
@@ -280,20 +281,15 @@ def study_run(
             metrics.append(
                 (f"{best.dataset}/gap_eps_{best.epsilon}", _round_value(best.gap / 100), 0)
             )
-        sentences.append(
-            f"- {best.dataset}, epsilon {best.epsilon}: {best.measure.title} "
-            f"{best.value:.1f} % by {best.method} on {best.backbone}"
-        )
-        told = (beside_words(best), chosen_words(best), ceiling_words(best))
-        sentences[-1] += "".join(f"; {text}" for text in told if text)
+        told = [verdict(best), f"Head: {best.method} on {best.backbone}.", *list_doubts(best)]
+        told += [choice_words(best)]
         if never := never_predicted(best.entry):
-            sentences[-1] += f"; never predicted: {never}"
+            told.append(f"Never predicted: {never}.")
         if best.choice.epsilon is not None:
             metrics.append((f"{best.dataset}{CHOICE}{best.epsilon}", best.choice.epsilon, 0))
-            sentences[-1] += (
-                f", chosen among {best.choice.candidates} private cells by test results: "
-                f"publishing the choice costs epsilon {rounded_up(best.choice.epsilon):g} at most"
-            )
+            cost = f"{rounded_up(best.choice.epsilon):g}"
+            told.append(f"Publishing this selection costs at most ε = {cost}.")
+        sentences.append(f"- {best.dataset}: {' '.join(filter(None, told))}")
     datasets = ", ".join(infos)
     return RunContents(
         key=study,

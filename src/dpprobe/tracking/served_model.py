@@ -12,7 +12,13 @@ from safetensors.numpy import load_file, save
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import mark_metadata
-from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord, read_statement
+from dpprobe.results.cell_record import (
+    STATEMENT_FILE,
+    WEIGHTS_FILE,
+    CellRecord,
+    check_file,
+    read_statement,
+)
 
 if TYPE_CHECKING:
     from dpprobe.heads.fitted import Heads
@@ -46,7 +52,7 @@ class Head:
 
 def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int = 0) -> None:
     """Writes the head of one seed, with what is needed to use it."""
-    tensors = load_file(cell / WEIGHTS_FILE)
+    tensors = load_file(check_file(cell / WEIGHTS_FILE))
     folder.mkdir(parents=True, exist_ok=True)
     chosen = {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()}
     metadata = mark_metadata(record.cell.model_dump(), record.options)

@@ -129,7 +129,7 @@ def _neither_error(text: str, row: int) -> DataError:
 
 
 def make_table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.DataFrame:
-    """Makes the output: `class`, then a column a class.
+    """Makes the output: `class`, then a column per class.
 
     Where an image may have several labels, `class` joins those above 1/2 by "|".
     """

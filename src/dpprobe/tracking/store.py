@@ -27,6 +27,7 @@ from dpprobe.errors import TrackingError
 from dpprobe.study.options import sqlite_file
 
 logger = logging.getLogger("dpprobe")
+logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of the tables that it creates
 
 LOCK_SECONDS = 3600.0
 LOCK_NOTE_SECONDS = 60.0

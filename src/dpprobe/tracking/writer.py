@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
+from dpprobe.results.cell_record import check_file
 from dpprobe.tracking.model_registry import retire_heads
 from dpprobe.tracking.runs import RunContents, curve_metrics
 from dpprobe.tracking.store import search_all
@@ -165,7 +166,7 @@ class Writer:
 
     def _create_run(self, experiment: Experiment, item: RunContents) -> str:
         end = int(1000 * item.finished)
-        curve = curve_metrics(item.history) if item.history else []
+        curve = curve_metrics(check_file(item.history)) if item.history else []
         run = self.client.create_run(
             experiment.experiment_id,
             start_time=end - int(1000 * item.seconds),
@@ -266,7 +267,7 @@ def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experi
         raise TrackingError(
             f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
             f"the results are now at {location}; move them back, or delete the MLflow database "
-            "and run the study again, which makes every run anew"
+            "and run the study again, which makes every run again"
         )
     present = experiment.tags
     if present.get("mlflow.note.content") != wanted.note:

@@ -37,7 +37,7 @@ HISTORY = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class CellContents:
-    """Every seed of a cell, as trained or as read back: one entry a seed in each field."""
+    """Every seed of a cell, as trained or as read back: one entry per seed in each field."""
 
     indices: tuple[int, ...]
     weights: np.ndarray  # [S, K, d + 1]
@@ -80,7 +80,7 @@ def write_contents(
     """Writes the weights, predictions and history of a cell.
 
     Args:
-      features: whose test rows the scores are of.
+      features: whose test examples the scores are of.
       name: of the cell, and `options` of its method: they are stored beside the weights.
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:

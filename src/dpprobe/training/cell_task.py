@@ -69,7 +69,7 @@ class CellTask:
 
     Attributes:
       seeds: the number of repetitions, indexed from 0.
-      study_seed: of the bootstrap over test rows.
+      study_seed: of the bootstrap over test examples.
       epsilon_all_heads: of publishing the heads of all seeds together.
       near_duplicates: the counts of the check against public data, or "not run".
       headline: the metric that the cell is shown by; metric_named: True if the study names it.
@@ -229,7 +229,10 @@ class CellTask:
                 self._partial_folder, contents, features, name=self.name, options=options
             )
             write_json(self._partial_folder / STATEMENT_FILE, self.statement)
-            self._make_record(contents, features).write(self._partial_folder / METRICS_FILE)
+            self._make_record(contents, features).write(
+                self._partial_folder / METRICS_FILE,
+                *(self._partial_folder / name for name in PAYLOAD_FILES),
+            )
             self._drop_folder(self.staged)
             self._partial_folder.replace(self.staged)
         finally:

@@ -1,7 +1,7 @@
 """The way from stored features to a fit, shared by training jobs, audits and releases.
 
-`FitInputs` reads the private rows, groups them by unit of privacy, and says from which public facts
-a method is decided and its plan calibrated. Training jobs, audits and releases then all call
+`FitInputs` reads the private examples, groups them by unit of privacy, and says from which public
+facts a method is decided and its plan calibrated. Training jobs, audits and releases then all call
 `dpprobe.heads.fit.fit_heads`, which checks the plan against the method and the rows before it draws
 anything.
 """
@@ -29,7 +29,7 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True)
 class FitInputs:
-    """The private rows of a fit, with their units of privacy.
+    """The private examples of a fit, with their units of privacy.
 
     Attributes:
       unit: of privacy, "image" or "patient".

@@ -1,7 +1,7 @@
 """The training job: every method of one (dataset, backbone, epsilon), cell by cell.
 
 Current cells are kept; one that lacks seeds gets just those, one whose statement reads differently
-gets that; anything else is trained anew. A cell is finished in a staging folder and published at
+gets that; anything else is trained again. A cell is finished in a staging folder and published at
 the job's end, by renames: a job that fails or is killed in its last method leaves the others' work
 to its next run, and a published cell is never half new.
 """
@@ -124,7 +124,7 @@ def _train_cell(task: CellTask, features: JobFeatures) -> None:
 
 
 def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
-    """Trains the seeds of these indices and scores the test rows."""
+    """Trains the seeds of these indices and scores the test examples."""
     started = time.perf_counter()
     fitted = fit_heads(
         task.options,

@@ -15,13 +15,13 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, chunk_rows
 from dpprobe.results.halves import Halves, split_rows
-from dpprobe.results.metrics import ranked_labels
+from dpprobe.results.metrics import NO_AUC, ranked_labels
 from dpprobe.results.unit_counts import unit_codes
 from dpprobe.training.fit_inputs import FitInputs, read_labels, read_vectors
 
 logger = logging.getLogger("dpprobe")
 
-# Test rows that are read and scored at a time when they are streamed.
+# Test examples that are read and scored at a time when they are streamed.
 STREAMED_ROWS = 2048
 
 
@@ -40,7 +40,7 @@ class JobFeatures:
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
-        """Returns the test rows as a metric splits them in halves, the same for all heads."""
+        """Returns the test examples as a metric splits them in halves, the same for all heads."""
         if metric not in self._halves:
             self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
         return self._halves[metric]
@@ -52,11 +52,11 @@ class JobFeatures:
 
     @property
     def ranked(self) -> list[int]:
-        """The labels that the test rows give an AUC of."""
+        """The labels that the test examples give an AUC of."""
         return ranked_labels(self.test_labels, len(self.class_names))
 
     def test_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields the test rows in order, on the device that trains: (first row, [m, d])."""
+        """Yields the test examples in order, on the device that trains: (first row, [m, d])."""
         if isinstance(self.test, torch.Tensor):
             for start, stop in chunk_rows(len(self.test), 4 * self.test.shape[1]):
                 yield start, self.test[start:stop]
@@ -106,10 +106,7 @@ def read_job_features(
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:
     """Logs the labels that have no AUC; raises where none has one and AUC is to be shown."""
     if headline == "auc" and not features.ranked:
-        raise DataError(
-            f"{test.path}: no label that some test rows have and others have not, so there is no "
-            "AUC; add test rows, or write metric: accuracy"
-        )
+        raise DataError(f"{test.path}: {NO_AUC}")
     if features.multi_label:
         names = [
             name for index, name in enumerate(features.class_names) if index not in features.ranked

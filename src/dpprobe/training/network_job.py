@@ -2,7 +2,7 @@
 
 The network of a seed is a folder of its own, kept while all that decides it is as it was; a seed
 that is missing or damaged is trained alone. `tuned_networks` makes a cell of its seeds. A job that
-is killed goes on from its last checkpoint, which stands in a hidden folder beside the network's.
+is killed continues from its last checkpoint, which stands in a hidden folder beside the network's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from dpprobe.training.tasks import Job
 
 logger = logging.getLogger("dpprobe")
 
-# Test rows that a learning curve is measured on, evenly spaced: tables may be sorted by class.
+# Test examples that a learning curve is measured on, evenly spaced: tables may be sorted by class.
 CURVE_ROWS = 1000
 _RECORDS_BYTES = 1_000_000
 
@@ -225,7 +225,7 @@ def _start_network(
 
 
 def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
-    """Returns the function that measures a network in training, on some test rows."""
+    """Returns the function that measures a network in training, on some test examples."""
     index = np.arange(test.rows)
     if test.rows > CURVE_ROWS:
         index = index[np.linspace(0, test.rows - 1, CURVE_ROWS).round().astype(np.int64)]
@@ -295,7 +295,7 @@ def _publish_network(
             steps=trained.steps,
             seconds=seconds,
             files={name: sha256_file(part / name) for name in PAYLOAD_FILES},
-        ).write(part / RECORD_FILE)
+        ).write(part / RECORD_FILE, *(part / name for name in PAYLOAD_FILES))
 
     when_there_is_room(folder.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write_files)
     folder.mkdir(exist_ok=True)

@@ -77,17 +77,17 @@ class Material:
         )
 
     def make_train_inputs(self, seed: int) -> Inputs:
-        """Returns the training rows; a seed has views of its own."""
+        """Returns the training examples; a seed has views of its own."""
         return self._make_inputs(0, self.inputs.units, seed)
 
     @cached_property
     def features(self) -> TrainingSet:
-        """The training rows' features, for a probe."""
+        """The training examples' features, for a probe."""
         return self.inputs.read_rows(device=self.device, memory_mb=self.memory_mb)
 
     @cached_property
     def test(self) -> Inputs:
-        """The test rows."""
+        """The test examples."""
         return self._make_inputs(1, None, None)
 
     def _make_inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:

@@ -215,7 +215,7 @@ def read_plans(path: Path) -> Plans:
 
 
 def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
-    """Prices a method's plan anew: by its accountant and the others, and all its heads together.
+    """Prices a method's plan again: by its accountant and the others, and all its heads together.
 
     The file's hash tells of damage, not of an edit by who knows how to hash. Nothing in it that
     stands in a statement is believed: what the other accountants say takes a second or less, once
@@ -230,7 +230,7 @@ def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
 
 
 def check_price(plan: Plan) -> None:
-    """Prices the plan of one head anew; nothing in the file that it was read from is believed.
+    """Prices the plan of one head again; nothing in the file that it was read from is believed.
 
     Raises:
       PrivacyError: when it costs more than its target, or says other epsilons than these.

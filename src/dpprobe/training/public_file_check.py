@@ -1,7 +1,7 @@
 """Holds what a study declares public against its private data, before a job trains.
 
-A file is refused where its content tells that it was made from private rows, wherever it lies and
-whatever its name is:
+A file is refused where its content tells that it was made from private examples, wherever it lies
+and whatever its name is:
 
 - heads with the mark of `dpprobe.privacy.private_mark`;
 - heads without it, but with weights of a head among this study's cells: one of its heads as a
@@ -72,7 +72,7 @@ class PrivateData:
           options: with the names of dataset and backbone put into paths.
 
         Raises:
-          PrivacyError: for one that was made from private rows.
+          PrivacyError: for one that was made from private examples.
         """
         for option, written in options.public_files().items():
             path = resolve_path(written)
@@ -103,10 +103,11 @@ class PrivateData:
         return contents
 
     def check_rows(self, options: MethodOptions) -> None:
-        """Compares the rows of a method's public features with all private rows: this reads them.
+        """Compares the rows of a method's public features with all private examples: this reads
+        them.
 
         Raises:
-          PrivacyError: for features of private rows.
+          PrivacyError: for features of private examples.
         """
         for option, written in options.public_files().items():
             public = _open_store(resolve_path(written))

@@ -5,8 +5,8 @@ scored on these, without noise. Held-out units are chosen by their names and the
 patient's images are on one side. They stay in the plan as null rows: n, sampling and divisor are
 those that the networks of the cell have.
 
-A search goes on from its log of finished trials, a hidden file beside its record, and a trial that
-was killed from its checkpoint. Neither is private.
+A search continues from its log of finished trials, a hidden file beside its record, and a trial
+that was killed from its checkpoint. Neither is private.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class _Objective:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        """The training rows, decoded once; views of all trials are those of one seed."""
+        """The training examples, decoded once; views of all trials are those of one seed."""
         return self.material.make_train_inputs(
             derived_seed(self.task.study_seed, "views of trials")
         )

@@ -165,7 +165,7 @@ class OpenedJob:
         """Checks what takes time, before a cell is trained: prices, and rows declared public.
 
         Raises:
-          PrivacyError: for a plan that costs more than it says, or private rows.
+          PrivacyError: for a plan that costs more than it says, or private examples.
         """
         method = task.name.method
         check_prices(self.path, method, self.calibrated, self.job.seeds)

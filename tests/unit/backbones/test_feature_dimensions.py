@@ -12,9 +12,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from dpprobe.backbones import describe, feature_dimensions, loading
+from dpprobe.backbones import describe, feature_dimensions, loading, timm_models
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.feature_dimensions import FILE, Dimensions, read_dimensions
+from dpprobe.backbones.hub_files import HubFile
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.finetune.blocks import blocks_of
 from tests.support import tiny_clip
@@ -142,7 +143,12 @@ def test_the_cpu_decides_where_there_are_no_shapes_alone(monkeypatch: pytest.Mon
 
 def test_weights_are_not_fetched(asked: list[str], tmp_path: Path) -> None:
     fetched = {"family": "timm", "model": "resnet50.a1_in1k"}
-    assert read(tmp_path, one=fetched).known == {"one": 2048}
+    first = read(tmp_path, one=fetched)
+    assert first.known == {"one": 2048}
+    names = ("model.safetensors", "pytorch_model.bin")
+    wanted = {"one": [HubFile("weights", "timm/resnet50.a1_in1k", names)]}
+    assert first.hub_files == wanted
+    assert read(tmp_path, one=fetched).hub_files == wanted, "read from the file"
     assert asked == ["one"]
 
 
@@ -211,7 +217,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(asked: list[str], tmp_pat
         ),
         ({"layers": [99]}, "test_vit has no block 99"),
         ({"preprocessing": {"size": 100}}, r"patches of \[16, 16\] do not tile"),
-        ({"dimension": 63}, "63 features an image were expected and 64 come out"),
+        ({"dimension": 63}, "63 features per image were expected and 64 come out"),
     ],
 )
 @pytest.mark.usefixtures("asked")
@@ -235,6 +241,7 @@ def test_a_model_of_the_hub_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_pa
         raise OSError("no route to the Hub")
 
     monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr(timm_models, "require_files", list)  # the Hub answers
     options = backbone_options({"family": "timm", "model": "hf-hub:nobody/nothing"})
     answer = describe.describe_backbone(options)
     assert (answer["certain"], "no route" in answer["fault"]) == (False, True)

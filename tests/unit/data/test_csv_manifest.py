@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import csv_manifest, csv_rows, dataset_preparation, path_template
+from dpprobe.data import (
+    csv_manifest,
+    csv_rows,
+    dataset_preparation,
+    group_columns,
+    path_template,
+)
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
@@ -341,7 +348,7 @@ def test_labels_at_fault_are_told_together(tmp_path: Path) -> None:
     bins=st.lists(st.integers(-20, 120), min_size=1, max_size=5, unique=True).map(sorted),
 )
 def test_a_number_falls_in_the_range_that_is_named(number: float, bins: list[int]) -> None:
-    name = csv_rows.bin_name(str(number), [float(limit) for limit in bins])
+    name = group_columns.bin_name(str(number), [float(limit) for limit in bins])
     if number < bins[0]:
         assert name == f"<{bins[0]}"
     elif number >= bins[-1]:
@@ -377,7 +384,7 @@ def test_ranges_of_ages(tmp_path: Path) -> None:
 
 
 def test_ranges_of_fractions() -> None:
-    assert csv_rows.bin_name("0.5", [0.25, 0.75]) == "0.25 to <0.75"
+    assert group_columns.bin_name("0.5", [0.25, 0.75]) == "0.25 to <0.75"
     with pytest.raises(ConfigError, match="limits must ascend"):
         options_of(train="a.csv", group_columns={"a": {"column": "a", "bins": [2, 1]}}, **ANIMALS)
 
@@ -798,17 +805,21 @@ def test_what_the_documentation_prints_is_accepted(repository: Path) -> None:
     datasets = [options for part in parts for options in part.get("datasets", {}).values()]
     backbones = [options for part in parts for options in part.get("backbones", {}).values()]
     assert Counter(options["source"] for options in datasets) == {
-        "csv": 6, "imagefolder": 1, "parquet": 1, "webdataset": 1,
+        "csv": 4, "imagefolder": 1, "parquet": 1, "webdataset": 1,
     }  # fmt: skip
     for options in datasets:
         dataset_options(options)
     assert len(backbones) == 2
     for options in backbones:
         backbone_options(options)
-    table = (repository / "docs/your-own-data.md").read_text().partition("## All keys of")[2]
+    page = (repository / "docs/data.md").read_text()
+    shared, manifest = (
+        page.partition(f"\n{start}")[2].partition("\n### ")[0]
+        for start in ("## Sources", "### `csv`")
+    )
     keys = csv_manifest.Options.model_fields.keys() - DatasetOptions.model_fields.keys()
     for name in keys:
-        assert f"`{name}" in table, f"{name} is not in the table of keys"
+        assert re.search(rf"`{name}[`.:]", shared + manifest), f"{name} is in no table of keys"
 
 
 def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Path) -> None:
@@ -855,7 +866,7 @@ def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
     values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
     with pytest.raises(DataError, match="cannot be read") as caught:
         dataset_preparation.prepare_dataset(options_of(**values), tmp_path / "out")
-    assert "restore the file or remove the row" in str(caught.value)
+    assert "restore the file or leave the image out" in str(caught.value)
     if "\0" not in name:  # a file of that name is used
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (3, 3), (1, 2, 3)).save(tmp_path / name, format="PNG")

@@ -220,6 +220,7 @@ def test_parquet_multi_label(tmp_path: Path, write_parquet: WriteParquet) -> Non
         source="parquet",
         train=write_parquet("a.parquet", [[0, 1], [1, 1], [0, 0], [1, 0]], metadata=None),
         class_names=["edema", "effusion"],
+        missing_classes="warn",
     )
     assert train.multi_label
     assert train.class_names == ("edema", "effusion")
@@ -298,7 +299,7 @@ def test_wrong_parquet_options(
 def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str) -> None:
     path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
     written = {option: ["who"] if option == "group_columns" else "who"}
-    with pytest.raises(ConfigError, match=r"column 'who' is list.*a text or a number a row"):
+    with pytest.raises(ConfigError, match=r"column 'who' is list.*a text or a number per row"):
         dataset_options({"source": "parquet", "train": path, **written}).check_files()
 
 

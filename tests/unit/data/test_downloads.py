@@ -531,7 +531,7 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
-    monkeypatch.setattr(artifacts, "write_json", full)
+    monkeypatch.setattr(artifacts, "write_record", full)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
     with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
         dataset_preparation.download_dataset(options, tmp_path / "mnist")

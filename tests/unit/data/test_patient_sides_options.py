@@ -258,14 +258,22 @@ def test_a_dataset_s_unit_is_its_patients_where_it_names_them(tmp_path: Path) ->
         study_of(tmp_path, privacy={"unit": "patient"})
 
 
+def warnings_of(study: Any) -> list[str]:
+    """The warnings of a study but the one on its test patients, who are few."""
+    warnings = check_study(study)
+    few = [line for line in warnings if "2 classes have fewer than 5 test patients" in line]
+    assert len(few) == 1
+    return [line for line in warnings if line not in few]
+
+
 def test_images_as_units_of_patients_are_warned_of_with_the_price(tmp_path: Path) -> None:
-    assert check_study(study_of(tmp_path)) == []
-    (bounded,) = check_study(study_of(tmp_path, unit="image", max_images_per_patient=5))
+    assert warnings_of(study_of(tmp_path)) == []
+    (bounded,) = warnings_of(study_of(tmp_path, unit="image", max_images_per_patient=5))
     assert "datasets.lesions: unit: image, and patients may have several" in bounded
     assert "to a patient of 5 images the epsilon is" in bounded
     assert "in place of 0.5, " in bounded
     assert "in place of 1 " in bounded
-    (open_ended,) = check_study(study_of(tmp_path, unit="image"))
+    (open_ended,) = warnings_of(study_of(tmp_path, unit="image"))
     assert "to a patient nothing is promised" in open_ended
 
 
@@ -276,7 +284,7 @@ def test_delta_is_held_against_the_number_of_patients(tmp_path: Path) -> None:
     assert n < 12
     with pytest.raises(ConfigError, match=rf"n = {n} training patients"):
         check_study(study_of(tmp_path, delta=1.01 / n))
-    assert check_study(study_of(tmp_path, delta=0.99 / n)) == []
+    assert warnings_of(study_of(tmp_path, delta=0.99 / n)) == []
 
 
 def test_engines_that_take_rows_for_units_are_refused(tmp_path: Path) -> None:

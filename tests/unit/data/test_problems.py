@@ -148,14 +148,14 @@ def no_dogs_in_test(rows: Rows) -> None:
 ROW = r"train row 4 \(id train-4\), .*/images/train4.jpg: "
 FAULTS: dict[str, tuple[Callable[[Rows], None], str, str]] = {
     "truncated": (truncate, "unreadable", ROW + r"cannot be decoded \(image file is truncated"),
-    "empty": (empty, "unreadable", ROW + r"cannot be decoded \(.*it is empty\); replace it"),
+    "empty": (empty, "unreadable", ROW + r"cannot be decoded \(.*it is empty\); replace the file"),
     "page": (page, "unreadable", ROW + r"cannot be decoded \(.*begins with b'<!DOCTYPE html>"),
-    "frames": (frames, "unreadable", ROW + "2 images in one file; replace it"),
+    "frames": (frames, "unreadable", ROW + "2 images in one file; replace the file or leave"),
     "missing": (remove, "missing", ROW + r"cannot be read \(No such file or directory\); restore"),
     "id twice": (repeat_id, "id", r"train row 4 \(id train-1\), .*: id 'train-1' stands twice, "
         "under two labels: dog and cat; "),
     "no id": (blank_id, "id", r"train row 4, .*train4.jpg: no id; give every row its own id"),
-    "label": (wrong_label, "label", ROW + "label 7 is not a number from 0 to 1; correct it"),
+    "label": (wrong_label, "label", ROW + "label 7 is not a number from 0 to 1; correct the label"),
     "twin": (twin, "duplicate", r"test row 2 \(id test-2\), .*: the same bytes as train id"),
     "class": (no_dogs_in_train, "class", "train: no row of class dog; add images or remove"),
     "untested": (no_dogs_in_test, "untested", "test: no row of class dog; add some, remove"),
@@ -207,7 +207,7 @@ def test_all_faults_in_one_report(rows: Rows) -> None:
         f"2 unexpected sizes; all of them stand in {rows.directory / 'out/problems.csv'}"
     )
     for line in (
-        "2 unreadable images (replace it or remove the row):",
+        "2 unreadable images (replace the file or leave the image out):",
         "  train row 0 (id train-0), ",
         "  train row 1 (id train-1), ",
         "id 'train-2' stands twice",

@@ -178,10 +178,10 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
     [
         ({}, "write one of fraction, fractions, counts and per_class"),
         ({"per_class": 2, "counts": {"3": 2}}, "write one of"),
-        ({"fractions": {"3": 0}}, "greater than 0"),
-        ({"fractions": {"3": 1.5}}, "less than or equal to 1"),
-        ({"counts": {"3": 0}}, "greater than or equal to 1"),
-        ({"per_class": 0}, "greater than or equal to 1"),
+        ({"fractions": {"3": 0}}, "write a number above 0"),
+        ({"fractions": {"3": 1.5}}, "write a number of 1 or less"),
+        ({"counts": {"3": 0}}, "write a number of 1 or more"),
+        ({"per_class": 0}, "write a number of 1 or more"),
     ],
 )
 def test_a_faulty_option_is_one_clear_error(part: dict[str, Any], message: str) -> None:

@@ -282,11 +282,16 @@ def test_several_labels_a_row_are_split_alike(tmp_path: Path) -> None:
 def test_a_class_that_chance_leaves_out_of_one_side(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without test rows it is warned of, as with any split made here; else it is an error."""
+    """Without training rows it is an error; without test rows too, if the metric needs it."""
     alone = next(f"u{n}" for n in range(99) if not below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
     write, _ = CASES["csv"]
-    options = dataset_options(write(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID)
+    written = write(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID
+    for metric in (None, "auc"):
+        needing = dataset_options(written | {"metric": metric})
+        with pytest.raises(DataError, match="test: no row of class dog; add some, .* enlarge"):
+            dataset_preparation.prepare_dataset(needing, tmp_path / "needing")
+    options = dataset_options(written | {"metric": "accuracy"})
     dataset_preparation.prepare_dataset(options, tmp_path / "out")
     assert read_info(tmp_path / "out/dataset.json").untested_classes == ("dog",)
     assert "test: no row of 1 of 2 classes (dog): they are not tested" in caplog.text

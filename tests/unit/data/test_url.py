@@ -401,7 +401,7 @@ def test_no_file_at_all_is_refused() -> None:
 def test_a_layout_of_one_label_has_not_several() -> None:
     files = [{"url": "http://h/x.zip", "sha256": HASH}]
     given = {"source": "url", "files": files, "layout": FOLDER, "several_labels": True}
-    with pytest.raises(ConfigError, match="several_labels: this layout has one label a row"):
+    with pytest.raises(ConfigError, match="several_labels: this layout has one label per row"):
         dataset_options(given)
 
 

@@ -202,7 +202,7 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     options = options_of(shards)
     with pytest.raises(DataError, match=message) as refused:
         dataset_preparation.prepare_dataset(options, tmp_path / "out")
-    assert "fetch the shard again or pack it anew" in str(refused.value)
+    assert "fetch the shard again or pack it again" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out/dataset.json").exists()
 

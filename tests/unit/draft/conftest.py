@@ -54,10 +54,10 @@ class Desk:
         printed = self.capsys.readouterr().out
         return printed if ended.value.code == 0 else str(ended.value.code)
 
-    def study(self, file: str) -> Study:
-        """Reads a study as a start of Snakemake does."""
+    def study(self, file: str, *, check_classes: bool = True) -> Study:
+        """Reads a study as a start of Snakemake does; as `init` does without its classes."""
         study = load_study(yaml.safe_load((self.folder / file).read_text(encoding="utf-8")))
-        check_study(study)
+        check_study(study, check_classes=check_classes)
         return study
 
 

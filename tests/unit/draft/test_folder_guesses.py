@@ -45,7 +45,8 @@ def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: 
     printed = desk.init("x")
     assert "imbalance:   11.2 to 1; always naming benign is right in 91.8 %" in printed
     assert "so look at AUC" in printed
-    assert "malignant         31  (the smallest)" in printed
+    assert "malignant         31 images:" in printed
+    assert "test  (the smallest)" in printed
     assert desk.study("x.yaml").datasets["x"].metric == "auc"
     text = (desk.folder / "x.yaml").read_text()
     assert not any(number in text for number in ("347", "31", "378", "91.8", "11.2"))

@@ -14,7 +14,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpprobe.backbones.feature_dimensions import Dimensions
+from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.draft.seen_dataset import study_name
+from dpprobe.errors import ConfigError
 from tests.conftest import REPOSITORY
 from tests.unit.draft.conftest import Desk
 
@@ -108,6 +110,13 @@ def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
 
 
+def test_an_output_that_cannot_be_written_is_told_in_one_line(folder: Desk) -> None:
+    (folder.folder / "note.txt").touch()
+    said = folder.init("x", "--output", "note.txt/x.yaml")
+    assert said.startswith("dpprobe: --output note.txt/x.yaml: ")
+    assert said.endswith("note.txt cannot be written; name another folder")
+
+
 def test_snakemake_plans_what_was_written(folder: Desk) -> None:
     """The run that the last line names, without running it."""
     printed = folder.init("x")
@@ -121,3 +130,41 @@ def test_snakemake_plans_what_was_written(folder: Desk) -> None:
     assert done.returncode == 0, done.stderr
     assert "train_heads" in done.stdout + done.stderr
     shutil.rmtree(folder.folder / ".snakemake", ignore_errors=True)
+
+
+def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyway(
+    desk: Desk,
+) -> None:
+    """Twenty patients by whose names none is tested; no count, nor choice by one, in the file."""
+    names = [f"m{n}" for n in range(99)]
+    sides = choose_by_id(names, fraction=0.2, seed=0)
+    rare = [name for name, tested in zip(names, sides, strict=True) if not tested][:20]
+    rows = [(f"b{n}", "benign") for n in range(99)] + [(name, "malignant") for name in rare]
+    desk.images("x/files", count=len(rows))
+    table = [
+        {"file": f"files/{n}.jpg", "diagnosis": kind, "patient": who}
+        for n, (who, kind) in enumerate(rows)
+    ]
+    desk.table("x/lesions.csv", table)
+    printed = desk.init("x/lesions.csv")
+    tested = sum(choose_by_id([f"b{n}" for n in range(99)], fraction=0.2, seed=0))
+    assert f"99 images:{99 - tested:>9} train, {tested} test patients\n" in printed
+    assert f"20 images:{20:>9} train, 0 test patients  (the smallest)" in printed
+    assert "refused:     1 class has no test patient, which `metric: auc` needs: malig" in printed
+    assert "Until lesions.yaml is corrected where it is refused, a run stops at once." in printed
+    text = (desk.folder / "lesions.yaml").read_text()
+    assert "test_fraction: 0.2" in text
+    with pytest.raises(ConfigError, match="no test patient"):
+        desk.study("lesions.yaml")
+    desk.file("lesions.yaml", text.replace("test_fraction: 0.2", "test_fraction: 0.5"))
+    desk.study("lesions.yaml")
+
+
+def test_few_test_units_are_warned_of_by_init(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=40)
+    desk.images("x/c", count=12)
+    printed = desk.init("x")
+    assert "warning:     1 class has fewer than 5 test images" in printed
+    assert "refused" not in printed
+    assert "images:" in printed
+    desk.study("x.yaml")

@@ -30,10 +30,12 @@ def options(desk: Desk) -> Options:
 
 
 def test_a_file_that_names_its_classes_becomes_a_study(desk: Desk) -> None:
-    write(desk, "skin.parquet", patient_id=[n // 2 for n in range(60)], sex=["f", "m"] * 30)
+    patients = [100 + n // 2 for n in range(60)]  # by these names two malignant ones are tested
+    write(desk, "skin.parquet", patient_id=patients, sex=["f", "m"] * 30)
     printed = desk.init("skin.parquet")
     assert "60 images of 30 patients, 2 classes" in printed
-    assert "malignant          6  (the smallest)" in printed
+    assert "malignant          6 images:" in printed
+    assert "test patients  (the smallest)" in printed
     dataset = options(desk)
     assert dataset.unit_column == "patient_id"
     assert dataset.group_columns == ("sex",)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
@@ -75,7 +76,7 @@ def test_copies_reach_features_of_tables_that_have_no_counts(data: Path, tmp_pat
     counted = {"image": {"rows": 1, "most": 2}}
     assert stores["train"].copies == {"image": counted["image"] | {"by": "bytes and pixels"}}
     assert stores["test"].copies is None
-    described = json.loads((data / "dataset.json").read_text())
+    described = read_json(data / "dataset.json")
     del described["train_copies"]  # as an earlier dpprobe described it
     (data / "dataset.json").write_text(json.dumps(described))
     again = {split: store_of(data, tmp_path / "features", split) for split in shards}

@@ -28,7 +28,7 @@ from dpprobe.heads import tuned
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.tuned import draw_trials
-from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed, stream_seed
 from dpprobe.privacy.releases import Releases
@@ -216,6 +216,17 @@ def test_releases_of_other_seeds_are_refused(spy: Spy) -> None:
     assert not spy.calls
 
 
+def test_a_release_keeps_no_checkpoint_of_its_random_numbers(spy: Spy, tmp_path: Path) -> None:
+    method, checkpoint = searched(), Checkpoints(folder=tmp_path / "kept", fingerprint="f")
+    releases = Releases(planned(method), [SEED], CPU, entropy=SystemEntropy())
+    with pytest.raises(PrivacyError, match="random numbers of a release are in no checkpoint"):
+        tuned_network(
+            method, made, rows_of(), releases, seed=SEED, physical_batch=9, checkpoint=checkpoint
+        )
+    assert not spy.calls
+    assert not checkpoint.folder.exists()
+
+
 def test_the_number_of_trials_leaves_no_trace(
     spy: Spy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,6 +274,9 @@ def test_a_trial_that_diverged_gets_no_label_right(spy: Spy) -> None:
     (trained, chosen), releases = run(method, noise=0.0)
     releases.check_counts()
     assert chosen["learning_rate"] < 1
+    assert any(spy.diverges(call["options"]) for call in spy.calls)
+    for call in spy.calls:  # its score too is a release, with noise, and is counted
+        call["releases"].check_counts()
     assert all(value.isfinite().all() for value in trained.state.values())
     spy.diverges = lambda options: True  # noqa: ARG005
     with pytest.raises(ConfigError, match="in the best trial: training diverged"):
@@ -408,3 +422,11 @@ def test_the_score_counts_right_labels_whatever_passes_at_once(rows: int) -> Non
     weighted = float(count_hits(method, network, rows_of(12, units), rows, CPU).values)
     expected = right[:8].double().mean() + right[8:].double().mean()
     assert weighted == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_scores_that_are_no_numbers_get_no_label_right() -> None:
+    """Their largest is the first class, which some of the labels are."""
+    inputs = rows_of(12)
+    assert (inputs.labels == 0).any()
+    nulled = CutInputs(torch.full((12, D), math.nan), inputs.labels, K, shape=(D,), units=None)
+    assert float(count_hits(_first(searched()), _tiny(SEED), nulled, 5, CPU).values) == 0

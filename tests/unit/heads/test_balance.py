@@ -217,9 +217,9 @@ def test_without_them_what_is_written_is_as_before(name: str) -> None:
     [
         ({"class_weights": [0.5, 0.2]}, "divide all by it"),
         ({"class_weights": [2, 1]}, "divide all by it"),
-        ({"class_weights": [1, 0]}, "greater than 0"),
+        ({"class_weights": [1, 0]}, "write a number above 0"),
         ({"class_weights": [1, math.inf]}, "finite"),
-        ({"class_priors": []}, "at least 1"),
+        ({"class_priors": []}, "write a list or mapping of 1 or more"),
         ({"class_priors": [1, 1], "loss": "sigmoid"}, "for loss: softmax"),
         ({"class_weights": [1, 1], "engine": "opacus"}, "weighs no rows"),
     ],

@@ -475,7 +475,7 @@ def test_several_labels_a_row_are_learned() -> None:
         right = (score_rows(actual, features[600:]) > 0) == (labels[600:].numpy() > 0)
         assert right.mean((1, 2)).min() > 0.85
     softmax = Options()
-    with pytest.raises(PrivacyError, match="one label a row"):
+    with pytest.raises(PrivacyError, match="one label per row"):
         fit_heads(softmax, data, plan_for(softmax, 600), SEEDS)
 
 

@@ -34,7 +34,7 @@ def test_is_registered() -> None:
 
 
 def test_without_noise_it_is_numpys() -> None:
-    """With one label a row and with several, rows far beyond max_row_norm."""
+    """With one label per row and with several, rows far beyond max_row_norm."""
     for several in (False, True):
         features, labels = classes_of(several=several)
         fitted = fit(Options(normalize="none", ridge=0), features, labels, 4)

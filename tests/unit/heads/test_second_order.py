@@ -496,3 +496,17 @@ def test_products_of_any_device_add_the_gradients_of_the_kernel(
         actual.values, expected.values, rtol=1e-9, atol=300 * steps.factor * private
     )
     assert float(expected.values.norm()) > 1
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_clipped_residuals_stay_below_the_clip_and_their_bound_is_reached(sigmoid: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 5 * torch.randn(2000, 6, generator=generator, dtype=torch.float64)
+    labels = torch.nn.functional.one_hot(torch.arange(2000) % 6, 6).double()
+    norms = 1 + torch.rand(2000, generator=generator, dtype=torch.float64)
+    loss = Loss(sigmoid=sigmoid, clip=0.7)
+    clipped = loss.clip_residuals(logits, labels, norms).norm(dim=1) * norms
+    assert float(clipped.max()) < 0.7
+    wrong = torch.where(labels == 1, -50.0, 50.0) if sigmoid else 50 * labels.roll(1, 1)
+    longest = Loss(sigmoid=sigmoid, clip=math.inf).clip_residuals(wrong, labels, norms)
+    assert float(longest.norm(dim=1).max()) == pytest.approx(loss.longest_residual(6))

@@ -54,4 +54,4 @@ def test_more_classes_than_were_measured_are_a_guess() -> None:
 
 def test_numbers_are_short() -> None:
     assert [round_count(n) for n in (7, 99, 101, 2345, 120_001)] == [7, 99, 110, 2400, 130_000]
-    assert format_span((0.551, 0.62, 0.7)) == "62 (55 to 70) %"
+    assert format_span((0.551, 0.62, 0.7)) == "62% (55 to 70)"

@@ -93,3 +93,14 @@ def test_all_faults_come_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         replace(SETTING, n=1, epsilon=0.0).check_ranges()
     assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("ceiling", [0.5, 0.9, 0.985, 1.0])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_an_accuracy_is_one_and_lies_in_its_own_range(ceiling: float, classes: int) -> None:
+    """Of the easiest settings the law expects more than the non-private head has."""
+    for step in range(30):
+        kept = predict(replace(SETTING, n=round(20 * 1.5**step), classes=classes))
+        low, expected, high = kept.predict_accuracy(chance=1 / classes, ceiling=ceiling)
+        assert 0 <= low <= expected <= high <= 1
+    assert kept.expected > 1

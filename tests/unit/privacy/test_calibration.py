@@ -68,10 +68,12 @@ def test_a_search_says_how_far_it_is(
     caplog.set_level(logging.INFO, logger="dpprobe")
     monkeypatch.setattr(calibration, "Progress", partial(Progress, interval=0))
     solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
-    told = [record.message for record in caplog.records if "ETA" in record.message]
+    told = [record.message for record in caplog.records if "prices" in record.message]
     assert len(told) > 2
+    assert not [line for line in told if "ETA" in line], "how long a search takes is not known"
     done, total = zip(
-        *(map(int, re.findall(r"(\d+)/(\d+) prices", line)[0]) for line in told), strict=True
+        *(map(int, re.findall(r"(\d+) of about (\d+) prices", line)[0]) for line in told),
+        strict=True,
     )
     assert list(done) == sorted(set(done))
     assert all(part < whole for part, whole in zip(done, total, strict=True)), "checks are left"
@@ -333,3 +335,21 @@ def test_a_search_without_an_answer_says_so() -> None:
         find_factor(lambda factor: 2 + 1 / factor, 1.0, what="what", tolerance=1e-3)
     with pytest.raises(PrivacyError, match="no amount of noise"):  # a price that jumps over it
         find_factor(lambda factor: 3.0 if factor < 5 else 0.5, 1.0, what="what", tolerance=1e-3)
+
+
+@pytest.mark.parametrize("off", [0.9985, 1.0012])
+def test_a_fine_price_decides_what_a_coarse_one_proposes(off: float) -> None:
+    """The fine grid's may lie above the coarse one's, and so above the target."""
+    fine = accountants.pld_interval(2.0)
+
+    class Prices:
+        exact, resolved, delta = False, "pld", 1e-5
+
+        def price_at(self, factor: float, interval: float) -> float:
+            return (off if interval == fine else 1.0) / factor
+
+    with Progress(10, label="test", unit="prices") as progress:
+        prices: Any = Prices()
+        factor, realised = calibration._meet_target(prices, 2.0, "test", 1.0, progress)
+    assert realised == off / factor
+    assert 0.999 * 2 <= realised <= 2

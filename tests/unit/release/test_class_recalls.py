@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,22 @@ def test_a_class_that_is_too_rare_leaves_nothing_measured() -> None:
     assert told.worst == 0
     assert told.low <= told.mean <= told.high <= 1
     assert told.worst_low <= told.worst_recall <= told.worst_high
+
+
+def test_right_answers_stand_first_in_the_table() -> None:
+    right, labels = np.array([True, False, False]), np.array([0, 0, 1])
+    assert count_answers(right, labels, np.ones(3), 2).tolist() == [[1, 1], [0, 1]]
+
+
+def test_a_class_needs_four_deviations_of_its_two_counts() -> None:
+    assert fewest_units(3.7) == pytest.approx(4 * math.hypot(3.7, 3.7))
+    assert fewest_units(1e-9) == 1
+
+
+def test_the_error_of_the_mean_is_that_of_draws() -> None:
+    generator, n, p, deviation = np.random.default_rng(1), 1000, np.array([0.5, 0.8]), 30.0
+    right = generator.binomial(n, p, (2000, 2))
+    tables = np.stack([right, n - right], axis=2) + generator.normal(0, deviation, (2000, 2, 2))
+    told = [estimate_recalls(table, deviation) for table in tables]
+    spread = np.std([one.mean for one in told])
+    assert np.mean([one.standard_error for one in told]) == pytest.approx(spread, rel=0.1)

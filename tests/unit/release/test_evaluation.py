@@ -38,7 +38,7 @@ from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.training.job_features import JobFeatures
 
-Metric = Literal["accuracy", "auc"]
+Metric = Literal["accuracy", "auc", "macro_accuracy"]
 NULL = math.nan
 
 
@@ -401,3 +401,81 @@ def test_an_area_that_no_labels_could_tell_is_refused(tmp_path: Path) -> None:
         counts = np.full((1, 2, evaluation.FEWEST_BINS), units / evaluation.FEWEST_BINS)
         estimate, _ = area_estimate(counts, deviation)
         assert (estimate.high - estimate.low < 1) == measured
+
+
+@pytest.mark.parametrize("unit", ["image", "patient"])
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "macro_accuracy"])
+def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
+    metric: Metric, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole evaluations: units are null rows in one, and the outputs of the other are seen."""
+    generator = np.random.default_rng(2)
+    units = np.arange(60) // (3 if unit == "patient" else 1)
+    labels = generator.integers(0, 2, 20).repeat(3)
+    scores = np.stack([np.zeros(60), (2.0 * labels - 1) * (1 + labels)], 1)  # all right
+    n = int(units.max()) + 1
+    wanted = evaluation_mechanisms(metric, classes=2, multi_label=False)
+    plan = Plan(
+        mechanisms=tuple(item.scale_noise(1e-3) for item in wanted), n=n, unit=unit,
+        epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
+    )  # fmt: skip
+    told: dict[str, torch.Tensor] = {}
+    sums: list[dict[str, torch.Tensor]] = []
+    draw = Releases.release_gaussian
+
+    def release(self: Releases, name: str, total: GridSum) -> torch.Tensor:
+        sums[-1][name] = total.values.double()
+        return told.setdefault(name, draw(self, name, total))
+
+    monkeypatch.setattr(Releases, "release_gaussian", release)
+    for nulled in (None, 0, n - 1):
+        sums.append({})
+        rows = scores if nulled is None else np.where((units == nulled)[:, None], NULL, scores)
+        evaluate_heads(
+            head(2), of_test_rows(rows, labels, units if unit == "patient" else None), plan,
+            SEEDED, metric=metric, link="softmax", composition="",
+        )  # fmt: skip
+    for item in wanted:
+        for less in sums[1:]:
+            change = float((sums[0][item.name] - less[item.name]).norm())
+            assert 1 - 1e-6 < change <= item.sensitivity + 1e-9
+
+
+def test_a_plan_without_noise_and_several_heads_are_refused(tmp_path: Path) -> None:
+    scores, labels, _ = two_classes(100, np.random.default_rng(0))
+    features = of_test_rows(scores, labels)
+    silent, plan = (planned(tmp_path, "accuracy", 100, epsilon) for epsilon in (math.inf, 1.0))
+    one = head(2)
+    both = Heads(
+        weights=np.concatenate([one.weights] * 2), seeds=(1, 2), transforms=one.transforms * 2,
+        steps=0,
+    )  # fmt: skip
+    for heads, priced, said in (
+        (one, silent, "not that of metric accuracy"),
+        (both, plan, "2 heads share one price"),
+    ):
+        with pytest.raises(PrivacyError, match=said):
+            evaluate_heads(
+                heads, features, priced, SEEDED, metric="accuracy", link="softmax", composition=""
+            )
+
+
+def test_standard_errors_and_spreads_are_those_of_draws() -> None:
+    generator, n, deviation = np.random.default_rng(0), 400, 9.0
+    drawn = (generator.binomial(n, 0.8, 20_000) + generator.normal(0, deviation, 20_000)) / n
+    estimate = accuracy_estimate(0.8, n, deviation)
+    assert estimate.standard_error == pytest.approx(drawn.std(), rel=0.03)
+    counts = np.array([[np.arange(16.0), np.arange(16.0)[::-1]]]) + 20
+    noise = generator.normal(0, 3, (20_000, *counts.shape))
+    areas = evaluation._histogram_areas(counts + noise).mean(axis=-1)
+    assert evaluation._noise_of_area(counts, 3.0) == pytest.approx(areas.std(), rel=0.05)
+
+
+def test_the_sampling_variance_of_an_area_is_that_of_hanley_and_mcneil() -> None:
+    """Of as many rows with the label as without it, where Newcombe's method 5 changes nothing."""
+    m, area = 50.0, np.array([0.5, 0.7, 0.95])
+    first, second = area / (2 - area), 2 * area**2 / (1 + area)
+    rest = (m - 1) * (first - area**2) + (m - 1) * (second - area**2)
+    expected = (area * (1 - area) + rest) / m**2
+    found = evaluation._sampling_variance(area, np.full(3, m), np.full(3, m))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import export
 from dpprobe.release.export import Exported, export_onnx
@@ -171,6 +172,8 @@ def test_a_file_that_differs_is_refused_and_removed(
 
 def test_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
     bundle = write_example(tmp_path / "pixels")
+    # the model card names the export of backbones with weights alone
+    assert read_json(bundle / "bundle.json")["backbone"]["weights_sha256"] is None
     with pytest.raises(ConfigError, match="backbone pixels: pixels is no network"):
         export_onnx(bundle, tmp_path / "model.onnx")
     with pytest.raises(ConfigError, match=r"model.pb: write the name of a file that ends in .onnx"):

@@ -179,7 +179,11 @@ def test_units_of_two_kinds_do_not_add_up(ledger: Ledger) -> None:
     with pytest.raises(PrivacyError, match="do not add up; set it to that"):
         ledger.compute_spent(DELTA, extra=[patients])
     ledger.abandon_entry(1, "the wrong unit, never drawn")
-    assert ledger.book_release(patients, delta=DELTA, max_epsilon=None).number == 2
+    whose = replace(patients, column="who")
+    assert ledger.book_release(whose, delta=DELTA, max_epsilon=None).number == 2
+    families = replace(booking("of_families", unit="patient"), column="family")
+    with pytest.raises(PrivacyError, match=r"patient \(a value of family\), .*value of who"):
+        ledger.book_release(families, delta=DELTA, max_epsilon=None)
 
 
 def test_nothing_without_a_price_is_booked() -> None:
@@ -425,8 +429,15 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
         append(**changes)
         with pytest.raises(DataError, match="line 4: damaged"):
             three_lines.read_entries()
-    append(number=3, format_version=2)
-    with pytest.raises(DataError, match="line 4: format version 2, not 1; use the dpprobe"):
+    three_lines.path.write_bytes(whole)
+    three_lines.close_entry(2, DIGEST)
+    whole = three_lines.path.read_bytes()
+    last = json.loads(whole.splitlines()[-1])
+    append(event="abandon", reason="what was made may have been seen")
+    with pytest.raises(DataError, match="line 5: damaged .*'abandon' of entry 2"):
+        three_lines.read_entries()
+    append(event="book", number=3, format_version=2)
+    with pytest.raises(DataError, match="line 5: format version 2, not 1; use the dpprobe"):
         three_lines.read_entries()
 
 

@@ -219,6 +219,37 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
     assert len(ledger(folder).read_entries()) == 1
 
 
+def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may lose a byte between two runs: of an open entry, and of one that is closed."""
+
+    def die(*_: Any) -> None:
+        raise DataError("died before it was closed")
+
+    def spoil_head(staged: Path) -> bytes:
+        head = staged / bundle.HEAD_FILE
+        whole = head.read_bytes()
+        head.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        return whole
+
+    with monkeypatch.context() as patch:
+        patch.setattr(make._Task, "_close_entry", die)
+        with pytest.raises(DataError, match="died before it was closed"):
+            release(folder, study(folder))
+    output = folder / "results/releases/first"
+    (staged,) = output.parent.glob(".first.*.staged")
+    whole = spoil_head(staged)
+    with pytest.raises(PrivacyError, match="entry 1 of .* is open: .* before its bundle was whole"):
+        release(folder, study(folder))
+    (staged / bundle.HEAD_FILE).write_bytes(whole)
+    assert release(folder, study(folder)) == output
+    shutil.rmtree(output)
+    spoil_head(staged)
+    bundle.write_sums(staged)  # whole by its own sums, and not what was closed
+    with pytest.raises(PrivacyError, match="restore a copy whose SHA256SUMS has the SHA-256"):
+        release(folder, study(folder))
+    assert not output.exists()
+
+
 def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
     output = release(folder, study(folder))
     ledger(folder).path.unlink()
@@ -499,7 +530,7 @@ def test_a_reader_refuses_a_bundle_with_a_key_that_it_does_not_know(folder: Path
     facts["head"]["later"] = [0.5, 0.5]
     (output / bundle.FACTS_FILE).write_text(json.dumps(facts))
     bundle.write_sums(output)
-    with pytest.raises(DataError, match=r"head\.later: Extra inputs .* use the dpprobe that made"):
+    with pytest.raises(DataError, match=r"head\.later: unknown key\); use the dpprobe that made"):
         bundle.read_bundle(output)
 
 

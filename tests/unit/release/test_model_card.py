@@ -93,6 +93,19 @@ def test_the_base_model_is_a_name_of_the_hub(
     assert ("0" * 64 in written.text) == (backbone.checkpoint is not None)
 
 
+@pytest.mark.parametrize("weights", [None, "0" * 64])
+def test_the_export_is_told_of_a_backbone_that_can_be_exported(
+    tmp_path: Path, release: Release, weights: str | None
+) -> None:
+    """A backbone without weights, such as pixels, is no network: `export_onnx` refuses it."""
+    facts, statement = release
+    assert facts.backbone.options["family"] == "pixels"
+    assert facts.backbone.weights_sha256 is None
+    backbone = facts.backbone.model_copy(update={"weights_sha256": weights})
+    written = card(tmp_path, facts.model_copy(update={"backbone": backbone}), statement)
+    assert ("dpprobe export" in written.text) == (weights is not None)
+
+
 def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: Release) -> None:
     facts, statement = release
     text = card(tmp_path, facts, {**statement, "evaluation": measured()}).text

@@ -254,7 +254,7 @@ def test_tables_hold_images_or_their_paths(
     write_table(path, kind, [encoded(one) for one in pictures], id=["x", "x", "ü"])
     predict(bundle, [path], output=tmp_path / "out.csv", device="cpu")
     table = pd.read_csv(tmp_path / "out.csv")
-    assert table.columns.tolist() == ["id", "class", *PROBABILITIES, "error"]
+    assert table.columns.tolist()[:-4] == ["id", "class", *PROBABILITIES, "error"]
     assert table["id"].tolist() == ["x", "x", "ü"]
     assert table["error"].isna().all()
     given = table[PROBABILITIES].to_numpy(np.float32)
@@ -683,6 +683,23 @@ def test_what_a_bundle_would_have_loaded_is_refused(
     folder = altered(bundle, tmp_path / "bundle", change)
     with pytest.raises(DataError, match=said):
         Predictor.load_bundle(folder, device="cpu", allow_hub=True)
+
+
+def test_a_function_that_a_bundle_names_needs_leave(bundle: Path, tmp_path: Path) -> None:
+    """No module is imported without it."""
+
+    def name_function(values: dict[str, Any]) -> None:
+        options = values["backbone"]["options"]
+        options.clear()
+        options.update(family="imported", module="no_such_package.nets:build")
+
+    folder = altered(bundle, tmp_path / "bundle", name_function)
+    with pytest.raises(ConfigError, match=r"by no_such_package.nets:build, .* --allow-module if"):
+        Predictor.load_bundle(folder, device="cpu")
+    with pytest.raises(ConfigError, match="pass --allow-module"):
+        export_onnx(folder, tmp_path / "out.onnx")
+    with pytest.raises(ConfigError, match="no module no_such_package in the working folder"):
+        Predictor.load_bundle(folder, device="cpu", allow_module=True)
 
 
 @pytest.mark.parametrize("model", ["hf-hub:somebody/weights", "hf_hub:somebody/weights"])

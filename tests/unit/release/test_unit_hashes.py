@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from dpprobe.errors import PrivacyError
@@ -76,6 +77,7 @@ def test_a_picture_on_both_sides_is_two_units(tmp_path: Path) -> None:
     write_tables(tmp_path / "a", {"train": ["x", "y", "black"], "test": ["z", "v", "black"]})
     write_tables(tmp_path / "b", {"train": ["x", "y", "v"], "test": ["z", "w", "black"]})
     assert count_moved(one.hash_with(key), other.hash_with(key)) == 1
+    assert count_moved(other.hash_with(key), one.hash_with(key)) == 1
     assert count_moved(one.hash_with(key), one.hash_with(key)) == 0
 
 
@@ -108,3 +110,26 @@ def png(number: int, level: int) -> bytes:
     picture = Image.fromarray(np.full((8, 8), number, dtype=np.uint8))
     picture.save(stream, "png", compress_level=level)
     return stream.getvalue()
+
+
+def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
+    """Two bookings of one dataset may be of other units."""
+    train = part("train", gaussian(5.0))
+    first, second = (Units(names={"train": [name]}, tables=None) for name in ("Ann", "Bo"))
+    for name, units in (("one", first), ("two", second)):
+        Ledger.of_dataset(tmp_path, "a").book_release(
+            booking(name, train), delta=DELTA, max_epsilon=None, units=units
+        )
+    with pytest.raises(PrivacyError, match="names of units of dataset b stand in entry 2 of"):
+        Ledger.of_dataset(tmp_path, "b").book_release(
+            booking("three", train), delta=DELTA, max_epsilon=None, units=second
+        )
+
+
+def test_ledgers_are_added_up_through_a_third(tmp_path: Path) -> None:
+    for dataset, same in (("a", None), ("b", "a"), ("c", "b")):
+        ledger = Ledger.of_dataset(tmp_path, dataset)
+        asked = booking(dataset, part("train", gaussian(5.0)), same_units_as=same)
+        ledger.book_release(asked, delta=DELTA, max_epsilon=None)
+    for dataset in "abc":
+        assert Ledger.of_dataset(tmp_path, dataset).compute_spent(DELTA).entries == 3

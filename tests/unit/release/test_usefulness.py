@@ -12,6 +12,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.release.usefulness import benchmark_faults, check_metric, check_usefulness
 from dpprobe.results.cell_record import read_cell
+from dpprobe.results.metrics import evaluate_scores
 from tests.support.cell_files import write_cell
 
 DISEASE = ("healthy", "ill")
@@ -24,6 +25,14 @@ def faults_of(path: Path) -> str:
     return "; ".join(benchmark_faults(read_cell(path)))
 
 
+def measured_never_predicted(scores: list[float]) -> list[int]:
+    """Measures which classes a head never predicts that scores all images alike, as cells do."""
+    labels = np.array([0, 0, 1])
+    result = evaluate_scores(np.tile(np.array(scores, np.float32), (3, 1)), labels, link="softmax")
+    never: list[int] = result["never_predicted"]
+    return never
+
+
 def test_a_head_that_never_finds_the_disease_is_useless(tmp_path: Path) -> None:
     """Its accuracy is 98%."""
     path = write_cell(
@@ -31,8 +40,10 @@ def test_a_head_that_never_finds_the_disease_is_useless(tmp_path: Path) -> None:
         headline="accuracy",
     )  # fmt: skip
     record = read_json(path)
+    never = measured_never_predicted([1.0, 0.0])
+    assert never == [1]
     for seed in record["seeds"]:
-        seed["never_predicted"] = ["ill"]
+        seed["never_predicted"] = never
     write_json(path, record)
     said = faults_of(path)
     assert "its accuracy is not better than" in said
@@ -58,10 +69,11 @@ def test_a_good_head_passes(tmp_path: Path, shares: tuple[float, float]) -> None
 def test_a_class_missed_by_a_minority_of_seeds_passes(tmp_path: Path) -> None:
     path = write_cell(tmp_path, class_names=DISEASE, quality=4.0, seeds=3)
     record = read_json(path)
-    record["seeds"][0]["never_predicted"] = ["ill"]
+    never = measured_never_predicted([1.0, 0.0])
+    record["seeds"][0]["never_predicted"] = never
     write_json(path, record)
     assert faults_of(path) == ""
-    record["seeds"][1]["never_predicted"] = ["ill"]
+    record["seeds"][1]["never_predicted"] = never
     write_json(path, record)
     assert "never predicts ill" in faults_of(path)
 
@@ -85,3 +97,19 @@ def test_an_accuracy_does_not_hide_a_rare_class() -> None:
     for rare, remedy in ((unequal, "auc"), (three, "macro_accuracy"), (labels, "auc")):
         with pytest.raises(PrivacyError, match=f"write `metric: {remedy}`"):
             check_metric("first", "accuracy", rare)
+
+
+def test_a_class_missed_by_half_of_the_seeds_is_missed(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, class_names=DISEASE, quality=4.0, seeds=4)
+    record = read_json(path)
+    for seed in record["seeds"][:2]:
+        seed["never_predicted"] = measured_never_predicted([1.0, 0.0])
+    write_json(path, record)
+    assert "never predicts ill" in faults_of(path)
+
+
+def test_of_several_labels_one_rare_one_is_enough() -> None:
+    labels = np.zeros((40, 2), dtype=np.int8)
+    labels[:20, 0] = labels[:1, 1] = 1
+    with pytest.raises(PrivacyError, match="would hide the rare"):
+        check_metric("first", "accuracy", labels)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.accuracy_table import format_console, write_accuracy_table
+from dpprobe.reporting.accuracy_table import write_accuracy_table
 from dpprobe.results.summary import summarise_cells
 from tests.support.cell_files import write_cell, write_study
 
@@ -68,7 +68,7 @@ def test_a_delta_above_one_over_n_is_marked_wherever_it_is_printed(tmp_path: Pat
     path = tmp_path / "digits.parquet"
     summarise_cells(cells, path, study="study")
     _markdown(tmp_path, path)
-    plain = [(tmp_path / name).read_text() for name in ("t.md", "t.csv")] + [format_console([path])]
+    plain = [(tmp_path / name).read_text() for name in ("t.md", "t.csv")]
     assert not any("1/n" in text for text in plain)
     for cell in cells[:2]:
         write_json(cell, read_json(cell) | {"n": 200_000})
@@ -79,10 +79,6 @@ def test_a_delta_above_one_over_n_is_marked_wherever_it_is_printed(tmp_path: Pat
     with (tmp_path / "t.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["delta above 1/n"] for row in rows] == ["true", "false", "false"]
-    first, second = format_console([path]).split("\n\nsmall: ")
-    assert "delta 1e-05 (above 1/n), eps inf" in first
-    assert "nothing of it may be released" in first
-    assert "1/n" not in second
 
 
 def test_options_that_nothing_priced_are_marked_and_never_the_best(tmp_path: Path) -> None:
@@ -100,7 +96,6 @@ def test_options_that_nothing_priced_are_marked_and_never_the_best(tmp_path: Pat
     text = (tmp_path / "t.md").read_text()
     assert text.count("†") == 2, "the cell and the note"
     assert "† Not private" in text
-    assert "† Not private" in format_console([tmp_path / "digits.parquet"])
     with (tmp_path / "t.csv").open(newline="") as stream:
         (numbers,) = csv.DictReader(stream)
     assert numbers["pixels + found unpriced"] == "true"
@@ -137,20 +132,6 @@ def test_several_datasets_keep_their_order(tmp_path: Path, summary: Path) -> Non
     assert [row[0] for row in rows] == ["digits"] * 4 + ["another"]
 
 
-def test_console_shows_the_same_numbers(tmp_path: Path, summary: Path) -> None:
-    text = format_console([summary])
-    _, _, *rows = _markdown(tmp_path, summary)
-    for row in rows:
-        for cell in row[2:]:
-            mean, _, ends = cell.strip("*").partition(" ")
-            assert f"{mean} ± " in text or f"{mean} {ends[ends.find('[') :]}" in text
-    lines = text.splitlines()
-    assert "digits" in lines[0]
-    assert "1e-05" in lines[0]
-    assert max(map(len, lines)) <= 100
-    assert sum(line.startswith("pixels") for line in lines) == 3
-
-
 def _labels(tmp_path: Path) -> Path:
     names = ("round", "even", "absent")
     cell = write_cell(tmp_path, dataset="chest", multi_label=True, class_names=names)
@@ -176,14 +157,7 @@ def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Pa
         line for line in (tmp_path / "t.md").read_text().splitlines() if line.startswith("Test")
     ]
     assert note.startswith("Test accuracy or mean AUC over 2 of 3 labels in percent")
-    assert note.endswith("Labels that all test rows have, or none has, are left out of the mean.")
-
-
-def test_the_console_names_the_metric_of_each_dataset(tmp_path: Path, summary: Path) -> None:
-    text = format_console([summary, _labels(tmp_path)])
-    assert "digits: test accuracy in percent" in text
-    assert "chest: test mean AUC over 2 of 3 labels in percent" in text
-    assert text.count("are left out of the mean") == 1
+    assert note.endswith("Labels that all test images have, or none has, are left out of the mean.")
 
 
 def test_accuracies_alone_need_no_column_for_the_metric(tmp_path: Path, summary: Path) -> None:
@@ -199,14 +173,23 @@ def test_patients_are_named_where_each_counts_once(tmp_path: Path) -> None:
         [tmp_path / "digits.parquet"], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md"
     )
     note = (tmp_path / "t.md").read_text()
-    assert "over seeds and test patients together (bootstrap over test patients)" in note
-    assert "Where the dataset names patients each counts once" in note
-    console = format_console([tmp_path / "digits.parquet"])
-    assert "± or [ends]: 95 % intervals over seeds and test patients, who count once" in console
-    assert "(the ± of tables/accuracy.md is over seeds alone)" in console
-    assert "test rows" not in console
+    assert "over seeds and test patients (bootstrap over test patients)" in note
+    assert "Where the dataset names patients, each patient counts once" in note
 
 
 def test_rows_are_not_called_patients(summary: Path, tmp_path: Path) -> None:
     write_accuracy_table([summary], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
-    assert "patient" not in (tmp_path / "t.md").read_text() + format_console([summary])
+    assert "patient" not in (tmp_path / "t.md").read_text()
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(1, False), (3, True)])
+def test_a_table_explains_the_signs_that_it_has(tmp_path: Path, seeds: int, told: bool) -> None:
+    cell = write_cell(tmp_path, epsilon="2", seeds=seeds)
+    summarise_cells([cell], tmp_path / "digits.parquet", study="study")
+    write_accuracy_table(
+        [tmp_path / "digits.parquet"], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md"
+    )
+    _, _, row, *notes = (tmp_path / "t.md").read_text().splitlines()
+    assert ("±" in row) is told
+    assert ("±" in " ".join(notes)) is told
+    assert "[low, high]: 95% CI over" in " ".join(notes)

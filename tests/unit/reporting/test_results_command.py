@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from dpprobe.__main__ import main
-from dpprobe.reporting import accuracy_table
+from dpprobe.reporting import console
 from dpprobe.study.snapshot import FOLDER, RUN_KEY
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(accuracy_table, "format_console", lambda paths: f"table of {paths[0]}")
+    monkeypatch.setattr(console, "describe_study", lambda folder, paths: f"{folder}: {paths[0]}")
 
 
 def finish(folder: str, seconds: int) -> None:
@@ -39,12 +39,9 @@ def test_the_only_results_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finish("results/own_images", 1000)
-    Path("results/own_images/report.html").touch()
     assert results(monkeypatch) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "table of results/own_images/summary/lesions.parquet"
-    assert "report:  results/own_images/report.html" in lines
-    assert lines[-1].startswith("next: ")
+    printed = capsys.readouterr().out
+    assert printed == "results/own_images: results/own_images/summary/lesions.parquet\n"
 
 
 def test_the_latest_of_several_is_printed_and_the_others_are_listed(
@@ -55,13 +52,13 @@ def test_the_latest_of_several_is_printed_and_the_others_are_listed(
     finish("elsewhere/deep/down", 9000)
     FOLDER.mkdir(parents=True)
     for name, folder in {"a": "elsewhere/deep/down", "b": str(tmp_path / "results")}.items():
-        run = {"study": {"results_dir": folder}}
+        run = {"study": {"results_dir": folder, "data_dir": "data"}, "call": []}
         (FOLDER / f"{name}.json").write_text(json.dumps({RUN_KEY: run}))
     (FOLDER / "c.json").write_text("{half")
     assert results(monkeypatch) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("elsewhere/deep/down, the latest of 3, 1970-01-01 ")
-    assert "table of elsewhere/deep/down/summary/lesions.parquet" in lines
+    assert "elsewhere/deep/down: elsewhere/deep/down/summary/lesions.parquet" in lines
     assert [line.partition("dpprobe ")[2] for line in lines[-2:]] == [
         "results 'results/own images'",
         "results results",

@@ -12,6 +12,7 @@ import pytest
 
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
+from dpprobe.reporting.headline import best_interval, verdict
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.cell_results import read_cell_results
@@ -79,10 +80,10 @@ def test_the_headline_is_the_best_private_result_and_its_gap(tmp_path: Path) -> 
         assert best.gap == pytest.approx(ceiling.mean - best.value)
         assert best.value <= best.entry.mean
     words = made.page().words
+    assert verdict(bests[1]) in words, "at ε = 1"
+    assert f"own mean {bests[1].entry.mean:.1f}%" in words
     for best in bests:
-        assert f"{best.value:.1f} %" in words
-        assert f"its own mean is {best.entry.mean:.1f}" in words
-        assert f"best private test accuracy at ε = {best.epsilon}" in words
+        assert f"{best.epsilon}{best.value:.1f} {best_interval(best)}" in words
 
 
 def _cell(right: np.ndarray, halves: Halves, *, private: bool) -> Entry:

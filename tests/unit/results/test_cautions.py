@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.headline import (
-    ALWAYS,
-    ONE_SEED,
-    beside_words,
-    ceiling_words,
-    chosen_words,
+    baseline_doubt,
+    choice_words,
     headline_lines,
+    list_doubts,
+    majority_doubt,
+    majority_words,
+    verdict,
 )
-from dpprobe.results.best_private import best_private
+from dpprobe.results.best_private import Best, best_private
 from dpprobe.results.cautions import describe_falls, list_cautions, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.halves import half_values, split_rows
@@ -38,10 +40,10 @@ def _grid(tmp_path: Path, *cells: Path) -> Grid:
 @pytest.mark.parametrize(
     ("options", "headline", "words"),
     [
-        ({}, "accuracy", "no class has more than 2 times"),
-        (LESIONS, "auc", "that a malignant image scores above a benign one: the largest class has"),
-        ({"shares": (0.6, 0.2, 0.1, 0.1)}, "macro_accuracy", "mean of the classes' accuracies"),
-        (LESIONS | {"headline": "accuracy"}, "accuracy", "as the study or the catalog says"),
+        ({}, "accuracy", "(classes are balanced: "),
+        (LESIONS, "auc", "a malignant image scores above a benign one. Classes are imbalanced ("),
+        ({"shares": (0.6, 0.2, 0.1, 0.1)}, "macro_accuracy", "mean of the recalls of the classes"),
+        (LESIONS | {"headline": "accuracy"}, "accuracy", "(set by the study or the catalog)"),
         ({"multi_label": True}, "auc", "may have several labels"),
         ({"class_names": ("a", "b"), "shares": (1.0, 0.0)}, "accuracy", "are of one class"),
         ({"class_names": [f"c{i}" for i in range(100)],
@@ -59,7 +61,7 @@ def test_the_metric_follows_the_test_split_and_says_why(
     assert record.headline == best.measure.headline == headline
     assert words in str(headline_reason(record))
     assert grid.reasons["digits"] == headline_reason(record)
-    lines = headline_lines(grid, "digits")
+    lines = headline_lines(grid, best_private(grid, {}), "digits")
     assert lines[0] == grid.reasons["digits"]
 
 
@@ -67,7 +69,7 @@ def test_what_named_the_metric_is_told(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, **LESIONS, headline="accuracy")
     summarise_cells([cell], tmp_path / "s.parquet", study="s", metric_of="the study")
     (reason,) = read_grid([tmp_path / "s.parquet"]).reasons.values()
-    assert reason == "The metric is accuracy, as the study says."
+    assert reason == "Metric: accuracy (set by the study)."
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,14 @@ def test_the_variance_rests_on_the_rows_of_rare_classes(
     assert entry.resting == pytest.approx(expected, abs=0.05)
 
 
+def _never(grid: Grid, *, balanced: bool = False) -> list[str]:
+    return never_predicted_lines(grid, "digits", grid.columns, balanced=balanced)
+
+
+def _falls(grid: Grid, bests: list[Best]) -> list[str]:
+    return describe_falls(grid, bests, "digits", grid.columns)
+
+
 def _majority(path: Path, *, seeds: int) -> None:
     """Changes a cell to one of which so many seeds answer the first class alone."""
     values = read_json(path)
@@ -105,7 +115,7 @@ def test_classes_left_out_by_different_numbers_of_seeds_are_told_the_most(tmp_pa
     for seed, never in zip(values["seeds"], ([0, 1], [0], []), strict=True):
         seed["never_predicted"] = never
     write_json(path, values)
-    (line,) = never_predicted_lines(_grid(tmp_path, path), "digits")
+    (line,) = _never(_grid(tmp_path, path))
     assert "in up to 2 of 3 seeds" in line
 
 
@@ -120,32 +130,34 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
         write_json(path, values)
         _majority(path, seeds=seeds)
     grid = _grid(tmp_path, *cells)
-    assert never_predicted_lines(grid, "digits") == [
-        "sgd on pixels never predicts malignant in all 3 seeds (epsilon 0.5, 1)",
-        "sgd on pixels never predicts malignant in 1 of 3 seeds (epsilon 8)",
+    assert _never(grid) == [
+        "malignant in all 3 seeds by sgd on pixels (ε = 0.5, 1)",
+        "malignant in 1 of 3 seeds by sgd on pixels (ε = 8)",
     ]
-    assert "Never predicted: sgd on pixels" in " ".join(list_cautions(grid, [], "digits"))
+    assert "Never predicted: malignant in" in " ".join(list_cautions(grid, [], "digits"))
+    assert not list(list_cautions(grid, [], "digits", columns=[("pixels", "another")]))
     record = read_cell(cells[0])
     least = least_class(record)
     assert least is not None
     assert (least.name, least.value) == ("malignant", 0.0)
     best = best_private(grid, {})[0]
-    words = beside_words(best)
     share = 100 * max(record.test_counts or ()) / 660
-    assert f"{ALWAYS} has AUC 50.0\u00a0% and accuracy {share:.1f}" in words
-    assert "`balanced: true`" in " ".join(list_cautions(grid, [], "digits"))
-    assert "least recall of a class 0.0\u00a0% (malignant)" in words
+    words = majority_words(best.entry, best.measure)
+    assert words == f"50.0% AUC, {share:.1f}% accuracy"
+    assert "If the class is rare, `balanced: true`" in " ".join(list_cautions(grid, [], "digits"))
+    told = headline_lines(grid, best_private(grid, {}), "digits")
+    assert any("recall of the best private head: 0.0% (malignant) at ε = 0.5" in t for t in told)
 
 
 @pytest.mark.parametrize(
     ("options", "constant"),
     [
-        ({"class_names": ("a", "b", "c"), "shares": (0.48, 0.46, 0.06)}, "macro accuracy 33.3"),
-        (LESIONS, "AUC 50.0"),
-        ({"shares": (0.25,) * 4}, "accuracy 2"),
+        ({"class_names": ("a", "b", "c"), "shares": (0.48, 0.46, 0.06)}, "33.3% macro accuracy"),
+        (LESIONS, "50.0% AUC"),
+        ({"shares": (0.25,) * 4}, "% accuracy"),
     ],
 )
-def test_a_constant_answer_is_told_in_the_metric_of_the_headline(
+def test_the_majority_class_baseline_is_told_in_the_metric_of_the_headline(
     options: dict[str, Any], constant: str, tmp_path: Path
 ) -> None:
     """A result as good as noise is told as such, and one that is better is not."""
@@ -155,16 +167,16 @@ def test_a_constant_answer_is_told_in_the_metric_of_the_headline(
     ]
     grid = _grid(tmp_path, *cells)
     poor, good = best_private(grid, {})
-    assert f"{ALWAYS} has {constant}" in beside_words(good)
-    assert beside_words(poor).startswith(f"not distinguishable from {ALWAYS}, which has {constant}")
-    lines = headline_lines(grid, "digits")
-    assert any(
-        line.startswith(f"Always answering the most frequent has {constant}") for line in lines
-    )
-    assert f"The best private cells are not distinguishable from {ALWAYS}: at 1." in lines
+    assert constant in majority_words(good.entry, good.measure)
+    assert "points above the majority-class baseline (" in verdict(good)
+    assert majority_doubt(good) == ""
+    assert majority_doubt(poor) == "Its interval includes the majority-class baseline."
+    lines = headline_lines(grid, best_private(grid, {}), "digits")
+    assert any(line.startswith("Majority-class baseline: ") and constant in line for line in lines)
+    assert "ε = 1: Its interval includes the majority-class baseline." in lines
 
 
-def test_a_result_below_a_constant_answer_is_told(tmp_path: Path) -> None:
+def test_a_result_below_the_majority_class_baseline_is_told(tmp_path: Path) -> None:
     shares: dict[str, Any] = {
         "class_names": ("a", "b"),
         "shares": (0.95, 0.05),
@@ -173,7 +185,44 @@ def test_a_result_below_a_constant_answer_is_told(tmp_path: Path) -> None:
     (best,) = best_private(
         _grid(tmp_path, write_cell(tmp_path, quality=0.0, rows=400, **shares)), {}
     )
-    assert beside_words(best).startswith(f"worse than {ALWAYS}, which has accuracy 9")
+    assert majority_doubt(best) == "It is worse than the majority-class baseline."
+    assert "points below the majority-class baseline (9" in verdict(best)
+
+
+@pytest.mark.parametrize("option", ["class_priors", "class_weights"])
+def test_a_class_balanced_head_is_not_told_to_become_one(option: str, tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, method=name, rows=660, **LESIONS) for name in ("auto", "plain")]
+    for path in cells:
+        values = read_json(path)
+        if "auto" in path.as_posix():
+            values["options"] = {"head": "auto", "chosen": {"head": "sgd", option: "released"}}
+        write_json(path, values)
+        _majority(path, seeds=3)
+    grid = _grid(tmp_path, *cells)
+    already, advised = sorted(list_cautions(grid, [], "digits"), key=lambda text: "plain" in text)
+    assert "malignant in all 3 seeds by auto on pixels" in already
+    assert "class-balanced already" in already
+    assert "balanced: true" not in already
+    assert "malignant in all 3 seeds by plain on pixels" in advised
+    assert "`balanced: true`" in advised
+
+
+@pytest.mark.parametrize(("quality", "told"), [(1.4, False), (3.0, True)])
+def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
+    quality: float, told: bool, tmp_path: Path
+) -> None:
+    cells = [
+        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=1.6, rows=2000),
+        write_cell(tmp_path, method="sgd", epsilon="inf", quality=quality, rows=2000),
+    ]
+    grid = _grid(tmp_path, *cells)
+    means = {method: entry.mean for (_, _, _, method), entry in grid.entries.items()}
+    cautions = list(list_cautions(grid, [], "digits"))
+    assert (means["sgd"] - means["nonprivate"] > 1) is told
+    assert cautions == [
+        f"On pixels the non-private baseline ({means['nonprivate']:.1f}%) is below sgd without "
+        f"noise ({means['sgd']:.1f}%): it is a reference, not an upper bound."
+    ] * told  # fmt: skip
 
 
 @pytest.mark.parametrize(("seeds", "told"), [(2, True), (5, False)])
@@ -186,8 +235,12 @@ def test_few_seeds_are_told_where_they_widen_an_interval(
             tmp_path, method="nonprivate", epsilon="inf", quality=0.95, seeds=seeds, rows=600
         ),
     ]
-    lines = headline_lines(_grid(tmp_path, *cells), "digits")
-    assert any(line.startswith("More seeds may tell, at 4: ") for line in lines) == told
+    grid = _grid(tmp_path, *cells)
+    lines = headline_lines(grid, best_private(grid, {}), "digits")
+    assert (
+        any(line.startswith("ε = 4: Too few seeds (2) or test images to ") for line in lines)
+        == told
+    )
 
 
 def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:
@@ -196,7 +249,7 @@ def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:
     for seed in values["seeds"]:
         seed["never_predicted"] = list(range(90))
     write_json(path, values)
-    (line,) = never_predicted_lines(_grid(tmp_path, path), "digits")
+    (line,) = _never(_grid(tmp_path, path))
     assert line.count(",") < 10
     assert "c4 and 85 more in all 3 seeds" in line
 
@@ -207,18 +260,18 @@ def test_a_result_that_falls_as_epsilon_grows_is_told(tmp_path: Path) -> None:
         for epsilon, quality in (("1", 4.0), ("2", 2.0), ("8", 0.5))
     ]
     grid = _grid(tmp_path, *cells)
-    (line,) = describe_falls(grid, best_private(grid, {}), "digits")
+    (line,) = _falls(grid, best_private(grid, {}))
     means = {entry[1]: grid.entries[entry].mean for entry in grid.entries}
     assert line == (
-        f"prototypes on pixels falls by {means[1.0] - means[8.0]:.1f} points from epsilon 1 "
-        f"({means[1.0]:.1f} %) to 8 ({means[8.0]:.1f} %), more than noise"
+        f"prototypes on pixels falls by {means[1.0] - means[8.0]:.1f} points from ε = 1 "
+        f"({means[1.0]:.1f}%) to 8 ({means[8.0]:.1f}%), more than noise"
     )
     rising = [
         write_cell(tmp_path, method="sgd", epsilon=epsilon, quality=2.0, rows=600)
         for epsilon in ("0.5", "1", "2", "8")
     ]
     grid = _grid(tmp_path, *rising)
-    assert describe_falls(grid, best_private(grid, {}), "digits") == []
+    assert _falls(grid, best_private(grid, {})) == []
     assert "Falling" not in " ".join(list_cautions(grid, best_private(grid, {}), "digits"))
 
 
@@ -252,7 +305,7 @@ def test_the_noise_of_training_is_no_fall(seeds: int, told: int) -> None:
             rows=tuple(("d", epsilon) for epsilon in epsilons), columns=(("b", "m"),),
             entries=entries, deltas={}, above=frozenset(), measures={}, choices={}, reasons={},
         )  # fmt: skip
-        fell += bool(describe_falls(grid, [], "d"))
+        fell += bool(describe_falls(grid, [], "d", grid.columns))
     assert fell <= told
 
 
@@ -273,7 +326,7 @@ def test_what_two_choices_add_makes_a_fall_less_sure(
         )
         for best in best_private(grid, {})
     ]
-    assert bool(describe_falls(grid, bests, "digits")) is told
+    assert bool(_falls(grid, bests)) is told
 
 
 def _quantile(chance: np.ndarray) -> np.ndarray:
@@ -290,27 +343,44 @@ def test_of_one_seed_a_difference_from_the_ceiling_may_be_its_noise(tmp_path: Pa
     ]
     grid = _grid(tmp_path, *cells)
     low, several, high = best_private(grid, {})
-    assert ceiling_words(low).endswith(f" ({ONE_SEED})")
-    assert ceiling_words(high).endswith(f" ({ONE_SEED})")
-    assert ONE_SEED not in ceiling_words(several)
-    assert (
-        "One seed: its training noise is not in the comparison with the non-private ceiling, at "
-        "1, 8."
-    ) in headline_lines(grid, "digits")
+    one = "One seed: the intervals ignore training noise."
+    assert list_doubts(low)[-1] == list_doubts(high)[-1] == one
+    assert one not in list_doubts(several)
+    assert f"ε = 1, 8: {one}" in headline_lines(grid, best_private(grid, {}), "digits")
 
 
-def test_level_with_the_ceiling_is_not_above_it(tmp_path: Path) -> None:
+def test_level_with_the_baseline_is_not_above_it(tmp_path: Path) -> None:
     cells = [
-        write_cell(tmp_path, epsilon="8", quality=2.1),
-        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=2.0),
-        write_cell(tmp_path, epsilon="1", quality=0.2),
+        write_cell(tmp_path, epsilon="8", quality=4.1, rows=2000),
+        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=4.0, rows=2000),
+        write_cell(tmp_path, epsilon="1", quality=0.2, rows=2000),
     ]
     low, high = best_private(_grid(tmp_path, *cells), {})
-    assert "points below the non-private ceiling" in ceiling_words(low)
-    words = ceiling_words(high)
-    assert words.startswith("not distinguishable from the non-private ceiling")
-    assert "above" not in words
-    assert "95\u00a0% interval" in words
+    assert "points below the non-private baseline" in verdict(low)
+    assert baseline_doubt(low) == ""
+    words = baseline_doubt(high)
+    assert words.startswith("The difference from the non-private baseline is within noise (95% CI")
+
+
+def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> None:
+    """An AUC of a half beside one of 0.87, on a dozen images."""
+    options: dict[str, Any] = {"class_names": ("a", "b"), "headline": "auc", "rows": 12, "seeds": 5}
+    cells = [
+        write_cell(tmp_path, epsilon="1", quality=0.2, **options),
+        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=1.5, **options),
+    ]
+    (best,) = best_private(_grid(tmp_path, *cells), {})
+    beside = best.beside_ceiling
+    assert beside is not None
+    assert beside.difference < -10
+    assert beside.high is not None
+    assert beside.high > 0
+    words = baseline_doubt(best)
+    assert "points below the non-private baseline" in verdict(best)
+    needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
+    assert words.startswith("Too few test images to tell it from the non-private baseline (95% CI")
+    assert words.endswith(f": at least {math.ceil(needed)} test images needed.")
+    assert "within noise" not in words
 
 
 def test_the_best_of_equal_methods_is_shown_without_its_luck(tmp_path: Path) -> None:
@@ -322,9 +392,9 @@ def test_the_best_of_equal_methods_is_shown_without_its_luck(tmp_path: Path) -> 
     assert best.low is not None
     assert best.high is not None
     assert best.low < best.value < best.high
-    assert f"own mean is {best.entry.mean:.1f}" in chosen_words(best)
+    assert f"own mean {best.entry.mean:.1f}%, held-out estimate" in choice_words(best)
     (alone,) = best_private(_grid(tmp_path, cells[0]), {})
-    assert (alone.value, alone.held_out, chosen_words(alone)) == (alone.entry.mean, None, "")
+    assert (alone.value, alone.held_out, choice_words(alone)) == (alone.entry.mean, None, "")
 
 
 def test_too_few_test_rows_to_choose_twice_are_said(tmp_path: Path) -> None:
@@ -332,8 +402,7 @@ def test_too_few_test_rows_to_choose_twice_are_said(tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, dataset="b", method=f"m{i}", **options) for i in range(3)]
     (best,) = best_private(_grid(tmp_path, *cells), {})
     assert best.uncorrected
-    assert "too high by the luck of the choice" in chosen_words(best)
-    assert "which too few test rows leave unknown" in chosen_words(best)
+    assert "includes the selection bias, unknown here (too few test images)." in choice_words(best)
     assert np.isfinite(best.value)
 
 
@@ -350,4 +419,4 @@ def test_many_test_rows_are_not_called_few_where_an_old_record_has_no_halves(
     (best,) = best_private(_grid(tmp_path, *cells), {})
     assert best.uncorrected
     assert not best.few_rows
-    assert chosen_words(best).endswith("by the luck of the choice, which is not known here")
+    assert choice_words(best).endswith("unknown here (records without halves).")

@@ -536,3 +536,9 @@ def test_real_accuracy_takes_any_accepted_label_and_leaves_out_rows_without() ->
 def test_real_accuracy_of_no_judged_row_is_refused() -> None:
     with pytest.raises(DataError, match="no test row has an accepted label"):
         evaluate_scores(np.eye(3), np.arange(3), accepted=[[], [], []])
+
+
+def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
+    edges = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)[1:]
+    gaps = metrics._calibration_gaps(edges, np.zeros(len(edges), dtype=bool), None)
+    assert gaps.tolist() == edges.tolist()

@@ -10,7 +10,12 @@ import pytest
 from dpprobe.data.options import Headline
 from dpprobe.results.halves import Halves, half_values, split_rows
 from dpprobe.results.metrics import evaluate_scores
-from dpprobe.results.paired_difference import INDEPENDENT, PAIRED, compare_entries
+from dpprobe.results.paired_difference import (
+    INDEPENDENT,
+    PAIRED,
+    Comparison,
+    compare_entries,
+)
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import SEED_INTERVAL, summarise_records
 
@@ -220,3 +225,18 @@ def test_of_one_seed_the_noise_of_training_is_missing() -> None:
 def test_without_intervals_nothing_is_told_apart() -> None:
     entry = Entry(mean=50, low=None, high=None, interval=None, seeds=1, private=True, ceiling=False)
     assert not compare_entries(entry, entry).apart
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "needed"),
+    [
+        (-10.0, -40.0, 20.0, 900),  # three times as narrow: the side towards 0 has 30 points
+        (10.0, -5.0, 60.0, 225),
+        (0.5, -8.0, 9.0, 1807),  # less than two points counts as two
+    ],
+)
+def test_how_many_units_would_tell_a_difference(
+    difference: float, low: float, high: float, needed: int
+) -> None:
+    told = Comparison(difference=difference, low=low, high=high, way=PAIRED)
+    assert told.units_to_tell(100, least=2.0) == needed

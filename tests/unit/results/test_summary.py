@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.artifacts import read_json, write_json, write_text
+from dpprobe.artifacts import read_json, sha256_file, write_json, write_text
 from dpprobe.errors import DataError
 from dpprobe.results.best_head_price import choice_price
 from dpprobe.results.cell_record import read_cell
@@ -87,6 +88,28 @@ def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str, message
     assert str(path) in str(caught.value)
     with pytest.raises(DataError, match="missing"):
         read_cell(tmp_path / "absent.json")
+
+
+def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
+    cells = write_study(tmp_path, backbones=["pixels"], methods=["sgd"], epsilons=["1"], seeds=1)
+    statement = cells[0].with_name("privacy.json")
+    files = {"privacy.json": sha256_file(statement)}
+    read_cell(cells[0]).model_copy(update={"files": files}).write(cells[0], statement)
+    summarise_cells(cells, tmp_path / "summary.parquet", study="s")
+    record, promise = cells[0].read_text(), statement.read_text()
+    cells[0].write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.999', record))
+    for read in (
+        lambda: summarise_cells(cells, tmp_path / "none.parquet", study="s"),
+        lambda: read_cell_results(cells),
+    ):
+        with pytest.raises(DataError, match=r"metrics\.json: changed after it was written; delete"):
+            read()
+    cells[0].write_text(record)
+    statement.write_text(promise.replace('"n": 1000', '"n": 9000'))
+    assert statement.read_text() != promise
+    with pytest.raises(DataError, match=r"privacy\.json: not as metrics\.json beside it says"):
+        summarise_cells(cells, tmp_path / "none.parquet", study="s")
+    assert not (tmp_path / "none.parquet").exists()
 
 
 def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from dpprobe.backbones.feature_dimensions import Dimensions
+from dpprobe.backbones.hub_files import HubFile
 from dpprobe.errors import ConfigError
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study import Study
@@ -93,3 +95,34 @@ def test_a_study_without_networks_starts_no_process(
     study = study_of(tmp_path, {"colour": COLOUR}, {"plain": {"head": "momentum"}})
     assert check_dimensions(study) == []
     assert not (tmp_path / "results").exists()
+
+
+def test_weights_that_cannot_be_fetched_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan asks no network; `dpprobe check` does, once."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    asked = []
+
+    def find_fault(address: str) -> str:
+        asked.append(address)
+        return "no route"
+
+    monkeypatch.setattr("dpprobe.backbones.hub_files._find_connection_fault", find_fault)
+    files = {"vit": [HubFile("weights", "timm/test_vit.r160_in1k", ("model.safetensors",))]}
+    told = Dimensions(known={"vit": 64}, blocks={"vit": 6}, hub_files=files)
+    monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)
+    network = {"family": "timm", "model": "test_vit"}
+    study = study_of(tmp_path, {"vit": network}, {"plain": {"head": "momentum"}})
+    assert check_dimensions(study) == []
+    assert asked == []
+    (warning,) = check_dimensions(study, network=True)
+    start = "backbones.vit: model: timm/test_vit.r160_in1k (weights: model.safetensors) is not in"
+    assert warning.startswith(start)
+    assert asked == [constants.ENDPOINT]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (warning,) = check_dimensions(study)
+    assert "HF_HUB_OFFLINE is set; unset it" in warning
+    assert len(asked) == 1

@@ -12,6 +12,7 @@ from jsonschema.protocols import Validator
 
 from dpprobe.study.schema import study_schema
 from dpprobe.study.study_file import load_study
+from tests.support.script_modules import load_script
 from tests.support.small_study import STUDY, changed
 
 
@@ -27,6 +28,35 @@ def validator() -> Validator:
 def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
     written = json.loads((repository / "workflow/schemas/study.schema.json").read_text())
     assert written == study_schema(), "run `make schema`"
+
+
+def test_the_page_of_options_is_the_code_s(repository: Path) -> None:
+    page = load_script(repository / "bench/options_page.py").options_page()
+    assert (repository / "docs/options.md").read_text(encoding="utf-8") == page, "run `make schema`"
+    assert "| `shards` | whole number ≥ `1` ≤ `10000` | `1` | Files per split; each is one" in page
+
+
+def test_every_option_is_described() -> None:
+    schema = study_schema()
+    undescribed = [
+        f"{name}.{key}"
+        for name, block in (("study", schema), *schema["$defs"].items())
+        for key, option in block.get("properties", {}).items()
+        if not option.get("description") and "$ref" not in option and "const" not in option
+    ]
+    assert not undescribed
+
+
+@pytest.mark.parametrize(
+    ("family", "preprocessing", "other"),
+    [("open_clip", "resize_mode", "crop_mode"), ("imported", "resize", "crop_pct")],
+)
+def test_each_family_has_its_own_preprocessing(family: str, preprocessing: str, other: str) -> None:
+    definitions = study_schema()["$defs"]
+    reference = definitions[f"family_{family}"]["properties"]["preprocessing"]["$ref"]
+    keys = definitions[reference.rpartition("/")[2]]["properties"]
+    assert preprocessing in keys
+    assert other not in keys
 
 
 def test_the_studies_in_the_repository_validate(repository: Path, validator: Validator) -> None:

@@ -16,6 +16,7 @@ from mlflow.utils.validation import _validate_metric_name
 from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
+from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.summary import read_grid, rounded_up, summarise_cells
@@ -350,8 +351,9 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     price = run.data.metrics["digits/choice_epsilon_eps_0.5"]
     assert price > 0.5
     note = run.data.tags["mlflow.note.content"]
-    cost = f"publishing the choice costs epsilon {rounded_up(price):g} at most"
-    assert f"chosen among 2 private cells by test results: {cost}" in note
+    assert f"- digits: {verdict(best)}" in note
+    assert "Selected from 2 private heads by test results: own mean" in note
+    assert f"Publishing this selection costs at most ε = {rounded_up(price):g}." in note
     assert run.data.params["cells"] == "8"
     assert "8 cells on digits" in run.data.tags["mlflow.note.content"].splitlines()[0]
     assert run.inputs is not None

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dpprobe import artifacts
-from dpprobe.artifacts import hash_value
+from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_embeddings
 from dpprobe.heads.fit import fit_heads
@@ -277,12 +277,12 @@ def test_a_record_of_other_options_costs_its_own_cell(
 ) -> None:
     run.train()
     path = run.cell("small") / "metrics.json"
-    before = json.loads(path.read_text())
+    before = read_json(path)
     changed = {**before, "options": {**before["options"], option: value}}
-    path.write_text(json.dumps(changed))
+    write_json(path, changed)
     fits.clear()
     run.train()
-    after = json.loads(path.read_text())
+    after = read_json(path)
     assert len(fits) == 1
     assert {**after, "seconds": None} == {**before, "seconds": None}
 
@@ -292,12 +292,12 @@ def test_a_record_of_another_delta_is_written_again_without_training(
 ) -> None:
     run.train()
     path = run.cell("small") / "metrics.json"
-    before = json.loads(path.read_text())
-    path.write_text(json.dumps({**before, "delta": 0.5}))
+    before = read_json(path)
+    write_json(path, {**before, "delta": 0.5})
     fits.clear()
     run.train()
     assert fits == []
-    assert json.loads(path.read_text()) == before
+    assert read_json(path) == before
 
 
 def seeds_of(run: Run, method: str = "small") -> list[str]:

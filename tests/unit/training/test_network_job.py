@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
@@ -189,11 +190,11 @@ def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
         run.gather()
     run.tune(1)
     path = run.network(1) / "result.json"
-    written = json.loads(path.read_text())
-    path.write_text(json.dumps(written | {"device": "NVIDIA H100"}))
+    written = read_json(path)
+    write_json(path, written | {"device": "NVIDIA H100"})
     with pytest.raises(DataError, match="trained on NVIDIA H100, .*seed-0 on cpu"):
         run.gather()
-    path.write_text(json.dumps(written | {"fingerprint": "0" * 64}))
+    write_json(path, written | {"fingerprint": "0" * 64})
     with pytest.raises(DataError, match="seed-1: not a seed of today's cell"):
         run.gather()
 

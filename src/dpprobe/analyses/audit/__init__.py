@@ -87,7 +87,7 @@ AUDIT = Exhibit(
     ],
 )
 
-# Private, as test results are: the attacks score real training rows.
+# Private, as test results are: the attacks score real training examples.
 MEMBERSHIP = Exhibit(
     name="plot_membership",
     kind="figure",
@@ -119,8 +119,8 @@ MEMBERSHIP = Exhibit(
 ANALYSIS = Analysis(
     name="audit",
     describe=(
-        "Test the promise of each cell by attacks on heads that are trained for it; not "
-        "done where absent."
+        "Audit each cell's privacy guarantee by attacks on heads trained for the audit; "
+        "skipped if absent."
     ),
     reads=(
         "Membership attacks",

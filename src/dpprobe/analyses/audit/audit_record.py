@@ -4,7 +4,7 @@ Everything that writes or reads an audit takes names and formats from here: the 
 MLflow, a release's statement and the rules. Imports nothing heavy, since every start of Snakemake
 reads it.
 
-What a record tells of private rows: nothing outside `membership`. The white-box audit and its
+A record reveals nothing about private examples outside `membership`. The white-box audit and its
 controls run on synthetic rows; of the data they use n, the dimension and the classes, all public.
 `membership` comes from real rows, without noise, and is as private as they are.
 """
@@ -215,7 +215,7 @@ class NoRows(Part):
 
 
 class Membership(Part):
-    """Attacks on real training rows. Not private.
+    """Attacks on real training examples. Not private.
 
     Attributes:
       units, n: units of privacy that are attacked, and all.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Scores = npt.NDArray[np.float64]
 
-# Of all guesses, those that `order_statistics` looks at: near the best for epsilons from 0.5 to 10.
+# The guesses that `order_statistics` looks at: near the best for epsilons from 0.5 to 10.
 _MOST_EXTREME = 0.75
 # Fewer guesses than this cannot support a bound worth its share of the error.
 _FEWEST_GUESSES = 8
@@ -91,7 +91,7 @@ def epsilon_lower_bound(
       method: one of the above.
       threshold: fixed beforehand, never by these scores: a score of at least that says in. Takes
         the place of the several thresholds of `clopper_pearson` and `gdp`, and of their correction.
-      group: canaries of a run, all in or all out. What is bounded is the epsilon of one: a
+      group: canaries of a run, all in or all out. The bound is on the epsilon of one canary: a
         mechanism of mu is one of `group` mu to them (Dong, Roth and Su 2022, theorem 2.14), an
         (epsilon, delta) one adds up `group` links of a chain of data sets. `clopper_pearson`, `gdp`
         and `normal` alone.
@@ -277,7 +277,8 @@ def _right_first_to_last(scores_in: Scores, scores_out: Scores) -> npt.NDArray[n
     """Returns if each guess is right, from the most extreme score to the one nearest the middle.
 
     The guess is in for scores above the middle of all ranks, out below it: it takes the scores
-    alone, not which were in. Of tied scores the wrong guesses come first; in the middle all are.
+    alone, not which were in. Among tied scores the wrong guesses come first; in the middle all are
+    wrong.
     """
     import numpy as np
     from scipy.stats import rankdata
@@ -294,11 +295,11 @@ def _order_statistics(
 ) -> float:
     """Bounds mu by the number of errors among the most extreme guesses.
 
-    Of a Gaussian mechanism each run's output has a log likelihood ratio L of which |L| does not
+    For a Gaussian mechanism, each run's output has a log likelihood ratio L, and |L| does not
     depend on the coin: |L| = mu x with Pr(|L| <= mu x) = 1 - Phi(-mu/2 - x) - Phi(mu/2 - x), and
     given x the best guess errs with probability 1 / (1 + exp(mu x)), less for a larger x. So any r
-    of m guesses have at least as many errors, in law, as those of the r largest |L|. Beyond the
-    (m - r)-th smallest of them, T, these are independent draws from the law of |L| above T:
+    of m guesses have at least as many errors, in law, as those of the r largest |L|. Beyond the (m
+    - r)-th smallest of them, T, these are independent draws from the law of |L| above T:
 
         errors ~ Binomial(r, a / (a + b)),  a = Phi(-mu/2 - T/mu),  b = Phi(mu/2 - T/mu),
 

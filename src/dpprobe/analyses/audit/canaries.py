@@ -5,9 +5,9 @@ None of their rows is private. They have the plan's n units; most of these have 
 to every sum what null rows add: nothing. A few rows lie in the canary's direction with another
 label, so that no head learns to expect the canary: its gradient stays at the clipping norm.
 
-Of a group of k canaries all are in, or none. A plan of privacy mu (Gaussian) is one of k mu to a
-group of k (Dong, Roth and Su 2022, theorem 2.14; of sampled releases: Ganesh 2024), and a bound on
-the latter is one on the plan: at a small epsilon it takes far fewer runs to find.
+A group of k canaries is in as a whole, or not at all. A plan of privacy mu (Gaussian) is one of k
+mu to a group of k (Dong, Roth and Su 2022, theorem 2.14; of sampled releases: Ganesh 2024), and a
+bound on the latter is one on the plan: at a small epsilon it takes far fewer runs to find.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OTHERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The public facts of a cell's training rows: n units, features a row, classes.
+    """The public facts of a cell's training examples: n units, features per row, classes.
 
     A unit of several rows has them alike, each weighted by one over their number.
     """
@@ -131,7 +131,7 @@ def _training_set(
     """Returns a training set of n units, of which the first have rows and the others none.
 
     Args:
-      features, labels: one row a unit.
+      features, labels: one row per unit.
       canary: the canaries' label.
     """
     each = shape.rows_per_unit

@@ -44,7 +44,7 @@ from dpprobe.progress import Progress, silent_progress
 
 Numbers = npt.NDArray[np.float64]
 
-# What a chunk of runs keeps of its transcripts.
+# Transcript bytes kept per chunk of runs.
 _CHUNK_BYTES = 48 * 2**20
 _MOST_AT_ONCE = 64
 
@@ -92,7 +92,7 @@ class Attack:
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
-        """Trains and scores one run a seed."""
+        """Trains and scores one run per seed."""
         releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
         seen = _Seen(NoiseTests(self.claim))
         for worlds, present, chunk in self._split_runs(seeds, members):
@@ -112,7 +112,7 @@ class Attack:
     def compute_strength(self, seeds: Sequence[int]) -> float:
         """Returns the root of the sum of |d_t|^2 / s_t^2 over the releases of a run.
 
-        The mean of one run a seed.
+        The mean of one run per seed.
         """
         worlds = self.worlds[0]
         with silent_progress():
@@ -226,6 +226,7 @@ class Attack:
             each = squares.reshape(mechanism.count, -1).sum(1)  # of a release in parts
             longest = deviation * math.sqrt(float(each.max())) / mechanism.sensitivity
             longest /= 1 if sampled else group
+            longest = math.inf if math.isnan(longest) else longest
             seen.used[name] = max(seen.used.get(name, 0.0), longest)
         return total
 
@@ -259,8 +260,8 @@ def _compare_heads(heads: Heads, others: Heads) -> float:
     change = 0.0
     for values, again in pairs:
         if not np.array_equal(values, again):
-            change = max(change, float(np.abs(values - again).max() / np.abs(values).max()))
-            change = math.inf if math.isnan(change) else change
+            part = float(np.abs(values - again).max() / np.abs(values).max())
+            change = math.inf if math.isnan(part) else max(change, part)
     return change
 
 

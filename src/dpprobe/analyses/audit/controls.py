@@ -25,7 +25,7 @@ CONTROLS = (
     "unpriced_centre", "float_noise", "exact_class", "exact_first_step", "exact_bias",
     "repeated_noise", "noise_of_another_run", "noise_by_data", "counts_in_bias",
 )  # fmt: skip
-# How many times the clipping norm a row may add where clipping is as good as off, and the norm of
+# Factor of the clipping norm that a row may add if clipping is practically off, and the norm of
 # such a canary.
 UNCLIPPED, LONG = 8.0, 1000.0
 _CLIPS = ("max_grad_norm", "max_row_norm")
@@ -209,7 +209,7 @@ def add_counts(heads: Heads, data: TrainingSet) -> Heads:
 
 
 def _has_classes(release: Release) -> bool:
-    """Returns True if a release has one row a class: rows are wider than there are classes."""
+    """Returns True if a release has one row per class: rows are wider than there are classes."""
     return release.sums.ndim == 2 and release.sums.shape[0] < release.sums.shape[1]
 
 

@@ -151,7 +151,7 @@ class _Task:
 
     @cached_property
     def public_identity(self) -> dict[str, Any]:
-        """The identity without the private rows: a white-box result must not tell of them."""
+        """The identity without the private examples: a white-box result must not tell of them."""
         return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
 
     def is_current(self) -> bool:
@@ -195,8 +195,9 @@ class _Task:
             parts["membership"] = attacked.to_dict()
             scores.append(attacked.scores)
         record = self._make_record(parts)
-        write_table(audit_path(self.audits, self.key, SCORES_SUFFIX), _make_score_table(scores))
-        record.write(audit_path(self.audits, self.key, RECORD_SUFFIX))
+        scores_file = audit_path(self.audits, self.key, SCORES_SUFFIX)
+        write_table(scores_file, _make_score_table(scores))
+        record.write(audit_path(self.audits, self.key, RECORD_SUFFIX), scores_file)
         if record.white_box:
             logger.info(
                 "%s: epsilon is at least %.3g at confidence %g; promised are %.3g",

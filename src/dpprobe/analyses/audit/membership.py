@@ -1,4 +1,4 @@
-"""Attacks on the membership of real training rows, beside what the plan allows any attack.
+"""Attacks on the membership of real training examples, beside what the plan allows any attack.
 
 Nothing here is private: scores and rates describe real rows, and stay with them. Nothing published
 is touched: the attacked heads are trained for this (`audit.shadows`), and each is in turn the

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dpprobe.artifacts import read_json
+from dpprobe.analyses.audit.audit_record import AUDIT_FORMAT, AUDIT_FORMAT_VERSION
+from dpprobe.artifacts import read_record
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 
@@ -33,18 +34,22 @@ def plot_membership(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws the attacks on real training rows of one cell.
+    """Draws the attacks on real training examples of one cell.
 
     Args:
       ceiling: the audit of the non-private ceiling on the same features, if there is one.
     """
     membership_roc(
-        read_json(audit)["membership"],
+        _read_membership(audit),
         svg=svg,
         png=png,
         title=f"{dataset}, {method} on {backbone}, ε = {epsilon}",
-        beside=read_json(ceiling)["membership"] if ceiling else None,
+        beside=_read_membership(ceiling) if ceiling else None,
     )
+
+
+def _read_membership(audit: Path) -> Any:
+    return read_record(audit, kind=AUDIT_FORMAT, version=AUDIT_FORMAT_VERSION)["membership"]
 
 
 def membership_roc(
@@ -55,13 +60,13 @@ def membership_roc(
     title: str,
     beside: Mapping[str, Any] | None = None,
 ) -> None:
-    """Draws the attacks on a cell's heads on logarithmic axes, a colour an attack.
+    """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
-    Shaded is what the plan forbids: more true positives than its best attack has. Bands are 95 %
+    Shaded is what the plan forbids: more true positives than its best attack has. Bands are 95%
     intervals. A curve begins where one false positive can be told from none.
 
     Args:
-      beside: the same of the method `nonprivate`, dashed; none where absent.
+      beside: the same of the method `nonprivate`, dashed; none if absent.
 
     Raises:
       DataError: when the record holds no attack on all rows.

@@ -295,8 +295,8 @@ def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> flo
 def _compare_pairs(rows: npt.NDArray[np.floating[Any]]) -> float:
     """Tests that rows of standard normal numbers are independent of each other, pair by pair.
 
-    The product of two rows over the length of the second is standard normal. Of many rows some are
-    compared.
+    The product of two rows over the length of the second is standard normal. If there are many
+    rows, only some are compared.
     """
     if len(rows) > _MOST_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(np.int64)]

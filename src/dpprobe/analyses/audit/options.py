@@ -12,25 +12,27 @@ from dpprobe.privacy.limits import to_tokens
 
 
 class MembershipOptions(Options):
-    """Attacks that ask of real training rows whether a head was trained on them."""
+    """Membership inference attacks on real training images."""
 
     shadows: int = Field(
-        128, ge=8, le=10_000, description="Heads trained, each with half of the attacked units."
+        128, ge=8, le=10_000, description="Heads to train, each with half of the attacked units."
     )
     targets: int | None = Field(
         None,
         ge=1,
-        description="Of these heads, those that are attacked, by the others; all where absent.",
+        description="Heads to attack, each with the help of the others; all if absent.",
     )
     rows: int = Field(
-        2000, ge=20, description="Units attacked at most; every head is trained on the others."
+        2000,
+        ge=20,
+        description="Attack at most this many units; every head is trained on the others.",
     )
     mislabelled: float = Field(
         0.02,
         ge=0,
         le=0.2,
-        description="Share of the attacked units whose labels are changed: outliers, the easiest "
-        "to tell.",
+        description="Share of the attacked units whose labels are changed: outliers are the "
+        "easiest to identify.",
     )
 
     @model_validator(mode="after")
@@ -43,33 +45,35 @@ class MembershipOptions(Options):
 
 
 class AuditOptions(Options):
-    """Tests of the promise of each cell, on heads that are trained for them alone."""
+    """Audits of each cell's privacy guarantee, on heads trained only for the audit."""
 
     methods: tuple[Name, ...] | None = Field(
         None,
         min_length=1,
-        description="Absent, all private ones, and with `membership` the others too.",
+        description="If absent, all private methods, and with `membership` the others too.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Some of the study's; all where absent.")
+        Field(None, description="A selection of the study's epsilons; all if absent.")
     )
     runs: int = Field(
         200,
         ge=10,
         le=10_000_000,
-        description="Fits of the white-box test of a cell, about half of them with the canary.",
+        description="Training runs per cell for the white-box test, about half of them with the "
+        "canary.",
     )
     confidence: float = Field(
-        0.95, ge=0.5, lt=1, description="At which a lower bound on epsilon holds."
+        0.95, ge=0.5, lt=1, description="Confidence level of the lower bounds on epsilon."
     )
     controls: bool = Field(
         False,
-        description="Audit broken mechanisms too, each of which has to exceed the cell's claim.",
+        description="Also audit deliberately broken mechanisms; the audit must find that each "
+        "exceeds the cell's claim.",
     )
     membership: MembershipOptions | None = Field(
         None,
-        description="Attack real rows too: these results are private, as a cell's test scores are. "
-        "Not done where absent.",
+        description="Also attack real training examples. The results are private, as a cell's "
+        "test scores are. Skipped if absent.",
     )
 
     @model_validator(mode="after")

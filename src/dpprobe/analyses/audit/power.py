@@ -82,7 +82,7 @@ class PlanFamily:
         """Computes the total variation that the plan allows with `factor` times its noise.
 
         Returns:
-          Exact where no mechanism samples, else an upper bound; 1 without noise. Of a selection the
+          Exact if no mechanism samples, else an upper bound; 1 without noise. For a selection, the
           bound by its one price, and NaN for other factors than 1.
         """
         _check_factor(factor)
@@ -116,7 +116,7 @@ class PlanFamily:
         """Computes the largest factor with which the plan allows a total variation.
 
         Returns:
-          The factor, from above: exact to nine digits, or 0.1 % where a mechanism samples; of
+          The factor, from above: exact to nine digits, or 0.1% where a mechanism samples; of
           such a plan no less than the factor with an epsilon of about a hundred, even where no
           factor allows so much. Infinite for 0 and less, 0 for 1 where no mechanism samples; NaN
           for a selection and for a plan without noise.

@@ -69,10 +69,10 @@ class Roc:
 
     Attributes:
       auc: the area under the curve.
-      auc_interval: of 95 %.
+      auc_interval: of 95%.
       rates: false positive rates.
       tpr: at each rate; NaN where there are too few non-members for a rate.
-      low, high: ends of the 95 % interval of each.
+      low, high: ends of the 95% interval of each.
     """
 
     members: int
@@ -90,8 +90,8 @@ def measure_roc(
 ) -> Roc | None:
     """Measures an attack on heads [heads, units]; None where all are members, or none is.
 
-    A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1 %, 1,000 for 1 %. Of
-    fewer the threshold is a matter of one row, and no resampling tells how far that goes.
+    A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1%, 1,000 for 1%. With
+    fewer, the threshold depends on a single row, and no resampling shows how much.
     """
     at = np.asarray(rates)
     ranked = Ranked(scores.ravel(), members.ravel())

@@ -195,8 +195,8 @@ def _record_nothing(*_: object) -> None:
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
     """Yields a `map` of fits: on the CPU as many at a time as PyTorch has threads, one for each.
 
-    A fit of milliseconds gains nothing from threads, and waits for them. What each fit would log is
-    dropped, but for warnings.
+    A fit of milliseconds gains nothing from threads, and waits for them. Log lines of each fit are
+    dropped, except warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1

@@ -59,7 +59,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 
 
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
-    """Draws the bounds of white-box audits against the claims, a panel a backbone.
+    """Draws the bounds of white-box audits against the claims, a panel per backbone.
 
     Methods of one claim stand side by side, below a step of the line of claims. Filled marks are
     bounds without an assumption on the scores, hollow ones take them for normal. A bound of 0, or

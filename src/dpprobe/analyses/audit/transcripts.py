@@ -1,10 +1,10 @@
 """Records what a fit releases, and replays it in another world: the observers of an audit.
 
-The attacker of a guarantee sees every release, and knows all rows but the canary's. What a head
-computes between two releases is a function of what it has released, so the attacker can compute the
-sums, before their noise, with the canary and without it: by running the head on either data set,
-with the outputs that were seen in the place of new ones. Nothing of the head needs to be known for
-that, and all that a canary changes counts: also what nobody thought of.
+The attacker of a guarantee sees every release, and knows all rows but the canary's. A head's
+computation between two releases is a function of its earlier releases. So the attacker can compute
+the sums before their noise, with the canary and without it: the attacker runs the head on either
+data set and feeds it the observed outputs in place of new ones. The attack needs no knowledge of
+the head, and counts every change that a canary causes, expected or not.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 and `power` turn right guesses into a bound. Power does not depend on a head's size, so rows are as
 wide as `LARGEST`, or as the features where the method's options ask for their width.
 
-Of a method that searches only the best trial's head leaves, and it is scored by its weights alone.
+A method that searches releases only the best trial's head, which is scored by its weights alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PILOTS, _AS_GOOD = 2, 0.01
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
 # Runs of a control: docs/audit.md has the probability that they catch it.
 CONTROL_RUNS = 40
-# Of all runs, those that set the threshold on a head's score; the others are tested.
+# Share of all runs that set the threshold on a head's score; the others are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
 # The confidence at which all tests of an audit together refute a claim, and the rounding of float32
@@ -140,8 +140,8 @@ def audited_shape(
 ) -> Shape:
     """Returns the size of the audited heads: near the cell's, and at most `LARGEST`.
 
-    Rows are wider than there are classes, so that no sum of a row a class is square. A unit that is
-    not an image has two rows.
+    Rows are wider than there are classes, so that no sum of a row per class is square. A unit that
+    is not an image has two rows.
     """
     files = bool(method.input_files())
     every = files or method.counted_classes is not None

@@ -1,4 +1,4 @@
-"""Subgroups of the test rows compared in every cell, not private."""
+"""Subgroups of the test examples compared in every cell, not private."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ FAIRNESS_TABLE = Exhibit(
 ANALYSIS = Analysis(
     name="fairness",
     describe=(
-        "Compare subgroups of the test rows, private heads beside non-private ones; not "
-        "done where absent."
+        "Compare subgroups of the test images, private heads beside non-private ones; "
+        "skipped if absent."
     ),
     reads=(
         "Results of subgroups",

@@ -4,7 +4,7 @@ Everything that writes or reads the gaps between subgroups takes names and forma
 job, tables, figures, the report, MLflow and the rules. Imports nothing heavy, since every start of
 Snakemake reads it.
 
-All numbers come from the labels, groups and scores of test rows, without noise: not private.
+All numbers come from the labels, groups and scores of test examples, without noise: not private.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Minimum(Part):
 
 
 class Group(Part):
-    """A group of the test rows.
+    """A group of the test examples.
 
     Attributes:
       units: patients, or rows where none are named.
@@ -137,7 +137,7 @@ class Parity(Part):
 
     Attributes:
       threshold: "0.5", "false positive rate 0.1" or "argmax": a row is predicted to have the label
-        above it. One of a false positive rate is taken on the test rows: for evaluation only.
+        above it. One of a false positive rate is taken on the test examples: for evaluation only.
       label: its name; "mean" and "worst" are over the labels.
     """
 
@@ -162,7 +162,7 @@ class FairnessCell(Part):
     Attributes:
       private: True if the cell carries a guarantee.
       reference: None where the study has no cell to compare with, and for that cell itself.
-      overall: each metric of all test rows; absent where it is not defined.
+      overall: each metric of all test examples; absent where it is not defined.
     """
 
     method: str

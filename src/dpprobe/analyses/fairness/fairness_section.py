@@ -87,7 +87,9 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "parity": parity[:GAPS_SHOWN],
         "parity_count": len(parity),
         "parity_label": alone,
-        "groups": write_html(table, caption=f"Subgroups of {dataset}: a row a group, a column an ε")
+        "groups": write_html(
+            table, caption=f"Subgroups of {dataset}: one row per group, one column per ε"
+        )
         if len(write_markdown(table).encode()) <= TABLE_BYTES
         else None,
     }
@@ -148,7 +150,7 @@ def _gap_rows(
 def _parity_rows(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
     """Yields fairlearn's differences of an attribute, the mean over labels beside the worst one.
 
-    Of two classes the second alone has them.
+    With two classes, only the second has them.
     """
     alone = _only_label(record)
     shown = _PARITY if alone is None else (alone,)
@@ -170,7 +172,7 @@ def _parity_rows(record: FairnessRecord, attribute: str) -> Iterator[dict[str, A
 
 
 def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
-    """Yields the groups that are not compared, with the reasons, a line an attribute and metric."""
+    """Yields the groups not compared, with reasons: one line per attribute and metric."""
     for record in records:
         for attribute in record.attributes:
             if words := left_out_in_words(attribute.groups):

@@ -1,6 +1,6 @@
-"""The table of subgroups: a row a group, a column an epsilon, and below each attribute its gap.
+"""The table of subgroups: a row per group, a column per epsilon, and below each attribute its gap.
 
-Not private: computed from labels, groups and scores of test rows, without noise.
+Not private: computed from labels, groups and scores of test examples, without noise.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) 
 def fairness_table(parts: Sequence[Subgroups]) -> Table:
     """Makes the table of one dataset.
 
-    Of each backbone, method and attribute come the groups, largest first and ranges of numbers in
-    their order, then the gap, the gap
-    that chance alone shows, and the difference to the gap of the cell that it is compared with.
-    Groups that are left out stand in the notes. A cell that was not run is blank.
+    For each backbone, method and attribute the table lists the groups, largest first (ranges of
+    numbers in their order). Then come the gap, the gap expected by chance, and the difference to
+    the gap of the reference cell. The notes name the groups that are left out. A cell that was not
+    run is blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=epsilon_value)

@@ -10,14 +10,14 @@ their mean:
 - low: the largest of v'_g - v'_h - c s_gh, with s_gh the standard deviation of e_g - e_h, and c the
   quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With that probability every such
   bound holds, and phi is no less than any difference (the one-sided form of Tukey and Kramer's
-  simultaneous intervals). Where all groups are alike, low is above 0 with 5 % chance, at 95 %.
+  simultaneous intervals). Where all groups are alike, low is above 0 with 5% chance, at 95%.
 - high: the largest of v'_g - v'_h + z s_gh: no less than the bound of the pair that is truly apart
-  the most, which phi exceeds in half of 5 %.
+  the most, which phi exceeds in half of 5%.
 
 Together they cover phi with at least the confidence: with just that for two groups, and where all
 are alike. The difference of two cells' gaps, phi_a - phi_b, both on the same resamples: low is the
 largest of (v'_g - v'_h) - phi'_b - c s, with the deviations e_g - e_h - (those of b between its
-best and its worst group), and c at half of the remaining 5 %; high is minus the same bound with the
+best and its worst group), and c at half of the remaining 5%; high is minus the same bound with the
 cells exchanged.
 
 Several heads of a cell: each bound is the mean of the heads' bounds, of the mean of their gaps.
@@ -66,7 +66,7 @@ class Groups:
         """Prepares the groups of one head.
 
         Args:
-          values: [groups] of the test rows; all are numbers.
+          values: [groups] of the test examples; all are numbers.
           drawn: [groups, resamples].
           least: [groups], the smallest standard deviation to believe of each.
           excess: [groups], what chance alone adds to each value.
@@ -179,7 +179,7 @@ def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
 
 
 def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:
-    """Returns the standard deviation of Wilson's interval of a share 0 or 1 of so many units."""
+    """Returns the smallest deviation of a share: half of Wilson's interval at 0 or 1, over z."""
     z = float(ndtri((1 + confidence) / 2))
     return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""Metrics of groups, of the test rows as they are, of resamples, and of groups made at random.
+"""Metrics of groups, of the test examples as they are, of resamples, and of groups made at random.
 
 The definitions are those of `dpprobe.results.metrics`, with rows weighted 1 / m of their unit:
 
@@ -56,7 +56,7 @@ class Resamples:
         """Computes a function of each block's counts [units, lanes], whose last axis is lanes.
 
         Returns:
-          The values of the test rows as they are [...], and of the resamples [..., resamples].
+          The values of the test examples as they are [...], and of the resamples [..., resamples].
         """
         with ThreadPoolExecutor(self.threads) as pool:
             parts = pool.map(compute, self.blocks)
@@ -153,7 +153,7 @@ class _Sum:
         """Returns the sums [groups, places, permutations].
 
         Args:
-          block: of each test row.
+          block: of each test example.
         """
         out = np.zeros((len(ways), groups + 1, self.places))
         group_kernels.add_shuffled_sums(
@@ -164,7 +164,7 @@ class _Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The scores of one head on the test rows, [n, K], and the link that makes probabilities."""
+    """The scores of one head on the test examples, [n, K], and their link to probabilities."""
 
     rows: TestRows
     scores: np.ndarray
@@ -202,7 +202,8 @@ class Head:
             accuracy of rows with one label.
 
         Returns:
-          [groups, labels] of the test rows, and [groups, labels, resamples]; NaN where undefined.
+          [groups, labels] of the test examples, and [groups, labels, resamples]; NaN where
+          undefined.
         """
         if metric == "auc":
             parts = [self._drawn_areas(label, layout, resamples) for label in labels]
@@ -323,8 +324,8 @@ class Head:
 
         Args:
           threshold: a probability; None with more than two classes, where the top one counts.
-          false_positives: the share of the test rows without the label to predict it for at most;
-            in place of the threshold.
+          false_positives: the share of the test examples without the label to predict it for at
+            most; in place of the threshold.
 
         A label whose scores are no logits has no rows at a probability other than 1/2.
         """

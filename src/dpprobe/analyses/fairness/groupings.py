@@ -1,4 +1,4 @@
-"""The groups of test rows, and the rule by which a metric compares them.
+"""The groups of test examples, and the rule by which a metric compares them.
 
 A group enters where it has enough units (patients, or rows where none are named). A mean over
 labels is compared over the same labels in every group: as long as some group has too few units with
@@ -112,7 +112,7 @@ def make_groupings(
     pairs: Sequence[tuple[str, str]],
     minimum: Minimum,
 ) -> list[Grouping]:
-    """Returns the attributes that test rows are compared by.
+    """Returns the attributes that test examples are compared by.
 
     Args:
       groups: names of group columns, with or without `group_`, and "class"; None for every column,

@@ -1,9 +1,9 @@
 """The fairness job: the subgroups of every cell of one (dataset, backbone).
 
-What is computed comes from the labels, groups and scores of test rows, without noise: not private.
-All cells, and all attributes, see the same resamples of the test units, so that a difference of two
-cells' gaps is paired. The heads of a cell are compared one by one, and gaps are means over them: a
-person publishes one head. The long table is written first, the record last.
+Results are computed from the labels, groups and scores of test examples, without noise: not
+private. All cells, and all attributes, see the same resamples of the test units, so that a
+difference of two cells' gaps is paired. The heads of a cell are compared one by one, and gaps are
+means over them: a person publishes one head. The long table is written first, the record last.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from dpprobe.data.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.progress import Progress
-from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, read_cell
+from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, check_file, read_cell
 from dpprobe.results.metrics import ranked_labels
 from dpprobe.results.unit_counts import unit_codes
 
@@ -83,7 +83,7 @@ def compare_groups(
     seed: int,
     threads: int,
 ) -> None:
-    """Compares the groups of the test rows of every cell of a (dataset, backbone).
+    """Compares the groups of the test examples of every cell of a (dataset, backbone).
 
     Args:
       metrics: of each cell, with its predictions beside it.
@@ -95,7 +95,7 @@ def compare_groups(
       DataError: when the cells were tested on different rows, a score is not finite, or the rows
         have none of the groups that the options name.
     """
-    read = [(read_cell(path), path.with_name(PREDICTIONS_FILE)) for path in metrics]
+    read = [(read_cell(path), check_file(path.with_name(PREDICTIONS_FILE))) for path in metrics]
     compared_with = {(method, epsilon): (of, at) for method, epsilon, of, at in references}
     first, predictions = read[0]
     rows = read_rows(first, predictions)
@@ -120,7 +120,7 @@ def compare_groups(
             progress.advance_by(1)
     keys = [_cell_key(cell) for cell, _ in read]
     write_table(table, pa.Table.from_pylist([line for key in keys for line in lines[key]], TABLE))
-    work.make_record(first, [described[key] for key in keys]).write(record)
+    work.make_record(first, [described[key] for key in keys]).write(record, table)
 
 
 def _cell_key(cell: CellRecord) -> Key:
@@ -128,7 +128,7 @@ def _cell_key(cell: CellRecord) -> Key:
 
 
 def read_rows(cell: CellRecord, predictions: Path) -> TestRows:
-    """Reads labels, units and groups of the test rows from a cell's predictions."""
+    """Reads labels, units and groups of the test examples from a cell's predictions."""
     table = pq.read_table(predictions, filters=[("seed_index", "==", cell.seeds[0]["index"])])
     named = "unit" in table.column_names
     return TestRows(

@@ -11,60 +11,73 @@ from dpprobe.privacy.limits import to_tokens
 
 
 class MinimumOptions(Options):
-    """The test units (patients, or rows) that a group needs to be compared."""
+    """Minimum numbers of test units (patients or images) per compared group."""
 
-    units: int = Field(30, ge=2, description="In all.")
+    units: int = Field(30, ge=2, description="Minimum number of test units in total.")
     positives: int = Field(
-        10, ge=1, description="With a label, for its recall and AUC to be compared."
+        10,
+        ge=1,
+        description="Minimum number of test units with a label; the label's recall and "
+        "AUC are then compared.",
     )
-    negatives: int = Field(10, ge=1, description="Without a label, for its AUC to be compared.")
+    negatives: int = Field(
+        10,
+        ge=1,
+        description="Minimum number of test units without a label; "
+        "the label's AUC is then compared.",
+    )
 
 
 class FalsePositiveRate(Options):
-    """A threshold: the smallest score that at most this share of the negatives lies above."""
+    """The smallest threshold at which at most this share of the negatives scores higher."""
 
     false_positive_rate: float = Field(
-        gt=0, lt=1, description="Of the test rows without a label: for evaluation only."
+        gt=0,
+        lt=1,
+        description="Share of the test images without the label that may lie above "
+        "the threshold. For evaluation only.",
     )
 
 
 class FairnessOptions(Options):
-    """Comparison of subgroups of the test rows, in every cell. Not private."""
+    """Comparison of subgroups of the test images, in every cell. Not private."""
 
     groups: tuple[str, ...] | None = Field(
         None,
         min_length=1,
-        description="Group columns of the datasets, or `class`; where absent every group column, "
-        "and the classes of a dataset that has none.",
+        description="Group columns of the datasets, or `class`. If absent: every group column, or "
+        "the classes of a dataset without group columns.",
     )
     pairs: tuple[tuple[str, str], ...] = Field(
         (), description="Pairs of group columns whose intersections are compared too: [[sex, age]]."
     )
     methods: tuple[Name, ...] | None = Field(
-        None, min_length=1, description="All where absent; references are always compared."
+        None, min_length=1, description="All if absent; references are always compared."
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Some of the study's; all where absent.")
+        Field(None, description="A selection of the study's epsilons; all if absent.")
     )
     minimum: MinimumOptions = Field(
         MinimumOptions(),
-        description="The test units that a group needs: smaller groups are named and left out.",
+        description="Minimum number of test units per group; the report names smaller groups but "
+        "leaves them out.",
     )
     thresholds: tuple[
         Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | FalsePositiveRate, ...
     ] = Field(
         (0.5, FalsePositiveRate(false_positive_rate=0.1)),
-        description="Probabilities above which a label counts as predicted, or "
-        "{false_positive_rate: r}. With more than two classes the top one is predicted.",
+        description="Probability thresholds above which a label counts as predicted, or "
+        "{false_positive_rate: r}. With more than two classes the most probable class is "
+        "predicted.",
     )
     resamples: int = Field(
         2000, ge=200, le=100_000, description="Bootstrap resamples of the test units."
     )
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="Of the intervals.")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="Confidence level of the intervals.")
     reference: Name | None = Field(
         None,
-        description="The method whose heads without privacy the gaps are compared with; where "
-        "absent the non-private ceiling, or in a study without one the same method at inf.",
+        description="Gaps are compared with this method's heads without privacy. If absent: the "
+        "non-private baseline, or in a study without one each method itself at inf.",
     )
 
     @model_validator(mode="after")

@@ -38,7 +38,7 @@ def named_thresholds(values: Sequence[float | dict[str, float]], classes: int) -
 
     Args:
       values: probabilities, and {"false_positive_rate": r}.
-      classes: of rows with one label; 2 for several labels a row.
+      classes: of rows with one label; 2 for several labels per example.
     """
     if classes > 2:
         return [("argmax", None, None)]

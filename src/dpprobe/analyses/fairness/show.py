@@ -1,6 +1,6 @@
 """Figures of subgroups: the gap between the best and the worst group, against epsilon and quality.
 
-Not private: the numbers are computed from test rows, without noise.
+Not private: the numbers are computed from test examples, without noise.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def plot_fairness(
 
 
 def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
-    """Draws gaps against epsilon, a panel an attribute and backbone.
+    """Draws gaps against epsilon, one panel per attribute and backbone.
 
     Methods of one epsilon stand side by side, with the intervals of their gaps; a mark is filled
     where chance does not explain the gap. A dashed line and its band are the gap of the head
     without privacy that cells are compared with. One in twenty random splits into groups of these
     sizes exceeds the short line across a mark's interval, that of the cell.
 
-    Where no cell has two groups to compare the figure says so.
+    If no cell has two groups to compare, the figure says so.
 
     Args:
       records: of the backbones of one dataset.
@@ -110,7 +110,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
 
 
 def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
-    """Draws gaps against the metric on all test rows, a panel as in `gap_figure`.
+    """Draws gaps against the metric on all test examples, a panel as in `gap_figure`.
 
     A line joins a method's epsilons, which stand beside the marks; hollow squares are heads without
     privacy. Where private heads as good as those have no larger gaps, privacy widens gaps only as

@@ -22,7 +22,7 @@ def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
 
 ANALYSIS = Analysis(
     name="few_shot",
-    describe="Linear probes on a few images a class, not private; none where absent.",
+    describe="Linear probes on a few images per class, not private; none if absent.",
     reads=None,
     backbones=lambda study: study.few_shot_backbones(),
     measurement=Measurement(

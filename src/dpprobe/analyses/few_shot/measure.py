@@ -1,4 +1,4 @@
-"""Few-shot linear probes: logistic regression on N training images a class. Not private.
+"""Few-shot linear probes: logistic regression on N training images per class. Not private.
 
 A person could do as much with N images of each class and the same features, without any privacy:
 the scale against which private heads are read.
@@ -17,7 +17,7 @@ import pyarrow as pa
 import torch
 
 from dpprobe.analyses.few_shot.few_shot_record import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
-from dpprobe.artifacts import write_json, write_table
+from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
@@ -36,7 +36,7 @@ from dpprobe.study.study import Study
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# Of so few images a class none can be spared to choose a penalty.
+# With so few images per class, none can be spared to choose a penalty.
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
@@ -116,7 +116,7 @@ def probe_few_shot(
     1 / m, m the images of its patient that are trained on.
 
     Args:
-      rows: parquet, a row a probe.
+      rows: parquet, one row per probe.
       record: JSON, a record a N with mean and interval.
       study: whose device is used.
 
@@ -148,10 +148,7 @@ def probe_few_shot(
         draws = probe.run_draws(count)
         summary = probe.summarise_draws(draws)
         if shown not in summary:
-            raise DataError(
-                f"{test}: no {shown} to show: no label that some test rows have and others have "
-                "not; add test rows, or write metric: accuracy"
-            )
+            raise DataError(f"{test}: {metrics.NO_AUC}")
         logger.info("few-shot: %s: %s %.2f %%", count, shown, 100 * summary[shown]["mean"])
         shots = None if count == "full" else count
         results.append(
@@ -161,7 +158,7 @@ def probe_few_shot(
         )
         records += [_make_row(task, shots, index, tested) for index, tested in enumerate(draws)]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
-    write_json(
+    write_record(
         record,
         {
             "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
@@ -172,6 +169,7 @@ def probe_few_shot(
             "features": {"train": stores[0].fingerprint, "test": stores[1].fingerprint},
             "results": results,
         },
+        rows,
     )  # fmt: skip
 
 
@@ -221,7 +219,7 @@ def _one_of_each(rows: np.ndarray, units: np.ndarray, generator: np.random.Gener
 
 
 class _Probe:
-    """Fits on a part of the training rows and scores all test rows."""
+    """Fits on a part of the training examples and scores all test examples."""
 
     def __init__(self, task: Task, stores: tuple[FeatureStore, FeatureStore], device: str) -> None:
         self._task, self._device = task, device
@@ -284,7 +282,7 @@ class _Probe:
         )
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
-        """Returns a draw's rows by class: every third row, a fold, then holds all classes."""
+        """Returns a draw's rows by class: each fold (every third row) then holds all classes."""
         if count == "full":
             return np.arange(self._train.rows)
         rows = draw_shots(self._train_labels, count, seed, self._train_units)
@@ -328,7 +326,7 @@ class _Probe:
         return objective.raw_weights(solution), penalty
 
     def _score_test_rows(self, weights: np.ndarray) -> np.ndarray:
-        """Computes scores [m, K] of all test rows."""
+        """Computes scores [m, K] of all test examples."""
         head = torch.from_numpy(weights.astype(np.float32)).to(self._device)
         blocks: Iterable[tuple[int, np.ndarray]] = self._test.read_blocks(BLOCK_ROWS)
         if self._test_rows is not None:

@@ -90,8 +90,8 @@ IMBALANCE_TABLES = Exhibit(
 ANALYSIS = Analysis(
     name="imbalance",
     describe=(
-        "Make one class after another rare and compare what private heads learn of it; "
-        "not done where absent."
+        "Make one class after another rare and compare how well private heads learn it; "
+        "skipped if absent."
     ),
     reads=(
         "Results of rare classes",

@@ -1,6 +1,7 @@
-"""Gradients of each class's training rows at a trained head, and what clipping leaves of them.
+"""Gradients of each class's training examples at a trained head, and what clipping leaves of them.
 
-Not private: the numbers are means over training rows, without noise. With x a normalised row with a
+Not private: the numbers are means over training examples, without noise. With x a normalised row
+  with a
 1 appended and r the residual of its cross-entropy, the row's gradient is r x^T, of norm |r| |x|
 (see `heads.clipping`). A head clips it to C: rows of a rare class, which it gets wrong, are longer
 than others, and clipping takes away more of what they say. At the weights that training ended with.
@@ -23,12 +24,13 @@ _BLOCK_ROWS = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class ClassGradients:
-    """The effect of clipping on the gradients of one class's rows, one entry a seed.
+    """The effect of clipping on the gradients of one class's rows, one entry per seed.
 
     Attributes:
       clipped: share of the rows whose gradient is longer than C.
-      norm: mean length of the rows' gradients.
-      cosine: between the sums of the rows' gradients before and after clipping; NaN where one is 0.
+      norm: mean length of the examples' gradients.
+      cosine: between the sums of the examples' gradients before and after clipping; NaN where one
+        is 0.
       kept: length of the sum after clipping over that before; NaN where that is 0.
     """
 

@@ -1,7 +1,7 @@
 """The record of a dataset's rare classes on one backbone, as a typed object, and its files' names.
 
 Nothing heavy is imported: every start of Snakemake reads this module. All that a record tells comes
-from test labels and training rows, without noise: it is not private.
+from test labels and training examples, without noise: it is not private.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ OptionalNumber = Annotated[
 
 
 class Estimate(Part):
-    """A mean over seeds with its 95 % interval; of one seed there is no `std`.
+    """A mean over seeds with its 95% interval; of one seed there is no `std`.
 
     The interval covers both what differs between seeds (Student's t) and what is due to few test
-    rows (Wilson's): it reaches from the smaller low end to the larger high end.
+    examples (Wilson's): it reaches from the smaller low end to the larger high end.
     """
 
     mean: float
@@ -54,7 +54,7 @@ class TrainingSet(Part):
 
     Attributes:
       class_name, fraction: of the rare class; None and 1 for the whole dataset.
-      per_class: training rows of each class.
+      per_class: training examples of each class.
     """
 
     name: str
@@ -65,14 +65,14 @@ class TrainingSet(Part):
 
 
 class Clipping(Part):
-    """The effect of clipping to C on the gradients of training rows, at the trained heads.
+    """The effect of clipping to C on the gradients of training examples, at the trained heads.
 
     Means over seeds, in pairs: of the rare class, and of the others, each counting once.
 
     Attributes:
       clipped: share of rows whose gradient is longer than C. norm: mean length of the gradients.
-      cosine: between the sums of the rows' gradients before and after clipping. kept: the length of
-        the sum after clipping over that before.
+      cosine: between the sums of the examples' gradients before and after clipping. kept: the
+        length of the sum after clipping over that before.
     """
 
     clipped: tuple[OptionalNumber, OptionalNumber]
@@ -82,21 +82,21 @@ class Clipping(Part):
 
 
 class RareCell(Part):
-    """A cell's results on the class that is rare in its training rows.
+    """A cell's results on the class that is rare in its training examples.
 
     Attributes:
-      class_rows: n_c, training rows of the class. rows: of all classes.
+      class_rows: n_c, training examples of the class. rows: of all classes.
       private: True if the cell carries a guarantee.
-      auc: of the class against all others; None where the test rows are all of one side.
-      never_predicted: seeds whose head gives the class to no test row.
+      auc: of the class against all others; None where the test examples are all of one side.
+      never_predicted: seeds whose head gives the class to no test example.
       macro_accuracy: mean over seeds of the mean recall over classes.
       reference: the method and epsilon of the cell that `drop` compares with, on the same training
-        rows; None where there is none.
+        examples; None where there is none.
       reference_recall: of that cell. drop: by how much this recall is smaller, with the ends of its
-        95 % interval (Welch), None where neither varies over seeds.
-      reference_learnt: True if that recall is above 10 % and above twice what guessing gives, so
+        95% interval (Welch), None where neither varies over seeds.
+      reference_learnt: True if that recall is above 10% and above twice what guessing gives, so
         that a half of it can be compared with.
-      clipping: of the rows' gradients; None for heads that do not step along them.
+      clipping: of the examples' gradients; None for heads that do not step along them.
     """
 
     training_set: str
@@ -144,7 +144,7 @@ class BreakDown(Part):
 
 
 class Ranged(Part):
-    """A number with the ends of its 95 % interval."""
+    """A number with the ends of its 95% interval."""
 
     value: float
     low: float
@@ -198,7 +198,7 @@ class ImbalanceRecord(Record):
 
     Attributes:
       dimension: d, of the features.
-      gradient_rows: training rows of a class that gradients were taken of, at most.
+      gradient_rows: training examples of a class that gradients were taken of, at most.
     """
 
     format: Literal["dpprobe-imbalance"] = IMBALANCE_FORMAT

@@ -41,7 +41,7 @@ def write_imbalance_tables(records: Sequence[Path], *, csv: Path, markdown: Path
 
 
 def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ()) -> Table:
-    """Makes the table for people: a row a (backbone, class, number of images)."""
+    """Makes the table for people: one row per (backbone, class, number of images)."""
     epsilons = keep_unique(
         cell.epsilon
         for cell in sorted(_list_cells(records), key=lambda cell: epsilon_value(cell.epsilon))
@@ -108,7 +108,7 @@ def _best_cell(cell: RareCell | None) -> TableCell:
 
 
 def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
-    """Makes the table for programs: a row a (backbone, class, fraction, method, epsilon)."""
+    """Makes the table for programs: one row per (backbone, class, fraction, method, epsilon)."""
     titles = [
         "backbone", "class", "fraction", "class_rows", "rows", "method", "epsilon", "private",
         "seeds", "recall", "recall_std", "recall_low", "recall_high", "auc", "auc_low", "auc_high",
@@ -181,7 +181,7 @@ def laws_of(records: Sequence[ImbalanceRecord]) -> list[Law]:
 def break_down_words(point: BreakDown) -> str:
     """Writes a break-down point: the smallest product that is enough, and that from which all are.
 
-    Such as "from 73, always from 146 (2.5 to 1168 tried)".
+    For example "from 73, always from 146 (2.5 to 1168 tried)".
     """
     if point.smallest is None:
         return point.note

@@ -1,6 +1,6 @@
 """The job of rare classes: all cells of a dataset and its copies on one backbone, compared.
 
-Not private: it reads test labels and training rows, and adds no noise.
+Not private: it reads test labels and training examples, and adds no noise.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from dpprobe.results.cell_record import (
     WEIGHTS_FILE,
     CellName,
     CellRecord,
+    check_file,
     read_cell,
 )
 from dpprobe.results.cell_results import compare_means
@@ -92,12 +93,12 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """A cell with what it makes of each looked-at class, one entry a seed.
+    """A cell with what it makes of each looked-at class, one entry per seed.
 
     Attributes:
-      recall, auc: class -> [seeds]; auc None where the test rows are all of one side.
-      never: class -> [seeds], True where no test row is given the class.
-      counted: class -> test rows, or units, of the class, and of the rarer side.
+      recall, auc: class -> [seeds]; auc None where the test examples are all of one side.
+      never: class -> [seeds], True where no test example is given the class.
+      counted: class -> test examples, or units, of the class, and of the rarer side.
       gradients: every class -> what clipping does to them; empty for heads without.
     """
 
@@ -118,8 +119,8 @@ def imbalance_job(
       classes: names of the classes that are rare in the copies.
 
     Raises:
-      DataError: for a class that the dataset does not have, test rows of several labels, and files
-        that are missing or damaged.
+      DataError: for a class that the dataset does not have, test examples of several labels, and
+        files that are missing or damaged.
     """
     info = read_info(sources.infos[dataset])
     for name in classes:
@@ -153,7 +154,7 @@ def imbalance_job(
     rows = [row for key, each in tested.items() for row in _table_rows(each, sets[key[0]])]
     with atomic_path(table) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=TABLE), temporary, compression="zstd")
-    record.write(path)
+    record.write(path, table)
 
 
 def _test_all(
@@ -177,10 +178,10 @@ def _test_all(
 
 
 def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> TrainingSet:
-    """Describes the training rows of a dataset, by its dataset.json."""
+    """Describes the training examples of a dataset, by its dataset.json."""
     info = read_info(dataset_json)
     if info.class_names != tuple(class_names) or info.multi_label:
-        raise DataError(f"{dataset_json}: other classes, or several labels a row; run again")
+        raise DataError(f"{dataset_json}: other classes, or several labels per row; run again")
     part = (info.source.get("subsample") or {}).get("fractions") or {}
     ((rare, fraction),) = part.items() or ((None, 1.0),)
     return TrainingSet(
@@ -198,7 +199,7 @@ def _test_cell(folder: Path, classes: Sequence[str], training_rows: _TrainingRow
 
     record = read_cell(folder / METRICS_FILE)
     class_names = record.class_names
-    table = pq.read_table(folder / PREDICTIONS_FILE)
+    table = pq.read_table(check_file(folder / PREDICTIONS_FILE))
     seeds, rows = len(record.seeds), record.rows.test
     shape = (seeds, rows, len(class_names))
     scores = table["scores"].combine_chunks().flatten().to_numpy().reshape(shape)
@@ -249,7 +250,7 @@ def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
 
 
 def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str, Any]]:
-    """Yields what is known of a cell, one row a seed, class and metric."""
+    """Yields what is known of a cell, one row per seed, class and metric."""
     columns: dict[int, dict[str, Any]] = {}
     for k, recall in tested.recall.items():
         columns[k] = {"recall": recall, "never_predicted": tested.never[k]}
@@ -280,7 +281,7 @@ def _describe_class(cell: CellName, training_set: TrainingSet, k: int) -> dict[s
 
 
 class _TrainingRows:
-    """Training rows of each class, at most `GRADIENT_ROWS`, read when a cell asks for them."""
+    """Training examples of each class, at most `GRADIENT_ROWS`, read when a cell asks for them."""
 
     def __init__(self, manifest: Path) -> None:
         self._manifest = manifest
@@ -320,7 +321,7 @@ def _measure_gradients(
 
 def read_heads(folder: Path, options: GradientOptions) -> Heads:
     """Reads the heads of all seeds of a cell, as they were before priors were taken off."""
-    tensors = load_file(folder / WEIGHTS_FILE)
+    tensors = load_file(check_file(folder / WEIGHTS_FILE))
     weights = tensors.pop("weights")
     released = tensors.pop(CLASS_PRIORS, None)
     shifts = options.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
@@ -340,7 +341,7 @@ def _list_cells(
     sets: Mapping[str, TrainingSet],
     class_names: Sequence[str],
 ) -> Iterator[RareCell]:
-    """Yields a cell's results, one for each looked-at class that has test rows."""
+    """Yields a cell's results, one for each looked-at class that has test examples."""
     mine, training_set = tested[key], sets[key[0]]
     reference = _find_reference(key, tested)
     for k, recall in mine.recall.items():

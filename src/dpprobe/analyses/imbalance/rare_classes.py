@@ -1,9 +1,9 @@
 """Rare classes: the recall that is left of them, where it breaks down, and a law for it.
 
-Nothing here is private: recalls come from test labels, and reference heads from training rows
+Nothing here is private: recalls come from test labels, and reference heads from training examples
 without noise. The notions are those of the open questions on imbalance of Berrada et al. 2023
-(docs/references.md): n_c is the number of training rows of the class, rho the recall of the class
-over that of a reference without privacy on the same rows.
+(docs/references.md): n_c is the number of training examples of the class, rho the recall of the
+class over that of a reference without privacy on the same rows.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Array = np.ndarray
 
 
 def estimate_share(values: Sequence[float], counted: float) -> Estimate:
-    """Returns the mean over seeds of a share, with an interval over seeds and test rows.
+    """Returns the mean over seeds of a share, with an interval over seeds and test examples.
 
     Args:
       values: one a seed, 0 to 1.
-      counted: independent test rows, or units, that each value is a share of.
+      counted: independent test examples, or units, that each value is a share of.
     """
     from scipy.stats import t
 
@@ -60,8 +60,8 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
 def least_reference(classes: int) -> float:
     """Returns the recall above which a reference has learnt a class of so many.
 
-    A head of noise alone keeps one in so many of a class's rows: a half must be more than that. Of
-    two classes no half is, and none is compared.
+    A head of noise alone keeps one in so many of a class's rows: a half must be more than that.
+    With two classes no half is more, so nothing is compared.
     """
     return max(_LEAST_REFERENCE, 2 / classes)
 
@@ -130,7 +130,7 @@ def fit_law(
     The recalls of one training set at several epsilons go up and down together, so the intervals
     (percentiles of `RESAMPLES` fits) draw whole training sets again. They hold for other parts of
     the same classes, not for other classes; of few training sets they are too narrow. In simulated
-    studies of 21 they held the ratio in 92 % and the half point in 93 % of the cases. Exponents are
+    studies of 21 they held the ratio in 92% and the half point in 93% of the cases. Exponents are
     those of the average curve, which differences between training sets flatten.
 
     Args:

@@ -52,8 +52,8 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
 
-    A panel a (class, private method). The last column is the reference without privacy on the same
-    rows. A line is drawn round the cells that keep at least half of its recall, and a small number
+    One panel per (class, private method). The last column is the reference without privacy on the
+    same rows. A line is drawn round the cells that keep at least half of its recall, and a small number
     below a recall counts the seeds that never predict the class. "\N{INFINITY}" is the same
     optimiser without noise.
 
@@ -166,7 +166,7 @@ def _draw_outline(axes: Axes, held: np.ndarray) -> None:
 
 
 def law_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
-    """Draws the part of the reference's recall that is kept, a panel a private method.
+    """Draws the part of the reference's recall that is kept, one panel per private method.
 
     The x axis is n_c times epsilon to the power of the fitted ratio of exponents, on which the
     curves of a law lie; without a law n_c times epsilon, and no curve.

@@ -172,7 +172,7 @@ GAP_FIGURE = Exhibit(
 )
 ANALYSIS = Analysis(
     name="long_tail",
-    describe="Sub-classes and memorisation of the features, not private; not done where absent.",
+    describe="Sub-classes and memorisation of the features, not private; skipped if absent.",
     reads=(
         "Long tails",
         "sub-classes and memorised rows come from features and labels, without noise.",

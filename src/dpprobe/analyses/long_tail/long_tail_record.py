@@ -3,7 +3,8 @@
 The job, the tables, the figures, the report and the rules take names and formats from here. Imports
 nothing heavy, since every start of Snakemake reads it.
 
-Nothing in it is private: all numbers come from training rows, some from test rows, without noise.
+Nothing in it is private: all numbers come from training examples, some from test examples, without
+  noise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
 class Index(Part):
-    """A tail index and its 95 % interval; `high` is null above 5, the largest that is tried.
+    """A tail index and its 95% interval; `high` is null above 5, the largest that is tried.
 
     The interval is over rows drawn from given frequencies; it says nothing of another clustering.
     """
@@ -81,7 +82,7 @@ class RemovedRows(Part):
       removed: rows.
       at_random: with as many random rows removed, the mean over draws.
       lost: `at_random` - `without`.
-      low, high: of `lost`, a 95 % interval over test units and draws.
+      low, high: of `lost`, a 95% interval over test units and draws.
     """
 
     removed: int
@@ -101,7 +102,7 @@ class Scores(Part):
       ridge: of the heads.
       accuracy: of heads about rows that they were not trained on.
       share, chance: of rows with a score above `threshold`, and what chance gives.
-      low, high: of `share`, a 95 % interval over units.
+      low, high: of `share`, a 95% interval over units.
       standard_error: of a row's score, the median.
       removal: None where no row, or every row, is above the threshold.
     """

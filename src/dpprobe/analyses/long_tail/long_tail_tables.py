@@ -1,6 +1,6 @@
 """The tables of long tails: sub-classes, memorisation beside the price of privacy, correlations.
 
-All of it is made from private rows without noise, and says so.
+All of it is made from private examples without noise, and says so.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RankCorrelation:
 
     Attributes:
       value: None below four points, and where a variable is the same at all of them.
-      low, high: of a 95 % interval; None with the value.
+      low, high: of a 95% interval; None with the value.
     """
 
     points: int
@@ -112,7 +112,7 @@ def private_gaps(grid: Grid) -> list[Gap]:
 
 
 def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
-    """Makes the table of sub-classes: a row a (dataset, backbone, clusters)."""
+    """Makes the table of sub-classes: one row per (dataset, backbone, clusters)."""
     rows = []
     for record in records:
         for item in sorted(record.sub_classes, key=lambda part: part.clusters):
@@ -163,7 +163,7 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
 
 
 def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
-    """Makes the table of memorisation and of gaps: a row a (dataset, backbone)."""
+    """Makes the table of memorisation and of gaps: one row per (dataset, backbone)."""
     epsilons = sorted({gap.epsilon for gap in gaps}, key=epsilon_value)
     by_place = {(gap.dataset, gap.backbone, gap.epsilon): gap.points for gap in gaps}
     rows = []
@@ -240,7 +240,7 @@ def correlate_measures(
 
 
 def correlation_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
-    """Makes the table of correlations: a row a measure and epsilon."""
+    """Makes the table of correlations: one row per measure and epsilon."""
     rows = []
     for (measure, epsilon), result in correlate_measures(records, gaps).items():
         cell = BLANK
@@ -314,7 +314,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
     """Computes Spearman's correlation and its interval.
 
     The interval is that of Fisher's transformation with the variance of Bonett and Wright (2000),
-    for points that are independent of each other. Where all ranks agree it is taken at the middle
+    for points that are independent of each other. If all ranks agree, it is taken at the middle
     between 1 and the largest value below it, which is of two neighbours exchanged: at 1 itself it
     would have no width.
     """

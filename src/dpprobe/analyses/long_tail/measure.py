@@ -1,8 +1,8 @@
 """The long-tail job of one (dataset, backbone). Nothing that it writes is private.
 
-Sub-classes come from at most `rows` training rows, memorisation from at most `memorisation.rows` of
-them; where there are more, units are drawn with the study's seed. The scores of the rows are
-written first, the record last.
+Sub-classes come from at most `rows` training examples, memorisation from at most
+`memorisation.rows` of them; where there are more, units are drawn with the study's seed. The scores
+of the rows are written first, the record last.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ def long_tail_job(
             "seconds": round(time.monotonic() - started, 3),
         }
     )
-    write_table(long_tail_path(folder, dataset, backbone, ROWS_SUFFIX), table)
-    record.write(long_tail_path(folder, dataset, backbone, RECORD_SUFFIX))
+    rows_file = long_tail_path(folder, dataset, backbone, ROWS_SUFFIX)
+    write_table(rows_file, table)
+    record.write(long_tail_path(folder, dataset, backbone, RECORD_SUFFIX), rows_file)
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
 
 
 def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
-    """Returns a line a row; a score that is not known is null."""
+    """Returns a line per row; a score that is not known is null."""
     columns = {
         "id": rows.ids,
         "label": rows.labels,

@@ -1,10 +1,10 @@
-"""Memorisation scores of training rows, by heads trained on random subsets. None is private.
+"""Memorisation scores of training examples, by heads trained on random subsets. None is private.
 
-A row's score is the probability that a head is right about it when it was among the head's rows,
-minus that when it was not (Feldman and Zhang 2020, "What neural networks memorize and why",
-section 2). Heads are trained on random shares of the units; rows of a unit, such as a patient's
-images, are in or out together. Scores come from labels and features without noise: they say which
-rows are unusual, and are as private as the rows.
+An example's score is the probability that a head classifies it correctly when trained on it, minus
+the probability when not (Feldman and Zhang 2020, "What neural networks memorize and why", section
+2). Heads are trained on random shares of the units; rows of a unit, such as a patient's images, are
+in or out together. Scores come from labels and features without noise: they show which examples are
+unusual, and are as private as the examples.
 
 The head is ridge regression of the classes (one column of 0 and 1 for each), which private least
 squares approaches as its noise vanishes. It has a closed form, so that hundreds of heads share one
@@ -175,7 +175,7 @@ class Memorisation:
 
         Heads are then as often right with a row as without: given how many are right in all, those
         among the heads with the row are a hypergeometric number. Exact, as the rows that are out
-        are drawn anew for each head.
+        are drawn again for each head.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]
@@ -248,7 +248,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
 
 
 def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
-    """Yields the rows that are out of each head, [n]: those of 30 % of the units, drawn anew."""
+    """Yields the rows that are out of each head, [n]: those of 30% of the units, drawn again."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)
     random = open_stream(seed, name)

@@ -10,13 +10,16 @@ from dpprobe.options import Name, Options
 
 
 class MemorisationOptions(Options):
-    """Scores of the rows that heads are right about only where they were trained on them."""
+    """Scores of images that heads classify correctly only if they were trained on them."""
 
     heads: int = Field(
-        200, ge=50, le=100_000, description="Heads trained, each on a random 70 % of the units."
+        200, ge=50, le=100_000, description="Heads to train, each on a random 70% of the units."
     )
     rows: int = Field(
-        10_000, ge=20, description="Training rows used at most; of more, a seeded sample of units."
+        10_000,
+        ge=20,
+        description="Use at most this many training examples; from larger sets, a "
+        "seeded sample of units.",
     )
 
 
@@ -24,19 +27,22 @@ class LongTailOptions(Options):
     """Sub-classes of the features of each class, and memorisation: not private."""
 
     datasets: tuple[Name, ...] | None = Field(
-        None, min_length=1, description="Absent, those whose rows have one label each."
+        None, min_length=1, description="If absent, all datasets with one label per image."
     )
     clusters: tuple[Annotated[int, Field(ge=2, le=10_000)], ...] = Field(
         (5, 20, 50),
         min_length=1,
-        description="Sub-classes looked for in each class, one clustering each; fewer where a "
-        "class has under 5 rows for each.",
+        description="Sub-classes to look for in each class, one clustering each; fewer if a class "
+        "has under 5 examples for each.",
     )
     rows: int = Field(
-        50_000, ge=20, description="Training rows clustered at most; of more, a seeded sample."
+        50_000,
+        ge=20,
+        description="Cluster at most this many training examples; from larger "
+        "sets, a seeded sample.",
     )
     memorisation: MemorisationOptions | None = Field(
-        MemorisationOptions(), description="Not done where null."
+        MemorisationOptions(), description="Options of the memorisation scores; null skips them."
     )
 
     @field_validator("clusters")

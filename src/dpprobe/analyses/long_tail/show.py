@@ -59,7 +59,8 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
 def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path) -> None:
     """Draws one dataset: shares of sub-classes by rank, and memorised rows by threshold.
 
-    A colour a backbone. Dashed lines: features without sub-classes; scores if nothing is memorised.
+    One colour per backbone. Dashed lines: features without sub-classes; scores if nothing is
+    memorised.
 
     Raises:
       DataError: without records.
@@ -152,7 +153,7 @@ def _make_handles(backbones: Sequence[str], colours: Sequence[str]) -> list[Line
 def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png: Path) -> None:
     """Draws the gap of the best private head against the share of memorised rows.
 
-    A panel an epsilon, at most six; a colour a backbone, a marker a dataset.
+    A panel per epsilon, at most six; one colour per backbone, one marker per dataset.
 
     Raises:
       DataError: when no (dataset, backbone) has both.
@@ -192,13 +193,7 @@ def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png:
         style.label_outer_panels(panels, "points below the ceiling")
         marks = [(name, style.NEUTRAL, marker) for name, marker in markers.items()]
         marks += [(name, colour, "o") for name, colour in colours.items()]
-        figure.legend(
-            handles=[
-                Line2D([], [], color=colour, marker=marker, linestyle="none", label=name)
-                for name, colour, marker in marks
-            ],
-            loc="outside right upper",
-        )
+        figure.legend(handles=style.make_dot_handles(marks), loc="outside right upper")
         style.title_figure(
             figure, "Memorised rows and the price of privacy",
             "rank correlation with its 95 % interval; not private", panels=1,

@@ -125,7 +125,7 @@ ANALYSIS = Analysis(
     name="representation_law",
     describe=(
         "Laws of separability over the blocks of frozen and tuned networks, not private; "
-        "not done where absent."
+        "skipped if absent."
     ),
     reads=(
         "Representation laws",

@@ -108,7 +108,7 @@ def tap_blocks(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
 def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int64]) -> torch.Tensor:
     """Decodes some rows of a split as the backbone takes them: [n, channels, height, width].
 
-    Training rows are cropped as test rows are: no random crop.
+    Training examples are cropped as test examples are: no random crop.
 
     Raises:
       DataError: naming the row, when an image cannot be read, or has another size than the first

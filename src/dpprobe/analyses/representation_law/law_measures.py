@@ -7,7 +7,7 @@ the paper on representation laws prints it, and grows as classes come apart; Tr[
 `fuzziness`, that of He and Su (2023), which falls. Pseudo-inverses are in float64 and leave out
 eigenvalues of at most `RCOND` times the largest.
 
-All of it is computed from private rows without noise.
+All of it is computed from private examples without noise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from dpprobe.analyses.representation_law.law_record import FittedLaw
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-# Of eigenvalues of a scatter, so 1e-5 of a standard deviation: float32 features are good to 1e-7.
+# A bound on eigenvalues of a scatter, so 1e-5 of a standard deviation: float32 features are good to
+# 1e-7.
 RCOND = 1e-10
 # A spread of rows below this part of their size is the rounding of float32 features.
 CONSTANT = 1e-6

@@ -3,7 +3,7 @@
 The job, the tables, the figures, the report and the rules take names and formats from here. Imports
 nothing heavy, since every start of Snakemake reads it.
 
-Nothing in it is private: all numbers come from training rows, or test rows, without noise.
+Nothing in it is private: all numbers come from training examples, or test examples, without noise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAW_SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 
 Split = Literal["train", "test"]
-# residual: of the class number as an integer, as printed; on test rows, held out.
+# residual: of the class number as an integer, as printed; on test examples, held out.
 Measure = Literal["separability", "fuzziness", "residual", "residual_one_hot"]
 MEASURES: tuple[Measure, ...] = ("fuzziness", "separability", "residual", "residual_one_hot")
 # Figures of a (dataset, backbone): figures/<dataset>/<name>_<backbone>.
@@ -38,7 +38,7 @@ class FittedLaw(Part):
     """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
 
     Attributes:
-      rho: the factor a layer; `low` and `high` are the ends of its 95 % interval, that of
+      rho: the factor a layer; `low` and `high` are the ends of its 95% interval, that of
         independent errors of the layers, which follow each other: it is too narrow.
       r_squared: the share of the logarithms' variance that the line has; None where they are equal.
       layers: the number of layers fitted.
@@ -136,7 +136,7 @@ class LawRecord(Record):
 
     @property
     def frozen(self) -> NetworkLaws:
-        """The network as it was before any training on the private rows."""
+        """The network as it was before any training on the private examples."""
         return next(network for network in self.networks if network.setting == "frozen")
 
 

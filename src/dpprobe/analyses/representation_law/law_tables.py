@@ -1,6 +1,6 @@
 """The tables of representation laws: the laws of each network, and accuracy by tuned blocks.
 
-All of it is made from private rows without noise, and says so.
+All of it is made from private examples without noise, and says so.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def law_tables(
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
-    """Returns the published results of tuned blocks on as many training rows of a dataset.
+    """Returns the published results of tuned blocks on as many training examples of a dataset.
 
     Args:
       name: of the dataset in the published numbers.
@@ -129,7 +129,7 @@ def published_laws(published: Published, name: str, records: Sequence[LawRecord]
 
 
 def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
-    """Makes the table of laws: a row a network and split."""
+    """Makes the table of laws: a row per network and split."""
     rows = []
     for record in records:
         for network in sort_networks(record.networks):
@@ -194,7 +194,7 @@ def _format_layers(layers: Iterable[int]) -> str:
 
 
 def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
-    """Writes which layers have no value of which measure, and why: a line a backbone."""
+    """Writes which layers have no value of which measure, and why: a line per backbone."""
     notes = []
     for record in records:
         groups: dict[tuple[str, str], set[int]] = {}
@@ -219,7 +219,7 @@ def accuracy_by_blocks(
     dataset: str,
     published: Sequence[Number] = (),
 ) -> Table:
-    """Makes the table of test results by what was tuned: a row a method, a column an epsilon.
+    """Makes the table of test results by what was tuned: a row per method, a column per epsilon.
 
     Published results stand first, networks without a law and linear heads on the same features
     last.

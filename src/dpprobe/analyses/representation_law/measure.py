@@ -1,6 +1,6 @@
 """The job of representation laws of one (dataset, backbone). Nothing that it writes is private.
 
-Measures every block of the frozen network and of the tuned ones, on training and test rows, and
+Measures every block of the frozen network and of the tuned ones, on training and test examples, and
 beside each measure the same with shuffled labels. The values are written first, the record last.
 """
 
@@ -174,7 +174,7 @@ def law_job(
             "seconds": round(time.monotonic() - started, 3),
         }
     )
-    record.write(law_path(folder, dataset, backbone, RECORD_SUFFIX))
+    record.write(law_path(folder, dataset, backbone, RECORD_SUFFIX), values_file)
     return record
 
 
@@ -299,7 +299,7 @@ def _make_series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Ser
 
 
 def values_table(networks: Sequence[NetworkLaws]) -> pa.Table:
-    """Returns a line a network, layer, split and measure."""
+    """Returns a line per network, layer, split and measure."""
     lines = [
         {
             "method": network.method,

@@ -55,7 +55,7 @@ def describe_tuning(method: MethodOptions) -> Tuning | None:
 
 
 def law_datasets(study: Study) -> list[str]:
-    """Returns the datasets of one label a row; none without `representation_law`."""
+    """Returns the datasets of one label per example; none without `representation_law`."""
     if study.block("representation_law") is None:
         return []
     return [name for name in study.datasets if not _multi_label(study, name)]

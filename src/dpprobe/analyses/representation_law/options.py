@@ -15,22 +15,28 @@ class RepresentationLawOptions(Options):
 
     methods: tuple[Name, ...] | None = Field(
         None,
-        description="Methods whose tuned networks are measured beside the frozen one; all that "
-        "tune networks where absent.",
+        description="Methods whose tuned networks are measured beside the frozen one; if absent, "
+        "all methods that tune networks.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Some of the study's; all where absent.")
+        Field(None, description="A selection of the study's epsilons; all if absent.")
     )
     rows: int = Field(
-        10_000, ge=20, description="Rows of each split used at most; of more, a seeded sample."
+        10_000,
+        ge=20,
+        description="Use at most this many examples of each split; from larger "
+        "splits, a seeded sample.",
     )
     token: Literal["class", "pooled"] = Field(
         "class",
-        description="A transformer's features of a block: its class token, or the mean of its "
-        "patches. Those without such a token, and convolutional networks, are pooled.",
+        description="Source of a transformer block's features: the class token, or the mean over "
+        "the patches. Networks without a class token, including convolutional ones, are pooled.",
     )
     shuffles: int = Field(
-        3, ge=1, le=100, description="Measurements with shuffled labels, the null beside each law."
+        3,
+        ge=1,
+        le=100,
+        description="Measurements with shuffled labels, as the null distribution for each law.",
     )
 
     @field_validator("methods")

@@ -114,9 +114,9 @@ def law_figures(
 
 
 def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
-    """Draws one measure by block: a column of panels an epsilon, rows are options and splits.
+    """Draws one measure by block: a column of panels per epsilon, rows are options and splits.
 
-    A curve a number of tuned blocks, the frozen network dashed in black, and in gray the frozen
+    One curve per number of tuned blocks, the frozen network dashed in black, and in gray the frozen
     network with shuffled labels. In the fitted rows residuals also have what pure noise leaves.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
@@ -252,7 +252,7 @@ def accuracy_figure(
     png: Path,
     published: Sequence[Number] = (),
 ) -> None:
-    """Draws test results by what was tuned: a colour an epsilon, dashes tell the options.
+    """Draws test results by what was tuned: one colour per epsilon, dashes tell the options.
 
     Thin lines: the best private linear head on the stored features at that epsilon. Brackets on the
     right: published results at that epsilon, over the blocks that a paper gives them for.

@@ -40,9 +40,9 @@ def embed_tsne(
 ) -> None:
     """Embeds the features of a split in the plane and measures what the plane keeps.
 
-    PCA, then openTSNE (Policar, Strazar and Zupan, 2024) from a PCA start. The principal
-    components are doubled, up to three times, while they keep less than 90 % of each point's 15
-    nearest neighbours in feature space. The same seed and threads give the same picture.
+    PCA, then openTSNE (Policar, Strazar and Zupan, 2024) from a PCA start. The principal components
+    are doubled, up to three times, while they keep less than 90% of each point's 15 nearest
+    neighbours in feature space. The same seed and threads give the same picture.
 
     Rows that t-SNE cannot embed do not stop a study: 3 to 9 rows are placed by their first two
     principal components; fewer, or rows that are all equal, give a table without points. The

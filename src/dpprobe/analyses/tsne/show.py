@@ -41,7 +41,7 @@ def plot_tsne(
 def tsne_grid(
     embeddings: Mapping[tuple[str, str], Path], *, split: str, svg: Path, png: Path
 ) -> None:
-    """Draws embeddings by `analysis.tsne` side by side: a row a dataset, a column a backbone.
+    """Draws embeddings by `analysis.tsne` side by side: a row per dataset, a column per backbone.
 
     Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has the
     colours of its labels and the number of points; of a sample also its seed.
@@ -82,9 +82,9 @@ def tsne_grid(
 def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = None) -> None:
     """Draws an embedding made by `analysis.tsne`, coloured by class.
 
-    Up to 20 classes are named, in the plane and in the legend; more share a colour bar. The
-    line below the title gives the share of nearest neighbours that PCA and t-SNE keep. What is
-    not t-SNE says so: principal components in the title, no points by a note in their place.
+    Up to 20 classes are named, in the plane and in the legend; more share a colour bar. The line
+    below the title gives the share of nearest neighbours that PCA and t-SNE keep. Plots without
+    t-SNE say so: the title names principal components, and a note replaces missing points.
 
     Raises:
       DataError: when the file is not an embedding.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-THUMBNAIL = 32  # pixels a side
+THUMBNAIL = 32  # pixels per side
 ACROSS = 64  # thumbnails side by side
 
 

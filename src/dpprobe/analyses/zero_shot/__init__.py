@@ -7,7 +7,7 @@ from dpprobe.exhibits.exhibit import one, waits
 
 ANALYSIS = Analysis(
     name="zero_shot",
-    describe="Classifies test rows by the text embeddings of their classes.",
+    describe="Classifies test images by the text embeddings of their classes.",
     reads=None,
     backbones=lambda study: study.text_backbones(),
     measurement=Measurement(

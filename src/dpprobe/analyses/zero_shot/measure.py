@@ -1,8 +1,8 @@
 """Zero-shot classification: image features against the text embeddings of the classes.
 
 As Radford et al. 2021, section 3.1.2: the cosine of an image's embedding with each class's, times
-the model's logit scale. Nothing is trained, so no training row is touched: the classifier spends
-no privacy. What it scores on a private test split is a test result, which is not private.
+the model's logit scale. Nothing is trained, so no training example is touched: the classifier
+spends no privacy. Its score on a private test split is a test result, which is not private.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe.analyses.zero_shot.zero_shot_record import ZERO_SHOT_FORMAT, ZERO_SHOT_FORMAT_VERSION
-from dpprobe.artifacts import write_json, write_table
+from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_embeddings import read_text_embeddings
 from dpprobe.results import uncertainty
-from dpprobe.results.metrics import Link, evaluate_scores, ranked_labels, right_predictions
+from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# What needs no threshold: with several labels a row, cosines have none.
+# Metrics that need no threshold: with several labels per example, cosines have none.
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
 
 
@@ -50,12 +50,12 @@ def classify_zero_shot(
     Args:
       test: manifest of the split's features, image embeddings of the same model.
       text: what `features.text.write_text_embeddings` wrote.
-      metrics: the results, with an interval over test rows, or over patients, as JSON.
+      metrics: the results, with an interval over test examples, or over patients, as JSON.
       predictions: parquet with id, label, scores, the subgroups and, where known, numbers of the
         patients.
       model: the name of the model whose text tower made `text`.
-      metric: the dataset's choice of headline metric, None for the usual. With several labels a
-        row and a model without a logit bias it is AUC in any case.
+      metric: the dataset's choice of headline metric, None for the usual. With several labels per
+        example and a model without a logit bias it is AUC in any case.
 
     Raises:
       DataError: when classes, weights or dimension of the two do not fit together.
@@ -90,12 +90,9 @@ def classify_zero_shot(
     if ranked:
         shown = "auc"  # an accuracy needs a threshold, which a model without a bias has none of
     if shown not in summary:
-        raise DataError(
-            f"{test}: no {shown} to show: no label that some test rows have and others have not; "
-            "add test rows" + ("" if ranked else ", or write metric: accuracy")
-        )
+        raise DataError(f"{test}: {NO_AUC}")
     write_table(predictions, _make_predictions(store, labels, scores, units))
-    write_json(
+    write_record(
         metrics,
         {
             "format": ZERO_SHOT_FORMAT,
@@ -120,6 +117,7 @@ def classify_zero_shot(
             "metrics": tested,
             "summary": summary,
         },
+        predictions,
     )
     logger.info("zero-shot: %s %.2f %%", shown, 100 * summary[shown]["mean"])
 
@@ -148,7 +146,7 @@ def _check_inputs(
         )
     if weights.shape[1] != store.dimension:
         raise DataError(
-            f"{text}: {weights.shape[1]} numbers a class, the images have {store.dimension}: not "
+            f"{text}: {weights.shape[1]} numbers per class, the images have {store.dimension}: not "
             "embeddings of one space; extract both with the same backbone"
         )
 

@@ -7,9 +7,9 @@ them again while it is still in the processor's cache. Both products go by tiles
 partial sums that stay in registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns).
 
 Rows are read where they lie. With few classes they come from memory about as slowly as they are
-multiplied, so the next chunk is fetched meanwhile: a cache line a step of a tile, evenly over both
-products, of four rows in turn. One row at a time comes at half the speed. A cache soon drops
-what it was told to fetch, long before it is full: hence small chunks (`chunk_rows`).
+multiplied, so the next chunk is fetched meanwhile: a cache line per step of a tile, evenly over
+both products, of four rows in turn. One row at a time comes at half the speed. A cache soon drops
+fetched lines, long before it is full: hence small chunks (`chunk_rows`).
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -75,7 +75,7 @@ def _add_products(
 ):
     """Adds to [5, 4] the products of 5 rows of weights and the rows that 4 addresses point to.
 
-    Of so many columns, from a byte of the rows on. On the way it fetches a line a step, as
+    Covers so many columns, from a given byte of the rows. On the way it fetches a line per step, as
     `Code.fetch_ahead` does with the last three arguments.
     """
 
@@ -291,7 +291,7 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 
 @jit()
 def _aim_fetches(ahead, place, taken, tiles):
-    """Returns what the next tile fetches, and the place from which the one after it goes on.
+    """Returns what the next tile fetches, and the place from which the one after it continues.
 
     The next rows' lines are spread evenly over the tiles; those between fetch what the cache has.
 
@@ -343,8 +343,8 @@ def _multiply_rows(pointers, m, d, weights, z, ahead):
 def _multiply_back(pointers, m, d, z, release, panel, ahead):
     """Adds z times rows to the release.
 
-    Of many classes, the rows' next columns are first laid side by side: as they lie in long rows,
-    a cache has too few places for them.
+    With many classes, the rows' next columns are first copied side by side: in long rows they
+    collide in the cache.
     """
     rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
     sums, stride = release.ctypes.data, release.strides[0]
@@ -434,7 +434,7 @@ def _add_chunk(
         if labels.shape[0]:
             _fetch_line(labels.ctypes.data + 8 * row)
     kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
-    # A line a step is enough for so many rows as there are pairs of tiles.
+    # A line per step is enough for so many rows as there are pairs of tiles.
     together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
     # In turn, from so many runs of rows: where rows lie end to end, the processor reads ahead by
     # itself in a few long runs, but not in many short ones.
@@ -515,7 +515,7 @@ def add_clipped_sums(
       labels: int64 [n]; or [0] for rows of several labels.
       multi_hot: uint8 [n, classes] for rows of several labels; or [0, 0].
       bounds: float64 [n], from `clipping.clip_bounds`.
-      parts: float32 [n], what each row's clipped gradient is multiplied with; or [0] for ones.
+      parts: float32 [n], what each example's clipped gradient is multiplied with; or [0] for ones.
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
       sizes: int64 [slices], each slice's rows, slice after slice.

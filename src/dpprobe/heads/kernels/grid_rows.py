@@ -120,7 +120,8 @@ def add_gradients(
     features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
     weighted, biases, unit, clip, sigmoid, step, total,
 ):  # fmt: skip
-    """Adds the rows' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
+    """Adds the examples' clipped gradients to total [K, d + 1], in units of the rows' and of
+    `step`.
 
     Args:
       features, scale, shift, centre, constant, whole: as of `fill_rows`.

@@ -10,8 +10,8 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.core import cgutils
 
-# Rows whose cache lines are fetched in turn, a step of a tile each; twice so many where one line a
-# step is not enough.
+# Rows whose cache lines are fetched in turn, a step of a tile each; twice so many where one line
+# per step is not enough.
 INTERLEAVED = 4
 
 

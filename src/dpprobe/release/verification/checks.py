@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dpprobe.errors import DpprobeError
+from dpprobe.wrong_keys_and_values import explain_first
 
 T = TypeVar("T")
 
@@ -72,8 +73,7 @@ class Checks:
 
 def _describe_reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return explain_first(error)
     return str(error) if isinstance(error, DpprobeError) else f"cannot be read: {error!r}"
 
 

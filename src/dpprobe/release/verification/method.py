@@ -34,7 +34,7 @@ from dpprobe.training.auto_methods import facts_of_plan
 
 Array = npt.NDArray[Any]
 
-# Of a safetensors file, before its tensors.
+# Bytes of a safetensors file before its tensors.
 HEADER_BYTES = 2**20
 
 
@@ -47,7 +47,7 @@ def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
     require_true(head.link == link, f"head.link: {head.link}, and these options have {link}")
     require_true(
         options.multi_label or not facts.multi_label,
-        f"multi_label: head {options.head} with these options takes one label a row",
+        f"multi_label: head {options.head} with these options takes one label per row",
     )
     require_true(
         (head.class_priors is not None) == options.releases_priors,
@@ -178,7 +178,7 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
 
 
 def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:
-    """Checks the metadata of a safetensors file, which says that it was made from private rows."""
+    """Checks that a safetensors file's metadata says that it was made from private examples."""
     cell = {
         "dataset": facts.dataset,
         "backbone": facts.backbone.name,

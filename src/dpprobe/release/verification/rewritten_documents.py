@@ -14,6 +14,7 @@ from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_F
 from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_statement import release_statement
+from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.method import data_facts
 from dpprobe.release.verification.stated import (
     Values,
@@ -56,6 +57,7 @@ def check_words(
         left_out=_left_out(values),
         subsample=_subsample(values),
         chosen_from=options.chosen_from(data_facts(plan, facts)),
+        parts=values.get("parts"),
     )
     other = set(expected) ^ set(values)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
@@ -65,6 +67,29 @@ def check_words(
         except DataError as error:
             raise DataError(f"{error}{_other_version(facts)}") from None
     return "the statement is what options, facts and noise give, word for word", True
+
+
+def check_parts(checks: Checks, values: Values | None, facts: BundleFacts | None) -> None:
+    """Compares classes, preprocessing, probe and backbone with what the statement says of them."""
+    if values is not None and "parts" not in values:
+        checks.note_check(
+            "parts",
+            None,
+            f"{STATEMENT_FILE} is of an earlier dpprobe and does not cover classes, preprocessing, "
+            "probe and backbone: without a signature anyone can have changed them",
+        )
+        return
+    checks.run_check("parts", _compare_parts, values, facts)
+
+
+def _compare_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
+    computed = facts.hash_parts()
+    block = read_block("parts", values["parts"], set(computed))
+    for name, expected in computed.items():
+        require_true(
+            block[name] == expected, f"{name}: {FACTS_FILE} has other than {STATEMENT_FILE} covers"
+        )
+    return f"{', '.join(computed)} are those that {STATEMENT_FILE} covers", True
 
 
 def _left_out(values: Values) -> Values | None:
@@ -87,7 +112,7 @@ def _left_out(values: Values) -> Values | None:
 
 
 def _subsample(values: Values) -> Values | None:
-    """Returns by what training rows are said to have been chosen; None where all are."""
+    """Returns by what training examples are said to have been chosen; None where all are."""
     said: Values | None = values["public_data"].get("subsample")
     if said is not None:
         read_block("subsample", said, {"fraction", "public_seed"})

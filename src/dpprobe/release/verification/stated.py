@@ -17,7 +17,7 @@ Values = Mapping[str, Any]
 # Objects and lists within each other, beyond which readers of any kind overflow.
 _DEEPEST = 32
 _TOO_DEEP = f"more than {_DEEPEST} levels of brackets"
-# Of rows; a file that says more is refused before anything is priced.
+# Limit on rows; a file that says more is refused before anything is priced.
 LARGEST_N = 10**10
 
 

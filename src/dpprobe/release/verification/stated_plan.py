@@ -99,7 +99,7 @@ def require_bounded(plan: Plan) -> Plan:
 
 
 def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
-    """Prices a plan anew, by its accountant and the others.
+    """Prices a plan again, by its accountant and the others.
 
     Raises:
       PrivacyError: when the plan costs more than it promises, or says other prices.

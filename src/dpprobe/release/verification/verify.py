@@ -1,6 +1,6 @@
-"""Checks a bundle without the private data, a network or the backbone.
+"""Checks a bundle without the private data or a network; with the backbone where it is here.
 
-Nothing in a bundle is believed that can be computed: whoever can edit a file can hash it anew. The
+Nothing in a bundle is believed that can be computed: whoever can edit a file can hash it again. The
 statement is written again from the options, the facts and the noise that it states, and has to be
 the same, word for word; so are card and page. The noise is priced again, by the accountant that
 priced it and by others.
@@ -8,9 +8,11 @@ priced it and by others.
 **Not noticed**, as nothing in a bundle can tell, and a signature alone protects it:
 
 - other weights, other arrays of a normalisation, and what a search is said to have chosen from its
-  space; classes in another order or by other names;
+  space;
 - what another version of `auto`'s rule than this one's is said to have chosen;
-- facts of the backbone: a hash, preprocessing, its probe, versions of libraries;
+- classes, and facts of the backbone (a hash, preprocessing, its probe, versions of libraries),
+  changed in bundle.json and in the hashes of the statement; in bundles of an earlier dpprobe, which
+  lack these, in bundle.json alone. With the backbone, preprocessing and probe are computed again;
 - n where no mechanism samples, and names of release, study, dataset, method and backbone, each
   changed everywhere; words of `card`;
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
@@ -22,8 +24,8 @@ priced it and by others.
 - a test result within what it may be, and the AUC's interval round it; how many cells a choice
   without a price was among, and their names; a larger sum of the ledger, or its entry's number.
 
-That noise was drawn as stated, that training rows were clipped, and that n and the units are what
-the data has, rests on the word of who made the bundle.
+That noise was drawn as stated, that training examples were clipped, and that n and the units are
+what the data has, rests on the word of who made the bundle.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from typing import Any
 from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.release.bundle import FACTS_FILE
+from dpprobe.release.verification.backbone_check import check_backbone
 from dpprobe.release.verification.checks import Checks, Report
 from dpprobe.release.verification.evidence_checks import (
     check_choice,
@@ -55,15 +58,22 @@ from dpprobe.release.verification.method import (
     check_rule,
     read_options,
 )
-from dpprobe.release.verification.rewritten_documents import check_documents, check_words
+from dpprobe.release.verification.rewritten_documents import (
+    check_documents,
+    check_parts,
+    check_words,
+)
 from dpprobe.release.verification.stated_plan import check_price, read_plan, read_statement
 
 
-def verify_bundle(bundle: Path, *, public_key: Path | None = None) -> Report:
+def verify_bundle(
+    bundle: Path, *, public_key: Path | None = None, checkpoint: Path | None = None
+) -> Report:
     """Checks all of a bundle that can be checked by whoever was handed it.
 
     Args:
       public_key: of who signed it, Ed25519, PEM, from another place than the bundle.
+      checkpoint: the file of the backbone's weights, if the backbone is to be computed too.
 
     Raises:
       DataError: when there is no such folder.
@@ -85,7 +95,9 @@ def verify_bundle(bundle: Path, *, public_key: Path | None = None) -> Report:
     if isinstance(options, Auto):
         check_rule(checks, options, plan, facts)
     words = checks.run_check("words", check_words, values, plan, options, facts)
-    checks.run_check("head", check_head, folder, facts, options, plan)
+    head = checks.run_check("head", check_head, folder, facts, options, plan)
+    check_parts(checks, values, facts)
+    check_backbone(checks, folder, facts, head, checkpoint)
     blocks = (
         checks.run_check("evaluation", check_evaluation, values, plan, facts),
         checks.run_check("choice", check_choice, values, plan),

@@ -48,7 +48,7 @@ def backbone_figure(
     Backbones stand in the study's order. On the right are the models for which a paper prints both.
 
     Args:
-      published: numbers to draw; none where absent. name: their name for the dataset.
+      published: numbers to draw; none if absent. name: their name for the dataset.
 
     Raises:
       DataError: when no cell is private.
@@ -165,8 +165,8 @@ def _published_models(
 ) -> list[_PublishedModel]:
     """Returns the models for which a paper prints results with and without privacy.
 
-    Of several the best is taken, as the papers' figures do; results of a part of the dataset are
-    left out, and those of whole networks where the study tunes none and the last layer is printed.
+    The best of several is taken, as the papers' figures do. Left out are results on a part of the
+    dataset, and results of whole networks if the study tunes none and the last layer is printed.
     """
     if published is None:
         return []
@@ -232,7 +232,7 @@ def resolution_figure(
     """Draws results of one method by the size of images, from backbones that differ in it alone.
 
     Args:
-      sizes: the pixels a side at which images entered each, as its features record.
+      sizes: the pixels per side at which images entered each, as its features record.
       base: the method that is drawn; the one with the best mean result where None.
 
     Raises:
@@ -264,7 +264,7 @@ def resolution_figure(
 
 
 def image_side(manifest: Mapping[str, Any]) -> int:
-    """Returns the pixels a side at which images entered, from the manifest of features."""
+    """Returns the pixels per side at which images entered, from the manifest of features."""
     preprocessing = manifest["preprocessing"]
     # timm writes channels, height and width; open_clip height and width
     size = preprocessing["input_size" if "input_size" in preprocessing else "size"]

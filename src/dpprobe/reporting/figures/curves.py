@@ -35,17 +35,17 @@ def epsilon_accuracy(
     published: Published | None = None,
     name: str | None = None,
 ) -> None:
-    """Draws a dataset's test accuracy, or its AUC, against epsilon, a line a (backbone, method).
+    """Draws a dataset's accuracy or AUC against epsilon, one line per (backbone, method).
 
     Colour tells the backbone, style and marker the method; with one backbone colour tells the
-    method as well. Bands are the cells' 95 % intervals; a dashed line is a backbone's non-private
+    method as well. Bands are the cells' 95% intervals; a dashed line is a backbone's non-private
     ceiling; epsilon inf, the same optimiser without noise, stands apart on the right. Numbered
     circles are published results, whose sources the legend names: with a bar where one is stated
     for a range of epsilons, dashed where its epsilon is inferred.
 
     Args:
-      published: numbers to mark; none where absent.
-      name: their name for the dataset; the study's name where absent.
+      published: numbers to mark; none if absent.
+      name: their name for the dataset; the study's name if absent.
 
     Raises:
       DataError: when the summary does not hold exactly one dataset.
@@ -68,9 +68,9 @@ def epsilon_accuracy(
 
 
 def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
-    """Draws each backbone of a dataset apart: test results against epsilon, a colour a method.
+    """Draws each backbone of a dataset apart: test results against epsilon, one colour per method.
 
-    Bands are the cells' 95 % intervals. A dashed line is the backbone's non-private ceiling; where
+    Bands are the cells' 95% intervals. A dashed line is the backbone's non-private ceiling; where
     there is one, an axis on the right counts the points below it.
 
     Raises:
@@ -160,7 +160,9 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     colours = {name: style.COLOURS[i % len(style.COLOURS)] for i, name in enumerate(coloured)}
     curves = {column: line for column, line in lines.items() if column not in ceilings}
     painted = {(b, m): colours[b if len(backbones) > 1 else m] for b, m in curves}
-    scale = EpsilonScale(finite=reach, infinite=len(finite) < len(epsilons), curves=len(curves))
+    # The baseline is a line: without another cell at infinity there is nothing to stand there.
+    infinite = any(math.inf in line for line in curves.values())
+    scale = EpsilonScale(finite=reach, infinite=infinite, curves=len(curves))
     draw_epsilon_axis(axes, scale, finite, others=ends)
     axes.set_ylabel(f"test {grid.measures[dataset].title} (%)")
     for (backbone, _), line in ceilings.items():
@@ -172,7 +174,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
         _draw_line(axes, scale, line, painted[backbone, method], styles[method], alpha)
     _draw_infinite(axes, scale, curves, painted, styles)
     draw_marks(axes, scale, marks)
-    # Margins may reach past 100 %; the axis need not.
+    # Margins may reach past 100%; the axis need not.
     axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
     _draw_legend(
         axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks,

@@ -1,4 +1,4 @@
-"""Figures of all datasets of a study: results against epsilon, by delta, by training rows."""
+"""Figures of all datasets of a study: results against epsilon, by delta, by training examples."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def plot_datasets(
 
 
 def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
-    """Draws all datasets against epsilon: a panel a backbone, a line a dataset.
+    """Draws all datasets against epsilon: a panel per backbone, a line per dataset.
 
     Lines are of DP-FC where the study has it, as in figure 2 of Mehta et al. 2023, else of the best
     private method at each epsilon. Dashed lines are non-private ceilings.
@@ -121,7 +121,7 @@ def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> Non
 def delta_figure(
     groups: Sequence[Sequence[str]], cells: Sequence[CellResult], *, svg: Path, png: Path
 ) -> None:
-    """Draws the same images at several deltas: a panel a backbone, a line a delta.
+    """Draws the same images at several deltas: a panel per backbone, one line per delta.
 
     Raises:
       DataError: when no group has private cells of two deltas.
@@ -151,7 +151,7 @@ def delta_figure(
 def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
     """Returns the private cells that are compared, and words for them."""
     private = [cell for cell in cells if cell.private]
-    # What `auto` chooses may be DP-FC at some epsilons alone, and its line is one.
+    # `auto` may choose DP-FC at some epsilons alone; its line is drawn as one.
     fixed = [cell for cell in private if "chosen" not in cell.options]
     heads = [cell for cell in fixed if cell.base_options.get("head", cell.head) == DP_FC]
     covered = {cell.dataset for cell in heads} == {cell.dataset for cell in private}
@@ -235,12 +235,12 @@ def _draw_line(
 
 
 def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
-    """Draws what privacy costs each dataset against its training rows: a colour an epsilon.
+    """Draws what privacy costs each dataset against its training examples: one colour per epsilon.
 
     The foundation-features paper's theorem 3.1 asks of an accurate algorithm on a long-tailed
-    distribution an epsilon that grows with the logarithm of the training rows. Drawn are the points
-    that the best private result stays below the dataset's non-private ceiling, or the result itself
-    where some dataset has no ceiling; a panel a backbone, a marker a dataset.
+    distribution an epsilon that grows with the logarithm of the training examples. Drawn are the
+    points that the best private result stays below the dataset's non-private ceiling, or the result
+    itself where some dataset has no ceiling; a panel per backbone, one marker per dataset.
 
     Raises:
       DataError: when fewer than two datasets have private cells.
@@ -253,9 +253,7 @@ def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
     epsilons = spread_values(sorted({e for line in lines for e in line.cells}), MOST_EPSILONS)
     sizes = {cell.dataset: cell.n for cell in private}
     below = all(line.ceiling is not None for line in lines)
-    markers = {
-        d: look[1][1] for d, look in zip(datasets, style.choose_looks(len(datasets)), strict=True)
-    }
+    markers = style.choose_markers(datasets)
     colours = dict(zip(epsilons, style.COLOURS, strict=False))
     backbones = keep_unique(line.backbone for line in lines)
     labels = [f"{style.shorten_middle(name, 60)}, {sizes[name]:,}" for name in datasets]
@@ -272,15 +270,14 @@ def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
         measures = " or ".join(keep_unique(cell.measure.title for cell in private))
         text = f"{measures}: points below the ceiling" if below else f"test {measures} (%)"
         style.label_outer_panels(grid, text)
-        handles = [
-            Line2D([], [], color=colour, linestyle="none", marker="o", label=format_budget(epsilon))
-            for epsilon, colour in colours.items()
-        ]
-        handles += [
-            Line2D([], [], color=style.NEUTRAL, linestyle="none", marker=markers[name], label=label)
+        dots = [(format_budget(epsilon), colour, "o") for epsilon, colour in colours.items()]
+        dots += [
+            (label, style.NEUTRAL, markers[name])
             for name, label in zip(datasets, labels, strict=True)
         ]
-        figure.legend(handles=handles, loc="outside right upper", handlelength=1.6)
+        figure.legend(
+            handles=style.make_dot_handles(dots), loc="outside right upper", handlelength=1.6
+        )
         style.title_figure(
             figure, "What privacy costs by training rows, best private method, by test result",
             "one point a dataset: they differ in more than their size", panels=1,
@@ -325,7 +322,7 @@ def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
 
 
 def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, png: Path) -> None:
-    """Draws results against the dataset's labels and against ReaL's: a panel a backbone.
+    """Draws results against the dataset's labels and against ReaL's: a panel per backbone.
 
     Each line has the best private method at each epsilon, chosen by its headline result.
 

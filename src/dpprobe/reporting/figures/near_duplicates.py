@@ -22,7 +22,7 @@ def plot_overlap(*, matches: Path, tables: Sequence[Path], svg: Path, png: Path)
 
     Args:
       matches: the table that `features.overlap_record.write_near_duplicates` wrote.
-      tables: the private split tables of training and test rows, then the public ones.
+      tables: the private split tables of training and test examples, then the public ones.
     """
     train, test, *public = tables
     rows = {"train": SplitTable(train), "test": SplitTable(test)}

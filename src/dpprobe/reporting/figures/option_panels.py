@@ -1,4 +1,4 @@
-"""Panels of test results against an option: an axis of its values, a line an epsilon."""
+"""Panels of test results against an option: an axis of its values, a line per epsilon."""
 
 from __future__ import annotations
 

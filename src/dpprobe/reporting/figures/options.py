@@ -38,7 +38,7 @@ def option_figure(
 ) -> None:
     """Draws test results against an option, from methods that differ in it alone.
 
-    A panel a backbone and family of such methods, a line an epsilon. Methods that differ in the
+    A panel per backbone and family of such methods, a line per epsilon. Methods that differ in the
     learning rate as well share a panel: of several at one value the best is drawn, chosen by its
     test result at each epsilon on its own, as the papers choose; the panel says of how many.
 

@@ -1,4 +1,4 @@
-"""The figure of the planner: predicted accuracy against images, a line an epsilon."""
+"""The figure of the planner: predicted accuracy against images, a line per epsilon."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _plan_figure(
     title: str,
     measured: Mapping[float, float],
 ) -> Figure:
-    """Draws a line an epsilon, a band for the setting's, the ceiling, chance and the n."""
+    """Draws a line per epsilon, a band for the setting's, the ceiling, chance and the n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
     looks = style.choose_looks(len(epsilons))

@@ -1,5 +1,5 @@
 """The tables of the papers, their published numbers beside what a study measured.
 
 Published numbers come from `resources/published.yaml`, measured ones from the cells of one study,
-whatever it ran. What was not run is blank, and a note says how to run it.
+whatever it ran. Cells that were not run are blank, and a note says how to run them.
 """

@@ -57,7 +57,7 @@ class _BatchRow:
 
 
 def batch_sizes(run: Run, published: Published, table: str) -> Table:
-    """Makes the table of one optimiser: a row a model and epsilon, a column a batch size."""
+    """Makes the table of one optimiser: one row per model and epsilon, a column per batch size."""
     printed = published.of_table(TRANSFER, table)
     assert printed.optimiser is not None
     rows = [*_printed_batches(published, table), *_measured_batches(run, printed.optimiser)]
@@ -234,7 +234,7 @@ def _format_size(size: int) -> str:
 
 
 def model_sizes(run: Run, published: Published) -> Table:
-    """Makes table 3: the largest batch of DP-LAMB, a row a model, without and with privacy."""
+    """Makes table 3: the largest batch of DP-LAMB, one row per model, without and with privacy."""
     rows = []
     for row in published.of_table(TRANSFER, "3").rows:
         numbers = row_numbers(published, "3", row.row)

@@ -1,4 +1,4 @@
-"""Theorem 3.1 of the foundation-features paper: training rows and the price of privacy."""
+"""Theorem 3.1 of the foundation-features paper: training examples and the price of privacy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THEOREM = (
 
 
 def training_rows(run: Run, published: Published) -> Table:
-    """Makes the table beside theorem 3.1: training rows, their logarithm, the price of privacy."""
+    """Makes the table beside theorem 3.1: training examples, their logarithm, loss by privacy."""
     del published  # the paper prints no number for it
     rows = []
     private = [cell for cell in run.cells if cell.private]

@@ -81,8 +81,8 @@ def ablation_table(run: Run, published: Published) -> Table:
 def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
     """Makes rows for each private cell of the base method, and for the cells one change away.
 
-    Of several backbones the first is the base. Of methods that differ in the learning rate alone
-    the best stands for all.
+    The first of several backbones is the base. The best of methods that differ in the learning rate
+    alone stands for all.
     """
     rows = []
     cells = [cell for cell in run.cells if cell.method == base and cell.private]
@@ -179,7 +179,7 @@ def _shorten_value(value: Any) -> str:
 
 
 def throughput_table(run: Run, published: Published) -> Table:
-    """Makes table 8: full fine-tuning against the last layer, and rows a second as measured."""
+    """Makes table 8: full fine-tuning against the last layer, and rows per second as measured."""
     rows = []
     for row in published.of_table(TRANSFER, "8").rows:
         numbers = row_numbers(published, "8", row.row)
@@ -212,7 +212,7 @@ def throughput_table(run: Run, published: Published) -> Table:
 
 
 def _make_rate_rows(run: Run) -> list[tuple[TableCell, ...]]:
-    """Makes a row for each backbone and private method, with its rows a second."""
+    """Makes a row for each backbone and private method, with its rows per second."""
     rates: dict[tuple[str, str, int], list[float]] = {}
     for cell in run.cells:
         visited = cell.visited_rows if cell.private and cell.seconds else None

@@ -27,7 +27,7 @@ HEADS, FULL, BLOCKS = "last layer", "full", "part"
 
 
 def radiographs_table(run: Run, published: Published) -> Table:
-    """Makes the table: a row a network and epsilon, its AUC as published or measured."""
+    """Makes the table: a row per network and epsilon, its AUC as published or measured."""
     rows = [
         make_row(
             TITLES[number.dataset or ""], number.model or "", number.tuning or "",
@@ -59,7 +59,7 @@ def radiographs_table(run: Run, published: Published) -> Table:
 
 
 def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
-    """Makes a row an epsilon of the cells of one tuned part; without privacy the best of all."""
+    """Makes one row per epsilon from one tuned part's cells; without privacy the best of all."""
     shown = (cell for cell in cells if cell.private or math.isinf(cell.epsilon))
     best = best_of_each(shown, lambda cell: cell.epsilon)
     return [

@@ -22,7 +22,10 @@ COMPARISON_TITLES = {
     "real_labels": "Results against ReaL's labels",
     "datasets": "Datasets against epsilon",
     "deltas": "Deltas",
-    "dataset_size": "What privacy costs by training rows",
+    "dataset_size": "What privacy costs by training images",
+    "distribution_shift": "What privacy costs by distribution shift",
+    "loss_by_backbone": "What privacy costs by backbone",
+    "time_cost": "Results by the seconds they take",
 }
 
 
@@ -31,12 +34,14 @@ class Exhibits:
 
     Attributes:
       linked: titles of the figures that are too large for the page.
+      backbones: the number of the study's.
     """
 
-    def __init__(self, sources: Sources, folder: Path) -> None:
+    def __init__(self, sources: Sources, folder: Path, *, backbones: int) -> None:
         self.linked: list[str] = []
         self.sources = sources
         self.folder = folder
+        self.backbones = backbones
         self.bytes_left = FIGURES_BYTES
         self.seen: set[str] = set()
         self.names = set(sources.datasets)
@@ -57,12 +62,30 @@ class Exhibits:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
-        first = {name: place for place, name in enumerate(section.figures if section else ())}
+        if section is None:
+            self._leave_out_repeats(groups)
+        order = section.figures if section else ("methods", "accuracy")
+        first = {name: place for place, name in enumerate(order)}
         ordered = sorted(
             groups,
             key=lambda name: (name.startswith("tsne"), first.get(name, len(first)), name),
         )
         return [self._embed_figure(name, groups[name], dataset, facts) for name in ordered]
+
+    def _leave_out_repeats(self, groups: dict[str, dict[str, Path]]) -> None:
+        """Leaves out figures that show nothing but what another one of the same dataset shows.
+
+        The methods of one backbone are in the figure of all curves. The grid of t-SNE planes has
+        all of them, and then links their pages.
+        """
+        if self.backbones == 1 and "accuracy" in groups:
+            groups.pop("methods", None)
+        if "tsne" not in groups:
+            return
+        for name in [name for name in groups if name.startswith("tsne_")]:
+            page = groups.pop(name).get(".html")
+            if page is not None:
+                groups["tsne"][page.name] = page
 
     def has_room(self, size: int) -> bool:
         """Takes so many bytes of those left for figures, where there are as many."""
@@ -116,8 +139,16 @@ class Exhibits:
         return shown
 
     def _link_files(self, files: Iterable[Path]) -> list[tuple[str, str]]:
-        """Returns the kind and the address of each file."""
-        return [(file.suffix[1:].upper(), relative_path(file, self.folder)) for file in files]
+        """Returns a name and the address of each file: its kind, and of a page whose it is."""
+        return [
+            (
+                f"{file.stem.removeprefix('tsne_')} page"
+                if file.suffix == ".html"
+                else file.suffix[1:].upper(),
+                relative_path(file, self.folder),
+            )
+            for file in files
+        ]
 
     def _figure_owner(self, path: Path) -> str | None:
         """Returns the dataset of figures/<dataset>/<name>; none of figures/<name>."""
@@ -162,7 +193,7 @@ def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
     if not results:
         return {}
     points = "; ".join(
-        f"epsilon {best.epsilon}: {best.entry.mean:.1f} % by {best.method} on {best.backbone}"
+        f"epsilon {best.epsilon}: {best.entry.mean:.1f}% by {best.method} on {best.backbone}"
         for best in results
     )
     return {"accuracy": f"Best private results: {points}.", "tsne": "A scatter plot by class."}

@@ -23,7 +23,6 @@ from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.results.summary import Entry, Grid
 
-_HEADLINE = "accuracy"
 _POINTS = 2  # of loss, that the table names an n for
 
 
@@ -34,7 +33,7 @@ def plan_parts(
     *,
     has_room: Callable[[int], bool],
 ) -> list[dict[str, Any]]:
-    """Makes a part a dataset and backbone that has private cells of one label a row.
+    """Makes a part a dataset and backbone that has private cells of one label per example.
 
     The figure is drawn for the backbone with the best ceiling, or the first, of each dataset.
 
@@ -43,7 +42,7 @@ def plan_parts(
     """
     parts = []
     for dataset, measure in grid.measures.items():
-        if measure.headline != _HEADLINE or measure.multi_label:
+        if not measure.is_accuracy:
             continue
         mine = [
             _Part(grid, summary, infos[dataset], dataset, backbone)
@@ -58,14 +57,12 @@ def plan_parts(
     return parts
 
 
-def unplanned_words(grid: Grid) -> list[str]:
-    """Says of each dataset why nothing is predicted for it, where its metric is the reason."""
-    return [
-        f"{dataset}: nothing is predicted, for the learning curves that predictions stand on are "
-        f"of accuracy with one label an image, and the metric here is {measure.title}"
-        for dataset, measure in grid.measures.items()
-        if measure.headline != _HEADLINE or measure.multi_label
-    ]
+def unplanned_words(grid: Grid, dataset: str) -> str:
+    """Says why nothing is predicted for a dataset; empty where its metric is no reason."""
+    measure = grid.measures[dataset]
+    if measure.is_accuracy:
+        return "no private linear head at an ε that the planner knows"
+    return f"not predicted: learning curves are of accuracy with one label, not of {measure.title}"
 
 
 def plan_origin() -> dict[str, Any]:
@@ -175,7 +172,7 @@ class _Part:
         )
 
     def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
-        """Draws the figure as an address that holds it; None where there is no room."""
+        """Draws the figure as a data address; None if the figure would be too small."""
         from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
 
         svg = plan_svg(

@@ -11,59 +11,111 @@ from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
 from dpprobe.privacy.trade_off import per_hundred
-from dpprobe.reporting.headline import (
-    beside_words,
-    best_interval,
-    ceiling_words,
-    chosen_words,
-    tested_words,
-)
+from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict
 from dpprobe.reporting.report import statements
+from dpprobe.reporting.report.curve import draw_curve
 from dpprobe.reporting.report.origin import cell_command
 from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
-from dpprobe.results.cautions import never_predicted
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.summary import Grid, rounded_up
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
 
-def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
-    """Writes the parts of a headline."""
-    measure = best.measure.title
-    zero = ""
-    if best.zero_shot is not None:
-        backbone, metric, value = best.zero_shot
-        zero = f"zero-shot {backbone} reaches {value:.1f}\u00a0%"
-        if metric != best.measure.headline:
-            zero += f" {HEADLINES[metric]}"
+def make_card(
+    best: Best,
+    bests: Sequence[Best],
+    info: DatasetInfo,
+    *,
+    cautions: Sequence[str],
+    plan: Mapping[str, Any] | None,
+    unplanned: str,
+    subgroups: bool,
+) -> dict[str, Any]:
+    """Makes what the page says first of a dataset: verdict, curve, prospects and caveats.
+
+    Args:
+      best: at the epsilon of the verdict. bests: those of the dataset at all epsilons.
+      cautions: sentences on the dataset's results.
+      plan: the part of `plan_parts` on the verdict's backbone; None where nothing is predicted,
+        and `unplanned` then says why.
+      subgroups: True if the page has a section on subgroups.
+    """
+    doubts = (*list_doubts(best), *cautions)
+    caveats: list[tuple[str, str | None]] = [(text, None) for text in doubts]
+    if best.choice.epsilon is not None:
+        caveats.append(
+            (
+                f"{choice_words(best)} Publishing this selection costs at most ε = "
+                f"{rounded_up(best.choice.epsilon):g}".strip(),
+                "selection",
+            )
+        )
+    for text in (_name_untested(info), info.rare_classes_note):
+        if text:
+            caveats.append((text, "run"))
     return {
         "dataset": best.dataset,
-        "value": f"{best.value:.1f}\u00a0%",
-        "interval": best_interval(best),
-        "tested": tested_words(best.entry),
-        "beside": beside_words(best),
-        "never": never_predicted(best.entry),
-        "chosen": chosen_words(best),
-        "what": f"best private test {measure} at ε\u00a0=\u00a0{best.epsilon}",
-        "by": f"{best.method} on {best.backbone}",
-        "gap": ceiling_words(best),
-        "zero_shot": zero,
-        "untested": _name_untested(info),
+        "anchor": f"dataset-{best.dataset}",
+        "backbone": best.backbone,
+        "verdict": verdict(best),
+        "curve": draw_curve(bests),
+        "facts": _list_facts(best, info, plan, unplanned, subgroups=subgroups),
+        "caveats": [(_end_sentence(text), link) for text, link in caveats],
     }
 
 
+def _list_facts(
+    best: Best,
+    info: DatasetInfo,
+    plan: Mapping[str, Any] | None,
+    unplanned: str,
+    *,
+    subgroups: bool,
+) -> list[tuple[str, str, str | None]]:
+    """Lists name, words and link of what stands beside a verdict."""
+    over = f"95% CI over {tested_words(best.entry)}"
+    facts: list[tuple[str, str, str | None]] = [
+        ("Head", f"{best.method} on {best.backbone}; {over}", None)
+    ]
+    if best.entry.least is not None:
+        words = f"{best.entry.least:.1f}% ({best.entry.least_class})"
+        facts.append((best.entry.least_title.capitalize(), words, None))
+    if best.zero_shot is not None:
+        backbone, metric, value = best.zero_shot
+        other = "" if metric == best.measure.headline else f" {HEADLINES[metric]}"
+        facts.append(("Zero-shot", f"{backbone} reaches {value:.1f}%{other}", None))
+    link = f"plans-{best.dataset}"
+    if plan is None:
+        facts.append(("More images or budget", unplanned, None))
+    else:
+        row = next(row for row in plan["rows"] if row["epsilon"] == f"{float(best.epsilon):g}")
+        words = f"public learning curves predict {row['images'][0]} with twice the {plan['unit']}s"
+        if row["budget"]:
+            words += f", {row['budget']} with twice the budget"
+        words += f", and {row['here']} here, where {best.entry.mean:.1f}% was measured"
+        facts.append(("More images or budget", words, link))
+    if subgroups:
+        facts.append(("Subgroups", "gaps between groups, private and non-private", "subgroups"))
+    elif info.groups:
+        names = ", ".join(info.groups)
+        facts.append(("Subgroups", f"not compared; add `fairness: {{}}` to compare {names}", None))
+    return facts
+
+
+def _end_sentence(text: str) -> str:
+    text = f"{text[:1].upper()}{text[1:]}"
+    return text if text.endswith(".") else f"{text}."
+
+
 def _name_untested(info: DatasetInfo) -> str:
-    """Names the classes without test rows; empty where all are tested."""
+    """Names the classes without test examples; empty where all are tested."""
     names = info.untested_classes
     if not names:
         return ""
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return (
-        f"not tested, for no test image is of it: {len(names)} of {info.num_classes} classes "
-        f"({shown})"
-    )
+    return f"{len(names)} of {info.num_classes} classes have no test image: {shown}"
 
 
 def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
@@ -74,8 +126,8 @@ def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str,
     """
     results = {}
     for path in paths:
-        record = read_json(path)
         try:
+            record = read_json(path)
             name = str(record["headline"])
             value = 100 * float(record["metrics"][name])
             results[record["dataset"], record["backbone"]] = name, value
@@ -85,7 +137,7 @@ def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str,
 
 
 def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list[dict[str, Any]]:
-    """Makes one row a cell, for the tables of all cells."""
+    """Makes one row per cell, for the tables of all cells."""
     anchors, allows = {}, {}
     for index, item in enumerate(shown):
         for backbone, _ in item.cells:

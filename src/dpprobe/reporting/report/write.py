@@ -23,39 +23,40 @@ from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.costly_images import read_costly_images
-from dpprobe.reporting.headline import HELD_OUT, TOLD_APART, best_interval
+from dpprobe.reporting.headline import best_interval, majority_words
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
 from dpprobe.reporting.report.origin import collect_provenance, write_commands
 from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.reporting.report.sources import Origin, Sources
-from dpprobe.results.best_private import best_private, choose_highlights
-from dpprobe.results.cautions import NEVER_REMEDY, list_cautions
+from dpprobe.results.best_private import best_private, choose_highlights, list_best_columns
+from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.summary import read_grid, read_summaries, rounded_up
 
 logger = logging.getLogger("dpprobe")
 
 CELLS_SHOWN = 2000
+SUBGROUPS = "subgroups"  # the anchor of the section on gaps between groups
 NOT_PRIVATE = (
-    ("This report", "its test results, t-SNE pictures and fingerprints are functions of the data."),
-    ("Features and their shards", "numbers that describe each single image; keep them as safe as "
-     "the images."),
-    ("t-SNE and every other picture of features", "drawn from the features, without noise."),
-    ("Test results", "computed on the test split without noise; private where that split is."),
-    ("Training losses and learning curves", "functions of the training rows, without noise."),
+    ("This report", "its test results, t-SNE figures and fingerprints are computed from the data."),
+    ("Features and their shards", "each row describes one image. Protect them like the images."),
+    ("t-SNE and other figures of features", "drawn from the features, without noise."),
+    ("Test results", "computed on the test split without noise: private if that split is."),
+    ("Training losses and learning curves", "computed from the training images, without noise."),
     (
-        "Rows at epsilon inf and the non-private ceilings",
-        "trained without any noise: inf by the head's optimiser, the ceiling by logistic "
+        "Results at ε = ∞ and non-private baselines",
+        "trained without noise: ∞ with the head's own optimiser, the baseline by logistic "
         "regression.",
     ),
-    ("Zero-shot and few-shot baselines", "few-shot heads are trained on private rows without "
-     "noise; zero-shot results are test results."),
+    ("Zero-shot and few-shot baselines", "few-shot heads are trained on private images without "
+     "noise. Zero-shot results are test results."),
     *(analysis.reads for analysis in load_analyses() if analysis.reads is not None),
-    ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
-     "private data is not covered by any promise below; the headline says what publishing the best "
-     "method and backbone by test results costs. A choice by loss curves or t-SNE has no price."),
-    ("Seeds, fingerprints and logs", "in benchmark mode the seeds give the noise away."),
+    ("Selecting the best of several", "no promise below covers a choice of method, backbone or ε "
+     "by results on private data. The first table states what publishing the best method and "
+     "backbone by test results costs. For a choice by loss curves or t-SNE no finite ε is known."),
+    ("Seeds, fingerprints and logs", "in benchmark mode, anyone with the seeds can subtract the "
+     "noise."),
 )  # fmt: skip
 
 
@@ -76,22 +77,48 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     costly = {path.stem: read_costly_images(path) for path in sources.costly_images}
     privacy = statements.read_statements(sources.statements, order=list(grid.measures))
     bests = best_private(grid, zero_shot)
-    exhibits = Exhibits(sources, output.parent)
+    exhibits = Exhibits(sources, output.parent, backbones=len({name for name, _ in grid.columns}))
     cells = sections.list_cells(summary, privacy, origin)
-    datasets = [
-        {
-            "name": name,
-            "measure": measure,
-            "figures": exhibits.list_figures(name, figure_facts(bests, name)),
-            "tables": exhibits.list_tables(name),
-            "cells": [cell for cell in cells if cell["dataset"] == name],
-            "statements": [item for item in privacy if item.dataset == name],
-        }
-        for name, measure in grid.measures.items()
-    ]
-    overview = {"figures": exhibits.list_figures(None, {}), "tables": exhibits.list_tables(None)}
     page = Page(grid=grid, names=sources.names, folder=output.parent)
     shown = make_sections(sources.records, page, exhibits)
+    with_groups = {
+        part["dataset"]
+        for section in shown
+        if section["declared"].anchor == SUBGROUPS
+        for part in section["content"]
+    }
+    plans = plan_parts(grid, summary, infos, has_room=exhibits.has_room)
+    chosen = {best.dataset: best for best in choose_highlights(bests)}
+    datasets = []
+    for name, measure in grid.measures.items():
+        best = chosen.get(name)
+        ours = [each for each in bests if each.dataset == name]
+        parts = [part for part in plans if part["dataset"] == name]
+        card = best and sections.make_card(
+            best,
+            ours,
+            infos[name],
+            cautions=list(list_cautions(grid, bests, name, columns=list_best_columns(bests, name))),
+            plan=next((part for part in parts if part["backbone"] == best.backbone), None),
+            unplanned=unplanned_words(grid, name),
+            subgroups=name in with_groups,
+        )
+        datasets.append(
+            {
+                "name": name,
+                "measure": measure,
+                "card": card,
+                "bests": ours,
+                "reason": grid.reasons.get(name, ""),
+                "majority": majority_words(ours[0].entry, measure) if ours else "",
+                "plans": parts,
+                "figures": exhibits.list_figures(name, figure_facts(bests, name)),
+                "tables": exhibits.list_tables(name),
+                "cells": [cell for cell in cells if cell["dataset"] == name],
+                "statements": [item for item in privacy if item.dataset == name],
+            }
+        )
+    overview = {"figures": exhibits.list_figures(None, {}), "tables": exhibits.list_tables(None)}
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
     text = _make_environment(template).get_template("report.html.j2").render(
@@ -102,25 +129,14 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         date=_format_date(sources.summaries),
         run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
         bests=bests,
+        first=bests if len(chosen) == 1 else list(chosen.values()),
         candidates=statements.list_candidates(privacy, output.parent),
-        cautions=[
-            (name, grid.reasons.get(name, ""), list(list_cautions(grid, bests, name)))
-            for name in grid.measures
-        ],
-        told_apart=TOLD_APART,
-        held_out=HELD_OUT,
         has_zero_shot=bool(zero_shot),
-        highlights=[
-            sections.headline_parts(best, infos[best.dataset]) for best in choose_highlights(bests)
-        ],
         datasets=datasets,
         overview=overview,
         sections=shown,
         costly=[{"dataset": name, **costly[name]} for name in grid.measures if name in costly],
-        plans=plan_parts(grid, summary, infos, has_room=exhibits.has_room),
         plan_origin=plan_origin(),
-        unplanned=unplanned_words(grid),
-        never_remedy=NEVER_REMEDY,
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),

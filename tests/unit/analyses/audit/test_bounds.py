@@ -395,3 +395,14 @@ def test_groups_are_refused_where_no_law_is_known() -> None:
         epsilon_lower_bound([1.0], [0.0], 1e-5, method="one_run", group=2)
     with pytest.raises(ConfigError, match="group 0"):
         epsilon_lower_bound([1.0], [0.0], 1e-5, group=0)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.1, 0.7])
+def test_a_bound_is_a_value_that_was_rejected(least: float) -> None:
+    def rejects(value: float) -> bool:
+        return value < 0.3
+
+    bound = bounds._largest_rejected(rejects, least)
+    assert rejects(bound) or bound == least
+    assert bound >= least
+    assert least > 0.3 or 0.3 - bound < 1e-5

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from dpprobe.analyses.audit.canaries import Shape, make_worlds
-from dpprobe.analyses.audit.canary_attack import Attack, Runs
+from dpprobe.analyses.audit.canary_attack import Attack, Runs, _compare_heads, _Seen
+from dpprobe.analyses.audit.noise_tests import NoiseTests
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Transform
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress
@@ -63,3 +67,27 @@ def test_runs_are_the_same_for_any_chunks(monkeypatch: pytest.MonkeyPatch) -> No
     whole = run(attack, 9)
     monkeypatch.setattr("dpprobe.analyses.audit.canary_attack._CHUNK_BYTES", 1)
     np.testing.assert_array_equal(run(attack, 9).releases, whole.releases)
+
+
+def test_a_head_that_is_no_number_differs_from_every_other() -> None:
+    def made(value: float) -> Heads:
+        weights = np.full((1, 2, 3), value, dtype=np.float32)
+        return Heads(
+            weights=weights, seeds=(1,), transforms=(Transform(NoNormalisation()),), steps=0
+        )
+
+    assert _compare_heads(made(1.0), made(1.0)) == 0
+    assert _compare_heads(made(1.0), made(1.5)) == 0.5
+    for one, other in ((1.0, math.nan), (math.nan, 1.0)):
+        assert _compare_heads(made(one), made(other)) == math.inf
+
+
+def test_a_canary_that_makes_a_sum_no_number_exceeds_every_sensitivity() -> None:
+    attack = attack_on("least_squares")
+    seed = derived_seed(2, "0")
+    _, recorder = attack._train_heads(attack.worlds[0], [seed], present=False)
+    transcript = recorder.transcripts[seed]
+    without = [release.sums for release in transcript]
+    seen = _Seen(NoiseTests(attack.claim))
+    attack._log_ratio(transcript, without, [each * math.nan for each in without], GROUP, seen)
+    assert set(seen.used.values()) == {math.inf}

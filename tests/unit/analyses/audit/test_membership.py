@@ -214,6 +214,19 @@ def test_rare_classes_are_looked_at_apart(tmp_path: Path) -> None:
     assert missing["rows"] == "mislabelled"
 
 
+def test_units_whose_labels_were_changed_are_looked_at_apart() -> None:
+    labels = torch.from_numpy(np.repeat([0, 1, 2], [60, 50, 10]))
+    data = TrainingSet(torch.zeros(120, 8), labels, 3)
+    drawn = shadows.draw_units(data, rows=120, mislabelled=0.5, seed=3)
+    assert drawn.rare is not None
+    assert (drawn.rare & drawn.mislabelled).any()
+    groups, missing = membership._group_units(drawn)
+    assert not missing
+    assert {name: int(chosen.sum()) for name, chosen in groups.items()} == {
+        "all": 60, "mislabelled": 60, "rarest_classes": int((drawn.rare & ~drawn.mislabelled).sum())
+    }  # fmt: skip
+
+
 def test_balanced_classes_have_no_rare_one(tmp_path: Path) -> None:
     features = random_rows(60, 4).features
     assert features is not None

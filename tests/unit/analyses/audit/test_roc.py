@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from dpprobe.analyses.audit.roc import Ranked, measure_roc
@@ -68,3 +69,21 @@ def test_intervals_depend_on_the_seed_alone() -> None:
     assert first is not None
     assert again is not None
     assert first.auc_interval == again.auc_interval
+
+
+def test_intervals_are_the_central_95_percent_of_heads_and_units_drawn_anew() -> None:
+    generator = np.random.default_rng(0)
+    members = generator.random((8, 50)) < 0.5
+    scores = generator.normal(size=(8, 50)) + members + generator.normal(size=(1, 50))
+    areas = []
+    for _ in range(2000):
+        heads, units = (generator.integers(k, size=k) for k in members.shape)
+        inside = members[np.ix_(heads, units)].ravel()
+        ranks = rankdata(scores[np.ix_(heads, units)].ravel())[inside]
+        wins = ranks.sum() - len(ranks) * (len(ranks) + 1) / 2
+        areas.append(wins / (inside.sum() * (~inside).sum()))
+    wanted = np.quantile(areas, [0.025, 0.975])
+    measured = measure_roc(scores, members, (0.1,), seed=1)
+    assert measured is not None
+    low, high = measured.auc_interval
+    assert high - low == pytest.approx(wanted[1] - wanted[0], rel=0.08)

@@ -268,3 +268,38 @@ def test_the_two_worlds_differ_in_the_canaries_alone() -> None:
     assert worlds.present.features[:rows].equal(worlds.absent.features)
     assert worlds.present.labels[:rows].equal(worlds.absent.labels)
     assert worlds.present.features[rows:].norm(dim=1).sub(2).abs().max() < 1e-5
+
+
+def test_a_p_value_counts_the_runs_that_were_seen() -> None:
+    cell = cell_of(plan_of(METHODS["prototypes"], N), 200)
+    members = np.arange(200) % 2 == 0
+    right = np.where(members, 1.0, -1.0)
+    test = canary_attack.Runs(members=members, releases=right, bundle=right, used={})
+    tests = {item.name: item.p_value for item in cell.list_tests(test)}
+    allowed = (1 + cell.family.total_variation()) / 2
+    assert tests["releases"] == pytest.approx(allowed**200)
+    assert tests["head"] == pytest.approx(allowed**150), "the first quarter sets the threshold"
+
+
+def test_runs_that_set_the_threshold_are_not_the_ones_that_it_is_tested_on() -> None:
+    members = np.arange(200) % 2 == 0
+    scores = np.where(members, 1.0, 0.0)
+    scores[50:] = np.where(members[50:], -1.0, 2.0)  # the opposite of what the first ones say
+    test = canary_attack.Runs(members=members, releases=scores, bundle=scores, used={})
+    assert white_box._count_right_guesses(test) == (0, 150)
+
+
+def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:
+    seen: list[tuple[list[int], list[bool]]] = []
+
+    class Noted(canary_attack.Attack):
+        def train_and_score(self, seeds: Any, members: Any, _: Any) -> Any:
+            seen.append((list(seeds), members.tolist()))
+
+    cell = cell_of(plan_of(METHODS["prototypes"], N), 200)
+    attack = Noted(method=cell.method, plan=cell.plan, worlds=(), claim=cell.plan)
+    for name in ("runs", "half_noise"):
+        cell.run_attack(attack, 40, name, "test")
+    (seeds, coins), (others, other_coins) = seen
+    assert len({*seeds, *others}) == 80
+    assert coins != other_coins

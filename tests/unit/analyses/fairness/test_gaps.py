@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpprobe.analyses.fairness.comparison import gap_of, measure_comparison
-from dpprobe.analyses.fairness.fairness_record import Gap
+from dpprobe.analyses.fairness.comparison import (
+    _compute_intervals,
+    gap_of,
+    group_rows,
+    measure_comparison,
+)
+from dpprobe.analyses.fairness.fairness_record import ALL_LABELS, Gap
 from dpprobe.analyses.fairness.gaps import (
     Groups,
     count_units,
+    gap_difference,
     mean_gap_interval,
     smallest_deviation,
 )
@@ -193,3 +199,66 @@ def test_groups_that_patients_share_are_exchanged_by_rows() -> None:
         gaps.append(accuracy.gap or 0.0)
     assert seen <= 6
     assert np.mean(chances) == pytest.approx(np.quantile(gaps, 0.95), rel=0.4)
+
+
+def _two_groups(values: list[float], seed: int) -> Groups:
+    """Two groups whose resamples are independent and normal."""
+    drawn = np.random.default_rng(seed).normal(size=(2, 20_000), scale=0.05)
+    none = np.zeros(2)
+    return Groups.prepare_groups(np.array(values), drawn, least=none, excess=none)
+
+
+def test_bounds_of_two_groups_are_normal_quantiles() -> None:
+    groups, others = _two_groups([0.9, 0.5], 0), _two_groups([0.7, 0.6], 1)
+    error = 0.05 * 2**0.5
+    low, high = groups.gap_interval(0.95)
+    assert (0.4 - low) / error == pytest.approx(1.96, abs=0.04)
+    assert (high - 0.4) / error == pytest.approx(1.96, abs=0.04)
+    between, low, high = gap_difference([groups], [others], 0.95)
+    assert between == pytest.approx(0.3)
+    # either end leaves out half of 5%, and of either end two pairs are looked at
+    for distance in (between - low, high - between):
+        assert distance / (2**0.5 * error) == pytest.approx(2.24, abs=0.06)
+
+
+def test_a_record_names_the_worst_group_and_spreads_over_heads() -> None:
+    generator = np.random.default_rng(0)
+    groups = np.arange(400) % 2
+    labels = generator.integers(2, size=(400, 1))
+    sure = np.where(groups == 1, 6.0, 0.1)[:, None]  # too sure of what it does not know
+    rows = made_rows(labels, {"site": groups.tolist()})
+    heads = [head(rows, sure * generator.choice([-1, 1], size=(400, 1))) for _ in range(3)]
+    resamples, once = Resamples(400, 100, seed=1), Resamples(400, 0, seed=0)
+    for metric, worst in (("calibration_error", "1"), ("accuracy", None)):
+        measured = measure_comparison(compare(rows, metric), heads, resamples, once, 0.95)
+        gap = gap_of(measured, None, 0.95)
+        assert worst in (None, gap.worst_group)
+        gaps = [each.gap for each in measured.heads]
+        assert gap.std == pytest.approx(np.std(gaps, ddof=1))
+        for row in group_rows(measured, 0.95):
+            if row["label"] == ALL_LABELS:
+                assert row["difference"] == pytest.approx(row["value"] - measured.whole.mean())
+
+
+def test_intervals_of_groups_are_central_quantiles_of_resamples() -> None:
+    drawn = np.random.default_rng(0).normal(size=(1, 1, 20_000), scale=0.05) + 0.7
+    low, high = _compute_intervals(
+        np.full((1, 1), 0.6), drawn.astype(np.float32), np.full((1, 1), 100.0), 0.95
+    )
+    assert (0.6 - low.item()) / 0.05 == pytest.approx(1.96, abs=0.04)
+    assert (high.item() - 0.6) / 0.05 == pytest.approx(1.96, abs=0.04)
+
+
+def test_an_area_varies_with_the_rarer_of_those_with_and_without_the_label() -> None:
+    rows = made_rows(
+        np.array([[1], [1], [1], [0], [0], [0], [0], [1]]), {"site": [0] * 4 + [1] * 4}
+    )
+    assert compare(rows, "auc").units.tolist() == [[1], [1]]
+    assert compare(rows, "recall").units.tolist() == [[3], [1]]
+    assert compare(rows, "accuracy").units.tolist() == [[4], [4]]
+
+
+def test_no_two_resamples_are_alike() -> None:
+    counts = np.concatenate(Resamples(50, 300, seed=3).blocks, axis=1)
+    assert counts.shape == (50, 301)
+    assert len(np.unique(counts, axis=1).T) == 301

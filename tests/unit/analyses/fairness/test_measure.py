@@ -206,6 +206,6 @@ def test_cells_of_other_rows_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     _run(tmp_path, _write(tmp_path))
     path = tmp_path / "groups.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 0'))
+    write_json(path, read_json(path) | {"format_version": 0})
     with pytest.raises(DataError, match=r"groups.json: unreadable .* delete it and run again"):
         FairnessRecord.read(path)

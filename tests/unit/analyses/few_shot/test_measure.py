@@ -220,7 +220,7 @@ def test_the_rows_have_a_column_for_every_scalar_metric() -> None:
 def test_a_draw_has_one_image_of_a_patient_for_each_class(
     rows: int, patients: int, count: int, several: bool, seed: int
 ) -> None:
-    """Patients span classes; with one label a row the drawn ones are counted exactly."""
+    """Patients span classes; with one label per row the drawn ones are counted exactly."""
     generator = np.random.default_rng(seed)
     units = generator.integers(patients, size=rows)
     labels = generator.integers(5, size=rows)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpprobe import artifacts
 from dpprobe.analyses.imbalance import rare_classes
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.rare_classes import (
@@ -222,6 +223,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert "NaN" not in text
     values = json.loads(text)
     values["cells"][0]["recall"] = 1
+    (tmp_path / "pixels.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(DataError, match="changed after it was written.*delete it and run again"):
+        ImbalanceRecord.read(tmp_path / "pixels.json")
+    del values[artifacts.RECORD_HASH]  # as an earlier dpprobe wrote it
     (tmp_path / "pixels.json").write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(DataError, match="cells.0.recall.*delete it and run again"):
         ImbalanceRecord.read(tmp_path / "pixels.json")

@@ -17,8 +17,16 @@ from safetensors.numpy import save, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.accountants import gaussian_epsilon
-from dpprobe.privacy.calibration import calibrate, price_of_group, round_up
+from dpprobe.privacy.calibration import (
+    calibrate,
+    price_of_group,
+    price_plan,
+    round_up,
+    second_opinions,
+)
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import EXPONENTIAL, GAUSSIAN, Patients, Plan
 from dpprobe.privacy.statement import mechanism_values
@@ -44,9 +52,15 @@ from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_choice_price import choice_words
 from dpprobe.release.signing import sign_bundle
+from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.checks import Report
-from dpprobe.release.verification.evidence_checks import check_evaluation
-from dpprobe.release.verification.stated_plan import read_plan
+from dpprobe.release.verification.evidence_checks import (
+    check_choice,
+    check_evaluation,
+    check_evidence,
+    check_ledger,
+)
+from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
@@ -343,12 +357,67 @@ def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_pa
 
 def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
     passed = unnoticed(original, FACTS_FILE, tmp_path / "copy")
-    assert {place.split(".")[0] for place in passed} == {
-        "name", "study", "dpprobe", "class_names", "backbone", "card",
-    }  # fmt: skip
-    assert {place.split(".")[1] for place in passed if place.startswith("backbone.")} == {
-        "architecture", "pretrained_tag", "preprocessing", "probe",
-    }  # fmt: skip
+    assert {place.split(".")[0] for place in passed} == {"name", "study", "dpprobe", "card"}
+
+
+def change_parts(folder: Path, change: Change, *, covered: bool) -> Report:
+    """Edits bundle.json, hashes it anew in the statement or leaves that out, and verifies."""
+    edited(folder, FACTS_FILE, change)
+    facts = BundleFacts.model_validate(read_json(folder / FACTS_FILE))
+    statement = read_json(folder / STATEMENT_FILE)
+    statement.pop("parts")
+    parts = {"parts": facts.hash_parts()} if covered else {}
+    write_json(folder / STATEMENT_FILE, {**statement, **parts})
+    documented(folder)
+    return verify_bundle(folder)
+
+
+PARTS: dict[str, Change] = {
+    "classes": lambda facts: facts["class_names"].reverse(),
+    "preprocessing": lambda facts: facts["backbone"]["preprocessing"].update(mean=0.25),
+    "probe": lambda facts: facts["backbone"]["probe"].update(norm=1.0, sha256="0" * 64),
+    "backbone": lambda facts: facts["backbone"]["versions"].update(torch="1.0"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_the_statement_covers_is_named(bundle: Path, part: str) -> None:
+    report = verify_bundle(edited(bundle, FACTS_FILE, PARTS[part]))
+    (check,) = [check for check in report.checks if check.name == "parts"]
+    assert check.passed is False
+    assert check.detail == f"{part}: {FACTS_FILE} has other than {STATEMENT_FILE} covers"
+
+
+@pytest.mark.parametrize("covered", [True, False])
+@pytest.mark.parametrize("part", PARTS)
+def test_the_backbone_tells_what_hashes_cannot(bundle: Path, part: str, *, covered: bool) -> None:
+    report = change_parts(bundle, PARTS[part], covered=covered)
+    assert failed(report) == (["backbone"] if part in ("preprocessing", "probe") else [])
+
+
+def test_an_older_statement_passes_with_what_it_does_not_cover(bundle: Path) -> None:
+    report = change_parts(bundle, lambda _: None, covered=False)
+    details = {check.name: check for check in report.checks}
+    assert report.passed
+    assert details["parts"].passed is None
+    assert "does not cover classes, preprocessing, probe and backbone" in details["parts"].detail
+    assert "the head gives it" in details["backbone"].detail
+
+
+def test_a_backbone_with_a_file_is_computed_where_the_file_is_named(
+    bundle: Path, tmp_path: Path
+) -> None:
+    def name_file(facts: dict[str, Any]) -> None:
+        facts["backbone"]["options"] = {"family": "timm", "model": "resnet18"}
+        facts["backbone"].update(checkpoint="a.safetensors", trained=True, weights_sha256="0" * 64)
+
+    edited(bundle, FACTS_FILE, name_file)
+    details = {check.name: check for check in verify_bundle(bundle).checks}
+    assert details["backbone"].passed is None
+    assert details["backbone"].detail.startswith("not computed: give --checkpoint")
+    (tmp_path / "a.safetensors").write_bytes(b"x")
+    report = verify_bundle(bundle, checkpoint=tmp_path / "a.safetensors")
+    assert "backbone" in failed(report)
 
 
 @pytest.mark.parametrize(
@@ -703,3 +772,73 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
     ):
         with pytest.raises(DpprobeError):
             check_evaluation({"evaluation": {**block, **change}}, head_plan, facts)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "tested", "rate", "said"),
+    [
+        ({}, 2.0, 1.0, "less than the 2 of this release alone"),
+        ({"releases": 1, "epsilon": 1.2}, None, 1.0, "of one release, which costs 1"),
+        ({"exact": True}, None, 0.1, "exact: of what samples or repeats it is a bound"),
+        ({"delta": 1e-6}, None, 1.0, "delta: "),
+    ],
+)
+def test_a_sum_that_no_ledger_can_have_fails(
+    original: Path, ledger: dict[str, Any], tested: float | None, rate: float, said: str
+) -> None:
+    statement = read_json(original / STATEMENT_FILE)
+    plan = replace(read_plan(statement)[1], realised_epsilon=1.0)
+    plan = replace(plan, mechanisms=tuple(replace(m, sample_rate=rate) for m in plan.mechanisms))
+    block = {**statement["ledger"], "exact": rate == 1}
+    result = None if tested is None else {"delta": plan.delta, "epsilon": tested}
+    check_ledger({"ledger": block, "evaluation": None}, plan)
+    with pytest.raises(DataError, match=said):
+        check_ledger({"ledger": {**block, **ledger}, "evaluation": result}, plan)
+
+
+def test_a_choice_that_costs_no_more_than_its_head_fails(original: Path) -> None:
+    plan = read_plan(read_json(original / STATEMENT_FILE))[1]
+    for epsilon, fits in ((5.5, True), (0.5, False)):
+        words = choice_words(4, epsilon, delta=plan.delta)
+        values = {"choice": {"cells": 4, "epsilon": epsilon, "words": words}}
+        if fits:
+            check_choice(values, plan)
+            continue
+        with pytest.raises(DataError, match="no more than the release alone costs"):
+            check_choice(values, plan)
+
+
+def test_an_audit_that_refutes_the_promise_fails(original: Path) -> None:
+    plan = read_plan(read_json(original / STATEMENT_FILE))[1]
+    evidence = {
+        "audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 3", "runs": 1000,
+        "confidence": 0.95, "epsilon_lower": 0.7, "caught_factor": 1.2, "probability": 0.95,
+    }  # fmt: skip
+    check_evidence({"evidence": evidence}, plan)
+    with pytest.raises(DataError, match="epsilon_lower 1.1 is above the promise"):
+        check_evidence({"evidence": {**evidence, "epsilon_lower": 1.1}}, plan)
+
+
+def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -> None:
+    """By less than what a stated price may differ from the one that is computed."""
+    plan = read_plan(read_json(original / STATEMENT_FILE))[1]
+    check_price(plan, True)
+    costly = replace(plan, mechanisms=tuple(item.scale_noise(0.99999) for item in plan.mechanisms))
+    assert 1 + 1e-6 < price_plan(costly) < 1 + 2e-5
+    _, checks, notes = second_opinions(costly)
+    costly = replace(costly, realised_epsilon=1.0, checks=checks, check_notes=notes)
+    with pytest.raises(DpprobeError, match="epsilon 1 at delta 1e-05 is stated, and it is 1.0000"):
+        check_price(costly, True)
+
+
+def test_a_choice_outside_of_the_space_searched_fails() -> None:
+    options = method_options(
+        {"head": "tuned", "base": {**SAMPLED, "steps": 5}, "trials": 3,
+         "search": {"learning_rate": {"low": 0.1, "high": 1.0}, "max_grad_norm": [0.5, 1.0]}}
+    )  # fmt: skip
+    assert isinstance(options, Tuned)
+    inside = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
+    checking._check_chosen(options, inside)
+    for change in ({"learning_rate": 0.09}, {"learning_rate": 1.1}, {"max_grad_norm": 0.7}):
+        with pytest.raises(DataError, match="is not in the space searched"):
+            checking._check_chosen(options, {**inside, **change})

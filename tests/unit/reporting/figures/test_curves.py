@@ -33,7 +33,7 @@ def test_accuracy_figure_is_two_files_that_can_be_opened(tmp_path: Path) -> None
     with Image.open(png) as image:
         assert image.size == (1440, 860)
     text = svg.read_text()
-    for name in ("pixels", "scattering", "sgd", "sgd_full", "non-private ceiling", "digits"):
+    for name in ("pixels", "scattering", "sgd", "sgd_full", "non-private baseline", "digits"):
         assert f"<!-- {name}" in text, name
     assert "nonprivate" not in text
 
@@ -55,6 +55,17 @@ def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
     assert [label.get_text() for label in axes.get_xticklabels()][:3] == ["0.5", "1", "8"]
     assert axes.get_xticklabels()[3].get_text() == "∞\n(no noise)"
     assert axes.get_xticks()[3] > math.log10(8)
+
+
+def test_infinity_has_no_place_where_the_baseline_alone_stands(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, method=method, epsilon=epsilon)
+        for method, epsilon in (("sgd", "1"), ("sgd", "8"), ("nonprivate", "inf"))
+    ]
+    summarise_cells(cells, tmp_path / "one.parquet", study="study")
+    axes = curve_axes(tmp_path / "one.parquet")
+    assert tick_texts(axes) == ["1", "8"]
+    assert axes.get_xlim()[1] < 1
 
 
 def test_each_backbone_has_its_ceiling_and_its_bands(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_datasets_share_a_panel_and_show_dp_fc(
     ]
     assert "DP-FC" in figure.get_suptitle()
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == ["cifar10", "imagenet", "non-private ceiling"]
+    assert texts == ["cifar10", "imagenet", "non-private baseline"]
 
 
 def test_without_dp_fc_the_best_method_is_shown_and_said_to_be_chosen(

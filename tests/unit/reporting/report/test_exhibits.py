@@ -29,7 +29,8 @@ def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path)
     for title in ("Results against epsilon, digits", "Results against epsilon, letters"):
         assert titles.count(title) == 1
     assert titles.count("Results against epsilon") == 1
-    assert page.text.count('class="value"') == 2, "one card a dataset"
+    assert page.text.count('class="verdict"') == 2, "one card per dataset"
+    assert page.text.count('class="curve-figure"') == 2
 
 
 def test_large_figures_become_links(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
         figures=[*made.sources.figures, overview],
         tables=study_tables(files, made.sources.summaries, paper_run([])),
     )
-    shown = Exhibits(sources, made.results)
+    shown = Exhibits(sources, made.results, backbones=2)
     assert [item["title"] for item in shown.list_figures(None, {})] == ["t-SNE"]
     for name in ("figures", "large"):
         titles = [item["title"] for item in shown.list_figures(name, {})]
@@ -100,3 +101,19 @@ def test_figures_that_compare_have_titles_of_their_own() -> None:
     for name in (*DATASET_COMPARISONS, *STUDY_COMPARISONS):
         assert exhibits.title_of(name, None) == exhibits.COMPARISON_TITLES[name]
     assert exhibits.title_of("by_backbone", "digits") == "Results by backbone, digits"
+
+
+@pytest.mark.parametrize(("backbones", "first"), [(1, "Results against epsilon"), (2, "Methods")])
+def test_no_two_figures_show_the_same_lines(made: Made, backbones: int, first: str) -> None:
+    folder = made.results / "figures/digits"
+    names = ("methods.svg", "tsne.svg", "tsne_pixels.svg", "tsne_pixels.html")
+    for name in names:
+        write_text(folder / name, "<svg xmlns='http://www.w3.org/2000/svg'/>")
+    figures = [*made.sources.figures, *(folder / name for name in names)]
+    shown = Exhibits(replace(made.sources, figures=figures), made.results, backbones=backbones)
+    items = shown.list_figures("digits", {})
+    titles = [item["title"] for item in items]
+    assert titles[0] == f"{first}, digits"
+    assert titles[-1] == "t-SNE, digits"
+    assert len(titles) == 1 + backbones
+    assert ("pixels page", "figures/digits/tsne_pixels.html") in items[-1]["links"]

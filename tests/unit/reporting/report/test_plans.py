@@ -15,12 +15,13 @@ from tests.support.report_page import Made
 
 def test_the_section_has_measured_beside_predicted(made: Made) -> None:
     page = made.page()
-    assert "plans" in {part.get("id") for part in page.all("section")}
+    assert "plans-digits" in {part.get("id") for part in page.all("h3")}
     for words in (
-        "What more images or budget would buy",
+        "What more images or a larger budget would buy",
+        "public learning curves predict",
         "Accuracy of a private head on digits, pixels, measured and predicted",
         "Images of other kinds may lie outside".lower(),
-        "the non-private ceiling is",
+        "Non-private baseline: ",
         ", ".join(read_curves().sources),
     ):
         assert words in page.words or words in page.words.lower(), words
@@ -58,14 +59,13 @@ def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
     object.__setattr__(grid.measures["digits"], "headline", "auc")
     assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []
-    (words,) = unplanned_words(grid)
-    assert words.startswith("digits: nothing is predicted")
-    assert words.endswith("and the metric here is AUC")
+    words = unplanned_words(grid, "digits")
+    assert words == "not predicted: learning curves are of accuracy with one label, not of AUC"
 
 
 def test_a_report_without_predictions_says_why(tmp_path: Path) -> None:
     made = Made(tmp_path, headline="macro_accuracy")
     page = made.page()
-    assert "plans" in {part.get("id") for part in page.all("section")}
-    assert "and the metric here is macro accuracy." in page.words
-    assert "Predicted from learning curves" not in page.words
+    assert "are of accuracy with one label, not of macro accuracy" in page.words
+    assert "plans-digits" not in {part.get("id") for part in page.all("h3")}
+    assert "learning curves of" not in page.words

@@ -36,7 +36,7 @@ def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> 
             {"dataset": "digits", "backbone": backbone, "headline": "accuracy",
              "metrics": {"accuracy": value}},
         )  # fmt: skip
-    assert "Zero-shot clip_b reaches 72.0 %" in made.page(zero_shot=files).words
+    assert "clip_b reaches 72.0%" in made.page(zero_shot=files).words
     write_json(files[0], {"dataset": "digits"})
     with pytest.raises(DataError, match="clip_a"):
         made.page(zero_shot=files)
@@ -51,19 +51,30 @@ def test_zero_shot_of_another_metric_says_which(made: Made) -> None:
             {"dataset": "digits", "backbone": backbone, "headline": metric,
              "metrics": {metric: value}},
         )  # fmt: skip
-    assert "Zero-shot clip_a reaches 95.0 % AUC" in made.page(zero_shot=files[:1]).words
-    assert "Zero-shot clip_b reaches 72.0 %" in made.page(zero_shot=files).words
+    assert "clip_a reaches 95.0% AUC" in made.page(zero_shot=files[:1]).words
+    assert "clip_b reaches 72.0%" in made.page(zero_shot=files).words
 
 
 def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> None:
     path = made.sources.datasets["digits"]
     record = read_json(path)
-    assert "Not tested" not in made.page().words
+    assert "have no test image" not in made.page().words
     record["splits"]["test"]["per_class"][2] = 0
     write_json(path, record)
     words = made.page().words
-    told = "ot tested, for no test image is of it: 1 of 4 classes (two)."
-    assert words.count(told) >= 2, "in the headline and beside the dataset"
+    told = "1 of 4 classes have no test image: two."
+    assert words.count(told) >= 2, "among the caveats and beside the dataset"
+
+
+def test_an_auc_is_in_no_column_called_accuracy(tmp_path: Path) -> None:
+    made = Made(tmp_path, headline="auc", class_names=("benign", "malignant"), shares=(0.9, 0.1))
+    first = made.page().text.partition("</section>")[0]
+    assert "Best private head: AUC (%) with 95% CI" in first
+    assert "% AUC (95% CI" in first
+    assert "majority-class baseline (50.0%)" in first
+    titles = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", first)
+    assert titles == ["ε", "best private", "points vs non-private", "worst class", "head"]
+    assert "accuracy" not in first
 
 
 def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
@@ -84,7 +95,7 @@ def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made:
         " ".join(page.words.split())
     )
     head, *rows = re.findall(r"<tr.*?</tr>", page.text.partition('id="cells-digits"')[2], re.S)
-    place = re.findall(r"<th[^>]*>(.*?)</th>", head).index("attacker right at most, %")
+    place = re.findall(r"<th[^>]*>(.*?)</th>", head).index("attacker right at most (%)")
     shown = {
         (cells[2], cells[place])
         for row in rows[: len(made.sources.statements)]
@@ -95,14 +106,14 @@ def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made:
 
 def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
     made = Made(tmp_path)
-    told = "95&nbsp;% interval over seeds and test"
-    assert f"{told} rows:" in made.page().words
+    told = "95% CI over seeds and test"
+    assert f"{told} images" in made.page().words
     cells = [write_cell(tmp_path / "r", patients=40)]
     summarise_cells(cells, tmp_path / "patients.parquet", study="small")
     path = made.sources.datasets["digits"]
     write_json(path, read_json(path) | {"units": {"train": 200, "test": 40}})
     words = made.page(summaries=[tmp_path / "patients.parquet"]).words
-    assert f"{told} patients:" in words
+    assert f"{told} patients" in words
     assert "1,000 of 200 patients" in words
     assert "200 of 40 patients" in words
 

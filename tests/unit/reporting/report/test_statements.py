@@ -103,8 +103,8 @@ def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(m
     assert price is not None
     assert f"≤ {rounded_up(price):g}" in page.words
     assert price > read_json(candidates[0])["epsilon_all_heads"]
-    listed = page.text.split("Statements of all candidates")[1].split("</details>")[0]
-    line = listed.split("ε = 1:")[1].split("</li>")[0]
+    listed = page.text.split("candidates and their statements")[1].split("</table>")[0]
+    (line,) = (row for row in listed.split("</tr>") if '<td class="num">1</td>' in row)
     links = re.findall(r'href="#([^"]+)">([^<]+)</a>', line)
     names = {f"{path.parts[-3]} on {path.parts[-4]}" for path in candidates}
     assert {name for _, name in links} == names

@@ -10,7 +10,7 @@ from pathlib import Path
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
-from dpprobe.results.cautions import NEVER_REMEDY
+from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells
 from tests.support.report_page import Made, write_summaries
 
@@ -118,7 +118,9 @@ def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) 
     write_summaries(made.results)
     page = made.page(tables=study_tables(made.table_files, made.sources.summaries, None))
     words = page.words
-    assert "digits: class zero: 2 training images, 1 test image: no number about it means" in words
-    remedy = NEVER_REMEDY.replace("`", "")
-    assert f"Never predicted: zero in all 3 seeds. {remedy}." in words
-    assert page.text.count("<code>balanced: true</code>") > 1  # of the dataset and of a card
+    assert "Class zero: 2 training images, 1 test image: no number about it means" in words
+    remedy = never_remedy(balanced=False).replace("`", "")
+    assert "Never predicted: zero in all 3 seeds by sgd_full on scattering" in words
+    assert f"{remedy}." in words
+    caveats = page.text.partition("<h3>Caveats</h3>")[2].partition("</ul>")[0]
+    assert "<code>balanced: true</code>" in caveats

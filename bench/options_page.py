@@ -1,0 +1,99 @@
+"""Writes docs/options.md from the schema of a study, which has the hover texts of editors too."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpprobe.study.schema import study_schema
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
+INTRODUCTION = """\
+# All options of a study
+
+This page answers: which keys may a study have, with which values and defaults? `make schema` writes
+it. [The study](configuration.md) explains the keys; [cards](methods/README.md) have those of heads.
+"""
+# Keys whose blocks come in several kinds -> the key that names the kind, and the page to read.
+KINDS = {"datasets": ("source", "data.md"), "backbones": ("family", "features.md")}
+ELSEWHERE = {"methods": "[head](methods/README.md)", "public_datasets": "[dataset](#datasets)"}
+SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+TYPES = {"integer": "whole number", "boolean": "`true`, `false`", "object": "mapping"}
+Schema = Mapping[str, Any]
+
+
+def options_page() -> str:
+    """Returns the page's text: one table for each block of options, in the order of the study."""
+    schema = study_schema()
+    blocks = schema["$defs"]
+    titles = _titles(schema, blocks)
+    general = {"study": "The study"}
+    shared: dict[str, set[str]] = {}
+    for key, (kind, page) in KINDS.items():
+        of_kind = [name for name, title in titles.items() if title.startswith(f"`{kind}: ")]
+        first, *others = (blocks[name]["properties"] for name in of_kind)
+        keys = {k: v for k, v in first.items() if all(v == each.get(k) for each in others)}
+        text = f"Keys of every {kind}, explained in [{page}]({page})."
+        general[key], blocks[key] = f"`{key}`", {"description": text, "properties": keys}
+        shared |= {name: {*keys, kind} for name in of_kind}
+    sections = []
+    for name, title in (general | titles).items():
+        block = blocks.get(name, schema)
+        table = "| key | value | default | meaning |\n|---|---|---|---|\n"
+        for key, option in block["properties"].items():
+            if key not in shared.get(name, ()):
+                required = key in block.get("required", ())
+                default = "required" if required else _spelt(option.get("default"))
+                text = _summary(option, blocks)
+                table += f"| `{key}` | {_value(key, option, titles)} | {default} | {text} |\n"
+        sections.append(f"## {title}\n\n{_summary(block, blocks)}\n\n{table}")
+    return "\n".join([INTRODUCTION, *sections])
+
+
+def _titles(block: Schema, blocks: Schema, outer: str = "") -> dict[str, str]:
+    """Returns the heading of each block that a block's keys hold, however deep, by its name."""
+    titles: dict[str, str] = {}
+    for key, option in block["properties"].items():
+        kind, _ = KINDS.get(key, ("", ""))
+        for name in re.findall(r'"#/\$defs/(\w+)"', json.dumps(option)):
+            if name not in titles and key not in ELSEWHERE:
+                whose = outer if "_" in name or "family" in outer else ""
+                title = f"`{kind}: {name.partition('_')[2]}`" if kind else f"`{key}`{whose}"
+                inner = f" of {title}" if kind else ""
+                titles = {**titles, name: title, **_titles(blocks[name], blocks, inner), **titles}
+    return titles
+
+
+def _summary(option: Schema, blocks: Schema) -> str:
+    """Returns the first paragraph of a description, or of its block's, for a cell of a table."""
+    text = option.get("description") or blocks[option["$ref"].rpartition("/")[2]]["description"]
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def _value(key: str, option: Schema, titles: Mapping[str, str]) -> str:
+    if key in (*ELSEWHERE, *KINDS, "releases"):
+        return f"by name: {ELSEWHERE.get(key, f'[`{key}`](#{key})')}"
+    if title := titles.get(option.get("$ref", "").rpartition("/")[2]):
+        return f"[{title}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
+    match option:
+        case {"anyOf": parts}:
+            values = [_value("", part, titles) for part in parts if part != {"type": "null"}]
+            return " or ".join(dict.fromkeys(values))
+        case {"enum": _} | {"const": _}:
+            return ", ".join(map(_spelt, option.get("enum", [option.get("const")])))
+        case {"items": dict() as inner} | {"additionalProperties": dict() as inner}:
+            return f"{'list' if 'items' in option else 'by name'}: {_value('', inner, titles)}"
+    bounds = [f"{sign} {_spelt(option[bound])}" for bound, sign in SIGNS.items() if bound in option]
+    return " ".join([f"{TYPES.get(option['type'], option['type'])}", *bounds])
+
+
+def _spelt(value: Any) -> str:
+    text = value if isinstance(value, str) and value else json.dumps(value)
+    return "" if value is None or isinstance(value, dict) else f"`{text}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(options_page(), encoding="utf-8")

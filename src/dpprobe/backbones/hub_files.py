@@ -1,0 +1,98 @@
+"""Files that timm and open_clip fetch from the Hugging Face Hub: cached, reachable or missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cache
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from dpprobe.errors import ConfigError
+
+# Under one of these names timm and open_clip find the weights of a repository.
+TIMM_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables by which nothing is fetched
+_SECONDS = 10  # for a connection, as huggingface_hub waits for a file's facts
+
+
+class HubFile(NamedTuple):
+    """A file that loading a backbone needs.
+
+    Attributes:
+      part: of the backbone, that needs it.
+      repository: owner/name, and @revision where it is not main.
+      names: any one of them will do.
+    """
+
+    part: Literal["config", "weights", "tokenizer"]
+    repository: str
+    names: tuple[str, ...]
+
+
+def is_cached(repository: str, names: Iterable[str]) -> bool:
+    """Returns True if this machine's cache holds one of a repository's files; asks no network."""
+    from huggingface_hub import try_to_load_from_cache  # its import takes a while
+
+    name, _, revision = repository.partition("@")
+    paths = (try_to_load_from_cache(name, each, revision=revision or None) for each in names)
+    return any(isinstance(path, str) for path in paths)
+
+
+def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
+    """Says which files are neither cached nor can be fetched, and the remedy; None if all can.
+
+    Args:
+      network: whether one HEAD request may find out if the Hub can be reached, where a file is not
+        cached. Without it only HF_HUB_OFFLINE counts.
+    """
+    offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
+    if not network and offline is None:
+        return None
+    from huggingface_hub import constants  # its import takes a while
+
+    missing = [one for one in wanted if not is_cached(one.repository, one.names)]
+    if not missing:
+        return None
+    if constants.is_offline_mode():
+        fault, remedy = f"{offline or _OFFLINE[0]} is set", "unset it"
+    elif network and (said := _find_connection_fault(constants.ENDPOINT)):
+        fault = f"{urlsplit(constants.ENDPOINT).hostname} cannot be reached ({said})"
+        remedy = "load the backbone once with a network"
+    else:
+        return None
+    files = ", ".join(f"{one.repository} ({one.part}: {one.names[0]})" for one in missing)
+    return (
+        f"model: {files} {'is' if len(missing) == 1 else 'are'} not in the Hugging Face cache "
+        f"{constants.HF_HUB_CACHE}, and {fault}; {remedy}, copy the cache from a machine that has "
+        "the files, or name a local checkpoint"
+    )
+
+
+def require_files(wanted: Iterable[HubFile]) -> None:
+    """Checks that files are cached or the Hub can be reached, which libraries retry for minutes.
+
+    Raises:
+      ConfigError: naming the files, the cache and the remedy.
+    """
+    if fault := describe_missing(wanted, network=True):
+        raise ConfigError(fault)
+
+
+@cache
+def _find_connection_fault(address: str) -> str | None:
+    """Returns why no connection to a server comes about; None for one that answers, however badly.
+
+    The Hub's own client asks, by the proxies and certificates that its downloads take.
+    """
+    import httpx2
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(address, timeout=_SECONDS)
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    except httpx2.HTTPError:
+        pass  # a flaky server, for which the library's retries are
+    return None

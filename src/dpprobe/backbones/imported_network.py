@@ -1,0 +1,208 @@
+"""Networks that a Python function of the user builds, such as `my_package.nets:build`.
+
+The function returns a torch.nn.Module that takes normalised images, float32 [batch, channels,
+height, width], and gives one row of features for each, [batch, d].
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.options import NetworkOptions, Views
+from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from dpprobe.backbones import network_forward
+    from dpprobe.backbones.image_preprocessing import Mode
+
+
+class Preprocessing(Views):
+    """The size of images and the constants of their normalisation."""
+
+    size: int = Field(224, ge=1, description="Images enter at size x size.")
+    resize: int | None = Field(
+        None,
+        ge=1,
+        description="Pixels of the shorter side before the centre is cropped. If absent, images "
+        "are resized to size x size whatever their shape.",
+    )
+    interpolation: Literal["bicubic", "bilinear", "nearest"] = Field(
+        "bicubic", description="Interpolation of resized images."
+    )
+
+    @model_validator(mode="after")
+    def _check_resize(self) -> Preprocessing:
+        if self.resize is not None and self.resize < self.size:
+            raise ValueError(f"resize {self.resize} is below size {self.size}; write no less")
+        return self
+
+
+class Options(NetworkOptions):
+    """A network that a function builds; the features are what the network returns."""
+
+    family: Literal["imported"] = "imported"
+    module: str = Field(
+        pattern=r"^\w+(\.\w+)*:\w+$",
+        description="Function that builds the network, as package.module:function. It is imported "
+        "from the working folder or the environment.",
+    )
+    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the function.")
+    color: Literal["gray", "rgb"] = Field("rgb", description="Number of channels: one or three.")
+    preprocessing: Preprocessing = Preprocessing()
+
+    @property
+    def image_channels(self) -> int:
+        """The number of colour channels of an image."""
+        return 1 if self.color == "gray" else 3
+
+    @model_validator(mode="after")
+    def _check_channels(self) -> Options:
+        self.preprocessing.check_channels(self.image_channels)
+        return self
+
+    def check_files(self) -> None:
+        self.check_checkpoint()
+        if self._find_source() is None:
+            package = self.module.partition(":")[0].partition(".")[0]
+            with _working_folder():
+                known = package in sys.modules or importlib.util.find_spec(package) is not None
+            if not known:
+                raise ConfigError(
+                    f"module: {self.module}: no module {package} in the working folder or the "
+                    "environment; correct it, or install it"
+                )
+
+    def input_files(self) -> tuple[str, ...]:
+        source = self._find_source()
+        return (*super().input_files(), *([] if source is None else [str(source)]))
+
+    def _find_source(self) -> Path | None:
+        """Returns the module's file in the working folder; None if it is installed."""
+        path = resolve_path(self.module.partition(":")[0].replace(".", "/"))
+        files = (path.with_suffix(".py"), path / "__init__.py")
+        return next((each for each in files if each.is_file()), None)
+
+
+def load(options: Options, runtime: Runtime) -> Backbone:
+    """Builds the network and fills it with the checkpoint's weights, if one is named.
+
+    Raises:
+      ConfigError: if the function cannot be imported or called, returns no network, or its network
+        does not take the checkpoint or the images.
+    """
+    from torchvision import transforms  # heavy, as are the others
+
+    from dpprobe import artifacts
+    from dpprobe.backbones import network_forward
+    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop
+
+    model = _build_model(options)
+    path = None if options.checkpoint is None else resolve_path(options.checkpoint)
+    # With a checkpoint, the file's hash, which people can compute; without one, the hash of all
+    # weights.
+    weights = network_forward.state_sha256(model) if path is None else artifacts.sha256_file(path)
+    network, described = _prepare_network(model, options, runtime)
+    views, size = options.preprocessing, (options.preprocessing.size,) * 2
+    mode: Mode = "L" if options.color == "gray" else "RGB"
+    interpolation = transforms.InterpolationMode(views.interpolation)
+    steps = [transforms.Resize(views.resize or size, interpolation), transforms.CenterCrop(size)]
+    return Backbone(
+        dimension=network.dimension,
+        preprocessing={"color": mode, **described},
+        weights_sha256=weights,
+        fingerprint=backbone_fingerprint(
+            options,
+            preprocessing=described,
+            weights_sha256=f"{weights} {network_forward.state_sha256(model)}",
+            libraries=["pillow", "torch", "torchvision"],
+            exclude=frozenset({"checkpoint", "preprocessing"}),
+            precision=runtime.precision,
+        ),
+        transform=ToBytes(mode=mode, steps=transforms.Compose([*steps, transforms.PILToTensor()])),
+        train_transform=make_train_crop(
+            views, mode=mode, size=size, interpolation=views.interpolation
+        ),
+        forward=network.forward,
+        architecture=options.module,
+        trained=True,
+        layers=network.layers,
+        forward_layers=network.forward_layers,
+        graph=network.graph,
+    )
+
+
+def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
+    """Returns the numbers of features and blocks; computed on the CPU, as functions may need it."""
+    from dpprobe.backbones import network_forward  # heavy: torch
+
+    runtime = Runtime(device="cpu", precision="float32")
+    network, _ = _prepare_network(_build_model(options), options, runtime)
+    return network_forward.describe_network(network)
+
+
+@contextmanager
+def _working_folder() -> Iterator[None]:
+    """Puts the working folder first among the places that modules are imported from."""
+    sys.path.insert(0, str(Path.cwd()))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def _build_model(options: Options) -> nn.Module:
+    """Calls the function and loads the checkpoint."""
+    import torch  # heavy, as is the other
+
+    from dpprobe.backbones import checkpoints
+
+    module, _, function = options.module.partition(":")
+    try:
+        with _working_folder(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # weights that nothing gives are the same in every job
+            model = getattr(importlib.import_module(module), function)(**options.arguments)
+    except Exception as error:  # the user's code may raise anything
+        raise ConfigError(
+            f"module: {options.module} cannot be called with {options.arguments} "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+        ) from error
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(
+            f"module: {options.module} returns {type(model).__name__}, not a torch.nn.Module"
+        )
+    if options.checkpoint is not None:
+        path = resolve_path(options.checkpoint)
+        checkpoints.fill_model(model, checkpoints.read_state(path), path=path, name=options.module)
+    return model
+
+
+def _prepare_network(
+    model: nn.Module, options: Options, runtime: Runtime
+) -> tuple[network_forward.Network, dict[str, Any]]:
+    """Returns the network on its device, and its preprocessing as resolved."""
+    from dpprobe.backbones import network_forward  # heavy: torch
+
+    views = options.preprocessing
+    return network_forward.prepare_square_network(
+        model,
+        options,
+        runtime,
+        name=options.module,
+        channels=options.image_channels,
+        views=views,
+        resized=views.model_dump(include={"size", "resize", "interpolation"}),
+    )

@@ -1,0 +1,109 @@
+"""Units of each class on the two sides of a split, counted from names and labels before any image.
+
+A unit is a patient where a column names them, else an image. The counts are private: they are for
+the owner's screen, never for a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dpprobe.data.options import ClassUnits, DatasetOptions
+from dpprobe.data.train_test_split import count_test
+
+RARE = 5  # units, or images, of a class of which too little is known
+FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # of test units, that a message compares
+Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
+_Dataset = TypeVar("_Dataset", bound=DatasetOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitCounts:
+    """All that planning counts of a split: rows of both tables, training patients, classes."""
+
+    rows: tuple[int, int]
+    patients: int | None
+    classes: ClassUnits
+
+
+_counted: dict[tuple[object, ...], SplitCounts] = {}
+
+
+def count_once(options: DatasetOptions, count: Callable[[], SplitCounts]) -> SplitCounts:
+    """Returns what `count` does; from memory while the options and their files are the same.
+
+    Planning asks for rows, patients and classes several times, and a table may be large.
+    """
+    states = [os.stat(path) for path in options.input_files() if os.path.exists(path)]  # noqa: PTH110, PTH116
+    files = ((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
+    key = (type(options), options.model_dump_json(), *files)
+    if key not in _counted:
+        _counted[key] = count()
+    return _counted[key]
+
+
+def count_classes(
+    options: _Dataset, names: Sequence[str], count: Callable[[_Dataset], Sides]
+) -> ClassUnits:
+    """Counts the units of each class, at larger test fractions too if a class is rare in test."""
+    sides = count(options)
+
+    def side(of: Sides, name: str) -> dict[str, int]:
+        return {each: of[name, number] for number, each in enumerate(names)}
+
+    test = side(sides, "test")
+    written = getattr(options, "test_fraction", 1.0)
+    larger = [] if options.has_test() or min(test.values()) >= RARE else FRACTIONS
+    return ClassUnits(
+        train=side(sides, "train"),
+        test=test,
+        test_at={
+            each: side(count(options.model_copy(update={"test_fraction": each})), "test")
+            for each in larger
+            if each > written
+        },
+    )
+
+
+def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[int, int]]:
+    """Yields (row, class number) for each class that a row has.
+
+    Args:
+      labels: of each row, a class number, or zeros and ones; None where it is missing.
+    """
+    for row, label in enumerate(labels):
+        if isinstance(label, int):
+            yield row, label
+        elif label is not None:
+            yield from ((row, number) for number, one in enumerate(label) if one == 1)
+
+
+def count_pairs(
+    pairs: Iterable[tuple[int, int]],
+    sides: Sequence[str | None],
+    units: Sequence[str] | None,
+) -> Sides:
+    """Counts units by side and class.
+
+    Args:
+      pairs: of `list_pairs`.
+      sides: the side of each row; None for a row that is left out.
+      units: whose each row is; None where a row is a unit.
+    """
+    if units is None:
+        return Counter((sides[row], label) for row, label in pairs)
+    each_once = {(sides[row], label, units[row]) for row, label in pairs}
+    return Counter((side, label) for side, label, _ in each_once)
+
+
+def count_by_class(rows: Iterable[int], fraction: float) -> Sides:
+    """Counts the units of a split by class, from the sizes of the classes."""
+    sides: Sides = Counter()
+    for label, size in enumerate(rows):
+        sides["test", label] = count_test(size, fraction)
+        sides["train", label] = size - sides["test", label]
+    return sides

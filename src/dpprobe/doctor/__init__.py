@@ -1,0 +1,1 @@
+"""Checks every byte of results and split tables against recorded hashes: `dpprobe doctor`."""

@@ -1,0 +1,207 @@
+"""The command that compares all bytes of results with recorded hashes: `dpprobe doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import MEGABYTE, format_size
+from dpprobe.doctor.recorded_files import CHANGED, MISSING, Checked, list_records, read_recorded
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.progress import Progress
+from dpprobe.release.bundle import SUMS_FILE, damaged_files
+from dpprobe.study.run_command import run_command
+from dpprobe.study.snapshot import Run, recent_runs
+
+_LOCKS = Path(".snakemake/locks")
+_THREADS = 8  # most of the time goes by in reads, and hashing lets go of Python's lock
+# A folder that changed less than so many seconds ago may be one that a job is publishing.
+_RECENT, _LOOKS, _PAUSE = 60, 4, 0.5
+# These folders hold no results; their files do not count as files without a hash.
+_LOGS = {"logs", "benchmarks", "mlartifacts"}
+
+
+def add_command(commands: Any) -> None:
+    """Adds `doctor` to a parser's commands."""
+    summary = "check every byte of results against recorded hashes"
+    parser: argparse.ArgumentParser = commands.add_parser("doctor", help=summary)
+    parser.set_defaults(run=_run_doctor)
+    parser.add_argument(
+        "results",
+        nargs="?",
+        type=Path,
+        help="a study's results_dir; without it that of the latest run in this folder",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="the study's data_dir with split tables, downloads and ledgers; without it that of "
+        "the latest run in this folder that wrote the results",
+    )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="delete damaged files, so that the next run makes them again; bundles, ledgers and "
+        "downloads stay",
+    )
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    runs = recent_runs()
+    results = arguments.results or (runs[0].results if runs else Path("results"))
+    run = next((run for run in runs if run.results.resolve() == results.resolve()), None)
+    data = arguments.data or (run.data if run and run.data.is_dir() else None)
+    for folder, key in ((results, "results_dir"), (data, "data_dir")):
+        if folder is not None and not folder.is_dir():
+            raise DataError(f"{folder}: no such folder; name a study's {key}")
+    if arguments.fix and _LOCKS.is_dir() and any(_LOCKS.iterdir()):
+        raise ConfigError(
+            f"--fix: a run holds this folder ({_LOCKS}); wait for its end, or run `snakemake "
+            "--unlock` if it was killed"
+        )
+    started = time.monotonic()
+    checked = check_files(results, data)
+    seconds = max(time.monotonic() - started, 1e-3)
+    if not checked:
+        raise DataError(f"{results}: no file has a recorded hash; name a study's results_dir")
+    damaged = sorted(each for each in checked if each.fault)
+    left = 0
+    for each in damaged:
+        made_again, remedy = _treat_damage(each, results, data, run, fix=arguments.fix)
+        left += not made_again
+        print(f"{each.path}: {each.fault}; {remedy}")
+    if damaged and run is None:
+        print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")
+    size, unhashed = sum(each.size for each in checked), _count_unhashed(results, checked)
+    print(
+        f"{len(checked):,} files, {format_size(size)} checked in {seconds:.1f} s "
+        f"({format_size(int(size / seconds))}/s): {len(damaged):,} damaged; "
+        f"{unhashed.total():,} more without a recorded hash"
+        + "".join(f", {name} {count:,}" for name, count in unhashed.items())
+    )
+    return int(left > 0)
+
+
+def check_files(results: Path, data: Path | None) -> list[Checked]:
+    """Compares all files that have a recorded hash with it, and logs progress.
+
+    Args:
+      data: the folder of split tables, downloads and ledgers; None for none.
+    """
+    records = [*list_records(results), *(list_records(data, data=True) if data else ())]
+    checked = {each.path: (record, each) for record, each in _check_records(records)}
+    for _ in range(_LOOKS):
+        damaged = {record for record, each in checked.values() if each.fault}
+        again = sorted(record for record in damaged if _changed_recently(record.parent))
+        if not again:
+            break
+        time.sleep(_PAUSE)
+        checked = {path: pair for path, pair in checked.items() if pair[0] not in again}
+        checked |= {each.path: (record, each) for record, each in _check_records(again)}
+    return [each for _, each in checked.values()] + list(_check_releases(results, data))
+
+
+def _check_records(records: Sequence[Path]) -> Iterator[tuple[Path, Checked]]:
+    """Checks records and the files that they have hashes of; yields each with its record."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        read = [each for each in pool.map(read_recorded, records) if each is not None]
+        yield from ((each.checked.path, each.checked) for each in read if each.hashed)
+        files = [(each.checked.path, file) for each in read for file in each.files]
+        total = sum(file.size or 0 for _, file in files)
+        progress = Progress(total // MEGABYTE, label="doctor", unit="MB", last_line=False)
+        size = 0
+        for (record, _), each in zip(
+            files, pool.map(lambda item: item[1].check_bytes(), files), strict=True
+        ):
+            size += each.size
+            progress.total = max(total, size) // MEGABYTE
+            progress.advance_by(size // MEGABYTE - progress.done)
+            yield record, each
+
+
+def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
+    """Checks ledgers, bundles and their staged copies, which nobody can make again.
+
+    A bundle without sums is on its way to its place, unless the job's mark says that it is there.
+    """
+    from dpprobe.release.ledger import Ledger  # heavy: numpy
+
+    for path in sorted(data.glob("*/ledger.jsonl") if data else ()):
+        fault = None
+        try:
+            Ledger(path).read_entries()
+        except DataError as error:
+            fault = str(error).removeprefix(f"{path}: ").partition(";")[0]
+        remedy = "put back a copy of it: a ledger cannot be made again"
+        yield Checked(path, path.stat().st_size, fault, path, remedy)
+    releases: dict[str, dict[Path, list[str]]] = {}
+    for folder in sorted((results / "releases").glob("*")):
+        staged, done = folder.name.endswith(".staged"), folder.with_name(f".{folder.name}.done")
+        name = folder.name[1:].rpartition(".entry-")[0] if staged else folder.name
+        if staged or done.exists() or (folder / SUMS_FILE).exists():
+            try:
+                releases.setdefault(name, {})[folder] = damaged_files(folder)
+            except DataError:
+                releases.setdefault(name, {})[folder] = [SUMS_FILE]
+    for copies in releases.values():
+        whole = next((folder for folder, damaged in copies.items() if not damaged), None)
+        remedy = f"copy the bundle from {whole}" if whole else "put back a copy of the bundle"
+        for folder, damaged in copies.items():
+            for path in sorted({*folder.glob("*"), *(folder / name for name in damaged)}):
+                there = path.is_file()
+                fault = (CHANGED if there else MISSING) if path.name in damaged else None
+                by_hand = f"{remedy}: a release cannot be made again"
+                yield Checked(path, path.stat().st_size if there else 0, fault, path, by_hand)
+
+
+def _changed_recently(folder: Path) -> bool:
+    limit = time.time() - _RECENT
+    with suppress(OSError):
+        return any(path.lstat().st_mtime > limit for path in (folder, *folder.iterdir()))
+    return True
+
+
+def _count_unhashed(results: Path, checked: Sequence[Checked]) -> Counter[str]:
+    """Counts files of results that nothing was compared with, by their folder."""
+    known, counts = {each.path for each in checked}, Counter[str]()
+    for folder, folders, names in os.walk(results):
+        group = Path(folder).relative_to(results).parts[:1]
+        folders[:] = sorted(n for n in folders if n[0] != "." and (group or n not in _LOGS))
+        for name in names:
+            if name[0] != "." and Path(folder, name) not in known:
+                counts[(*group, name)[0]] += 1
+    return counts
+
+
+def _treat_damage(
+    damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
+) -> tuple[bool, str]:
+    """Deletes a damaged file if it may; returns whether the next run makes it, and the remedy."""
+    if damage.by_hand:
+        return False, damage.by_hand
+    of_results, target = damage.path.is_relative_to(results), damage.target
+    root = results if of_results or data is None else data
+    if run:  # Snakemake knows files by the folders as the study names them
+        target = (run.results if of_results else run.data) / target.relative_to(root)
+    # a cached noise multiplier is no target, and made again where it is needed
+    targets = [] if target.parent.name == "calibration" else [str(target)]
+    command = f"run `{run_command(*(run.call if run else ()), targets=targets)}`"
+    if damage.fault == MISSING:
+        return fix, command
+    if not fix:
+        return False, f"delete it and {command}"
+    inside = damage.path.parent.resolve().is_relative_to(root.resolve())
+    if damage.path.is_symlink() or not inside:
+        return False, f"not deleted, for a symbolic link leads to it; delete it and {command}"
+    try:
+        damage.path.unlink(missing_ok=True)
+    except OSError as error:
+        return False, f"not deleted ({error.strerror}); delete it and {command}"
+    return True, f"deleted; {command}"

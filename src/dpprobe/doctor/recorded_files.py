@@ -1,0 +1,206 @@
+"""Records of results and split tables, and the files that they have hashes of."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+from dpprobe.analysis_registry import FOLDERS
+from dpprobe.artifacts import (
+    FILE_BYTES,
+    FILE_HASHES,
+    RECORD_HASH,
+    hash_value,
+    parse_record,
+    sha256_file,
+)
+from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.results.network_record import RECORD_FILE
+
+# Folders whose record is there once the job's mark is, which is beside them or one level up.
+_MARKED = {"cells/*/*/*/eps-*": METRICS_FILE, "networks/*/*/*/eps-*/seed-*": RECORD_FILE}
+# Records whose place says what they are, below results and below split tables.
+_PLACES = (
+    *(f"{folder}/{name}" for folder, name in _MARKED.items()),
+    "features/*/*/*/manifest.json",
+    "cuts/*/*/*/*/manifest.json",
+    "calibration/*.json",
+    "calibration/*/eps-*.json",
+    "searches/*/*/*/eps-*.json",
+)
+_DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
+# Others are known by their format, and lie in these folders or up to three levels below.
+_FOLDERS = (*sorted(FOLDERS), "overlap", "costly_images", "tracking")
+# Formats with another hash of themselves than `write_record` gives: its key, and their version.
+_OWN_HASH = {
+    "dpprobe-manifest": ("manifest_sha256", 2),
+    "dpprobe-plans": ("sha256", 3),
+    "dpprobe-calibration": ("sha256", None),
+}
+CHANGED, MISSING, NOT_PLAIN = "changed after it was written", "missing", "not a plain file"
+_DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again"
+
+
+class Checked(NamedTuple):
+    """A file that was compared with a hash.
+
+    Attributes:
+      fault: in a few words; None for a whole file.
+      target: the file that Snakemake is asked for to make it again.
+      by_hand: what a person does about it, where the file is not to be deleted; else empty.
+    """
+
+    path: Path
+    size: int
+    fault: str | None
+    target: Path
+    by_hand: str = ""
+
+
+class RecordedFile(NamedTuple):
+    """A file with a recorded hash; without a size where the record has none."""
+
+    path: Path
+    sha256: str
+    size: int | None
+    target: Path
+    by_hand: str
+
+    def check_bytes(self) -> Checked:
+        """Reads the file and compares it with what is recorded."""
+        size, fault, by_hand = 0, None, self.by_hand
+        try:
+            status = self.path.stat()
+            size = status.st_size
+            if not stat.S_ISREG(status.st_mode):
+                fault, by_hand = NOT_PLAIN, "look at it, and move it away"
+            elif self.size is not None and size != self.size:
+                word = "truncated" if size < self.size else "too long"
+                fault = f"{word}: {size} bytes, {self.size} were written"
+            elif sha256_file(self.path) != self.sha256:
+                fault = CHANGED
+        except OSError as error:
+            fault, by_hand = _describe_error(error, by_hand)
+        return Checked(self.path, size, fault, self.target, by_hand)
+
+
+class FoundRecord(NamedTuple):
+    """A record, and the files that it has hashes of; `hashed` if it has a hash of itself."""
+
+    checked: Checked
+    hashed: bool = True
+    files: tuple[RecordedFile, ...] = ()
+
+
+class _KeptError(ValueError):
+    """The fault of a record that is not to be deleted, and what to do by hand."""
+
+
+def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
+    """Returns the fault of a file that cannot be read, and what to do by hand."""
+    if isinstance(error, FileNotFoundError):
+        return MISSING, by_hand
+    return f"unreadable ({error.strerror})", "make it readable, and check again"
+
+
+def list_records(folder: Path, *, data: bool = False) -> list[Path]:
+    """Lists records below a folder of results, or of split tables.
+
+    One that is missing is among them if the mark of its job is there.
+    """
+    if data:
+        return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
+    others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
+    records = set(chain.from_iterable(map(folder.glob, (*_PLACES, *others))))
+    for pattern, name in _MARKED.items():
+        for place in folder.glob(pattern):
+            mark = f".{place.name}.done"
+            if place.with_name(mark).exists() or place.parent.with_name(mark).exists():
+                records.add(place / name)
+    return sorted(path for path in records if path.name[0] != ".")
+
+
+def read_recorded(path: Path) -> FoundRecord | None:
+    """Reads a record and compares it with its hash; None for a file that is not dpprobe's."""
+    placed = any(path.match(place) for place in (*_PLACES, *_DATA_PLACES))
+    size, by_hand = 0, ""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise _KeptError(NOT_PLAIN, "look at it, and move it away")
+        content = path.read_bytes()
+        size, placed = len(content), placed or b'"dpprobe-' in content or not content.strip(b"\0")
+        values = parse_record(content)
+        if not isinstance(values, dict) or not str(values.get("format")).startswith("dpprobe-"):
+            raise ValueError("not a record of dpprobe")
+        hashed = RECORD_HASH in values or _check_own_hash(values)
+        _check_place(path, values)
+        files = _list_files(path, values)
+        return FoundRecord(Checked(path, size, None, path), hashed, files)
+    except OSError as error:
+        fault, by_hand = _describe_error(error)
+    except _KeptError as error:
+        fault, by_hand = error.args
+    except ValueError as error:
+        fault = str(error)
+    return FoundRecord(Checked(path, size, fault, path, by_hand)) if placed else None
+
+
+def _check_own_hash(values: Mapping[str, Any]) -> bool:
+    """Returns True for a record that has a hash of its values, and compares it with them."""
+    key, version = _OWN_HASH.get(values["format"], (None, None))
+    body = {name: value for name, value in values.items() if name != key}
+    if key and values.get(key) != hash_value(body):
+        if values.get("format_version") != version:
+            raise _KeptError("of another version of dpprobe, or changed", "delete it if it is not")
+        raise ValueError(CHANGED)
+    return key is not None
+
+
+def _check_place(path: Path, values: Mapping[str, Any]) -> None:
+    """Refuses a record of another cell, or another dataset and backbone, than its path names."""
+    names = values.get("cell", values)
+    if not isinstance(names, Mapping) or not {"dataset", "backbone"} <= names.keys():
+        return
+    wanted = [names["dataset"], names["backbone"], names.get("method", names["dataset"])]
+    wanted += [f"eps-{names['epsilon']}"] if isinstance(names.get("epsilon"), str) else []
+    if other := [str(name) for name in wanted if name not in {*path.parts[-7:], path.stem}]:
+        remedy = "it is whole: move it there, or delete it and run the study"
+        raise _KeptError(f"belongs to {', '.join(other)}", remedy)
+
+
+def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ...]:
+    """Lists the files that a record has hashes of.
+
+    Raises:
+      ValueError: if it lacks them, or names a file outside of its folder.
+    """
+    kind, folder = values["format"], path.parent
+    try:
+        if kind == "dpprobe-manifest":
+            parts = [(part["file"], part["sha256"], part["bytes"]) for part in values["shards"]]
+        elif kind == "dpprobe-dataset":
+            splits = values["splits"].items()
+            parts = [(f"{name}.parquet", p["sha256"], p.get("bytes")) for name, p in splits]
+        elif kind == "dpprobe-download":
+            parts = [(part["name"], part["sha256"], part["bytes"]) for part in values["files"]]
+        else:
+            hashes = values.get("files", values.get(FILE_HASHES)) or {}
+            sizes = values.get(FILE_BYTES) or {}
+            parts = [(name, sha256, sizes.get(name)) for name, sha256 in hashes.items()]
+        for pure in (PurePath(name) for name, *_ in parts):
+            nested = len(pure.parts) > 1 and kind != "dpprobe-download"
+            if pure.is_absolute() or ".." in pure.parts or nested:
+                raise _KeptError(f"names {pure}, which is not in its folder", "look at it")
+    except (KeyError, TypeError, AttributeError):
+        raise _KeptError("lacks hashes of files", "of another version of dpprobe?") from None
+    by_hand = _DOWNLOAD if kind == "dpprobe-download" else ""
+    targets_itself = kind in ("dpprobe-manifest", "dpprobe-dataset")
+    return tuple(
+        RecordedFile(
+            folder / name, sha256, size, folder / name if targets_itself else path, by_hand
+        )
+        for name, sha256, size in parts
+    )

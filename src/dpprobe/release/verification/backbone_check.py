@@ -1,0 +1,51 @@
+"""Computes a bundle's backbone on the public test image, where that needs nothing to be fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.verification.checks import Checks
+
+# Image sizes without a checkpoint; a stranger's random network may take any time.
+_SIZES = range(1, 513)
+
+
+def check_backbone(
+    checks: Checks,
+    folder: Path | None,
+    facts: BundleFacts | None,
+    head: bool | None,
+    checkpoint: Path | None,
+) -> None:
+    """Compares preprocessing and features of the test image, and scores it.
+
+    Args:
+      head: True if the tensors are as they must be.
+      checkpoint: the file of the backbone's weights; None where nobody named it.
+    """
+    options = facts.backbone.options if facts else {}
+    cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
+    if checkpoint is None and not cheap:
+        detail = "not computed: give --checkpoint, or let dpprobe predict compare it"
+        checks.note_check("backbone", None, detail)
+        return
+
+    def score_probe(place: Path, *_: object) -> tuple[str, bool]:
+        return _score_probe(place, checkpoint)
+
+    checks.run_check("backbone", score_probe, folder, facts, head)
+
+
+def _score_probe(folder: Path, checkpoint: Path | None) -> tuple[str, bool]:
+    # heavy: torch
+    from dpprobe.backbones.feature_digest import probe_image
+    from dpprobe.release.predict import Predictor
+
+    predictor = Predictor.load_bundle(folder, checkpoint=checkpoint, device="cpu")
+    values = predictor.predict_images([probe_image()])[0]
+    first = values.argmax()
+    return (
+        "preprocessing and features of the test image are the release's; the head gives it "
+        f"{predictor.classes[first]}, {values[first]:.6g}"
+    ), True

@@ -1,0 +1,208 @@
+"""The end of a study on a terminal: table, verdicts, what needs attention, next commands."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpprobe.artifacts import read_json
+from dpprobe.privacy.limits import ABOVE_NOTE, epsilon_token, epsilon_value
+from dpprobe.reporting.accuracy_table import LEFT_OUT, UNPRICED, UNPRICED_MARK
+from dpprobe.reporting.headline import list_doubts, verdict
+from dpprobe.results.best_private import (
+    Best,
+    best_ceiling,
+    best_private,
+    choose_highlights,
+    list_best_columns,
+)
+from dpprobe.results.cautions import list_cautions
+from dpprobe.results.summary import Entry, Grid, read_grid, read_summaries
+
+LINES = 25
+WIDTH = 100
+_NOTES, _NOTE = 3, 190  # so many notes of so many characters
+_FEWEST_ROWS = 3
+
+
+def describe_study(folder: Path, summaries: Sequence[Path]) -> str:
+    """Writes a study's results in at most `LINES` lines.
+
+    Lines have `WIDTH` characters, unless names or commands are longer.
+    """
+    grid = read_grid(summaries)
+    bests = best_private(grid, {})
+    chosen = choose_highlights(bests)
+    blocks = [
+        _wrap(f"{_name(grid, best.dataset)}{' '.join([verdict(best), *list_doubts(best)])}")
+        for best in chosen
+    ] or [["No head of this study is private: its methods or epsilons promise nothing."]]
+    notes = _list_notes(grid, bests, folder)
+    commands = ["Next:", *(f"  {command}" for command in list_commands(folder, summaries, chosen))]
+    room = LINES - len(notes) - len(commands) - 2 - bool(notes)  # blank lines between blocks
+    verdicts = _keep_blocks(blocks, room - 2 - _FEWEST_ROWS, folder)
+    table = _make_table(grid, bests, chosen, room - len(verdicts), folder)
+    parts = [table, verdicts, *([notes] if notes else []), commands]
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _name(grid: Grid, dataset: str) -> str:
+    return f"{dataset}: " if len(grid.measures) > 1 else ""
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> list[str]:
+    """Joins the blocks that there is room for, and counts the others."""
+    lines: list[str] = []
+    for index, block in enumerate(blocks):
+        if lines and len(lines) + len(block) + (index + 1 < len(blocks)) > room:
+            return [*lines, f"{len(blocks) - index} more: {folder / 'report.html'}"]
+        lines += block
+    return lines
+
+
+def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
+    """Lists what would mislead a reader of the table; the rest is counted."""
+    notes = [
+        f"{_name(grid, dataset)}{text}".replace("`", "")
+        for dataset, measure in grid.measures.items()
+        for text in (
+            *([f"{ABOVE_NOTE}."] if dataset in grid.above else []),
+            *([f"{LEFT_OUT}."] if measure.is_partial else []),
+            *list_cautions(grid, bests, dataset, columns=list_best_columns(bests, dataset)),
+        )
+    ]
+    notes += [f"{UNPRICED}."] if grid.unpriced else []
+    shown = [textwrap.shorten(text, _NOTE, placeholder=" ...") for text in notes[:_NOTES]]
+    lines = [line for text in shown for line in _wrap(f"Attention: {text}")]
+    if len(notes) > _NOTES or shown != notes[:_NOTES]:
+        lines.append(f"Attention: more in {folder / 'report.html'}")
+    return lines
+
+
+def _make_table(
+    grid: Grid, bests: Sequence[Best], chosen: Sequence[Best], room: int, folder: Path
+) -> list[str]:
+    """Lists the means of one dataset's cells, or of several datasets' best private heads."""
+    several = len(grid.measures) > 1
+    epsilons = sorted({epsilon for _, epsilon in grid.rows if math.isfinite(epsilon)})
+    columns = [f"ε = {epsilon:g}" for epsilon in epsilons] + ["no privacy"]
+    if several:
+        title = "Best private head of each dataset: test result in percent"
+        heads = ["dataset", "metric", *columns, "majority class"]
+        rows = [_dataset_row(grid, bests, dataset, epsilons) for dataset in grid.measures]
+    else:
+        ((dataset, measure),) = grid.measures.items()
+        delta = f", δ = {text}" if (text := grid.delta_text(dataset)) else ""
+        title = f"{dataset}: test {measure.title} in percent{delta}"
+        heads = ["backbone", "method", *columns]
+        rows = _cell_rows(grid, dataset, epsilons, chosen)
+    left_out = max(0, len(rows) - max(room - 2, _FEWEST_ROWS))
+    if left_out:
+        left_out += 1  # the line that says so
+        rows = rows[:-left_out]
+    table = [heads, *rows]
+    widths = [max(len(line[i]) for line in table) for i in range(len(heads))]
+    lines = [_join_row(line, widths) for line in table]
+    more = [f"{left_out} more rows: {folder / 'tables/accuracy.md'}"] if left_out else []
+    return [title, *lines, *more]
+
+
+def _cell_rows(
+    grid: Grid, dataset: str, epsilons: Sequence[float], chosen: Sequence[Best]
+) -> list[list[str]]:
+    """Lists a row per backbone and method, by the result at the verdict's epsilon."""
+    at = epsilon_value(chosen[0].epsilon) if chosen else math.inf
+
+    def result(column: tuple[str, str]) -> tuple[bool, float]:
+        entry = grid.get((dataset, at), column)
+        return entry is None, -entry.mean if entry else 0.0
+
+    return [
+        [*column, *(_show_mean(grid.get((dataset, e), column)) for e in (*epsilons, math.inf))]
+        for column in sorted(grid.columns, key=result)
+    ]
+
+
+def _dataset_row(
+    grid: Grid, bests: Sequence[Best], dataset: str, epsilons: Sequence[float]
+) -> list[str]:
+    by_epsilon = {best.epsilon: best for best in bests if best.dataset == dataset}
+    private = [by_epsilon.get(epsilon_token(epsilon)) for epsilon in epsilons]
+    entries = [entry for key, entry in grid.entries.items() if key[0] == dataset]
+    ceiling = best_ceiling(entries)
+    constant = next((entry.constant for entry in entries if entry.constant is not None), None)
+    return [
+        dataset,
+        grid.measures[dataset].title,
+        *("" if best is None else f"{best.value:.1f}" for best in private),
+        _show_mean(ceiling),
+        "" if constant is None else f"{constant:.1f}",
+    ]
+
+
+def _show_mean(entry: Entry | None) -> str:
+    return "" if entry is None else f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
+
+
+def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    texts = [
+        cell.ljust(width) if index < 2 else cell.rjust(width)
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join(texts).rstrip()
+
+
+def list_commands(folder: Path, summaries: Sequence[Path], chosen: Sequence[Best]) -> list[str]:
+    """Lists the next commands: the report, the runs, a prediction or the table."""
+    page = folder / "report.html"
+    made = [(f"python -m webbrowser {shlex.quote(str(page))}", "report")] if page.is_file() else []
+    # the receipt of the study comes first: _study.json
+    made += [_tracking_command(path) for path in sorted(folder.glob("tracking/*.json"))[:1]]
+    planned = [best for best in chosen if best.measure.is_accuracy]
+    if planned:
+        command = _plan_command(planned[0], summaries)
+        made.append((command, f"what more images of {planned[0].dataset} would bring"))
+    elif (table := folder / "tables/accuracy.md").is_file():
+        made.append((f"less {shlex.quote(str(table))}", "all results with their 95% CIs"))
+    return [f"{command}  # {words}" for command, words in made]
+
+
+def _tracking_command(receipt: Path) -> tuple[str, str]:
+    """Returns the command that shows a receipt's runs, and their address."""
+    record = read_json(receipt)
+    uri, pages = str(record["uri"]), record["pages"]
+    place = pages["studies"] if "studies" in pages else pages["summary"]
+    if uri.startswith("http"):
+        return f"python -m webbrowser {shlex.quote(uri.rstrip('/') + '/' + place)}", "runs"
+    mlflow = Path(sys.executable).with_name("mlflow")
+    shown = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else mlflow
+    return (
+        f"{shown} server --backend-store-uri {uri} --port 5000",
+        "runs: http://127.0.0.1:5000",
+    )
+
+
+def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
+    """Returns the command that predicts what more images or a larger epsilon would bring."""
+    table = read_summaries(summaries).to_pandas()
+    names = ("dataset", "backbone", "method", "epsilon_token")
+    wanted = (best.dataset, best.backbone, best.method, best.epsilon)
+    cell = table[(table[list(names)] == wanted).all(axis=1)].iloc[0]
+    majority = max(cell.constant_accuracy, 1 / cell.num_classes)
+    words = f"--n {cell.n} --classes {cell.num_classes} --d {cell.dimension} "
+    words += f"--epsilon {best.epsilon} --delta {cell.delta:g} --majority {majority:.3f}"
+    if best.ceiling is not None and best.ceiling.mean > 100 * majority:
+        words += f" --ceiling {best.ceiling.mean / 100:.3f}"
+    if cell.n == cell.train_units:
+        words += " --unit patient"
+    return f"python -m dpprobe plan {words}"

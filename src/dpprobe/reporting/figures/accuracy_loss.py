@@ -1,0 +1,222 @@
+"""The accuracy that privacy costs: by the quality of backbones, and by distribution shift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from dpprobe.errors import DataError
+from dpprobe.exhibits import style
+from dpprobe.reporting.figures.backbones import MOST_EPSILONS, spread_values
+from dpprobe.reporting.figures.option_panels import format_budget
+from dpprobe.reporting.report.sections import zero_shot_results
+from dpprobe.results.best_private import best_private
+from dpprobe.results.summary import Entry, Grid, read_grid
+from dpprobe.study.ablations import keep_unique
+
+LOSS_LABEL = "points lost to privacy"
+BARS = "bars: 95 % interval of the difference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """The accuracy that privacy costs on one backbone at one epsilon, in percentage points.
+
+    Attributes:
+      ceiling: the best non-private head on the same features.
+      points: the ceiling minus the best private head, less what choosing the best head flatters it
+        (`held_out.py`), where the test examples tell.
+      low, high: the ends of the 95% interval of the difference, None where not known.
+    """
+
+    dataset: str
+    backbone: str
+    epsilon: float
+    ceiling: Entry
+    points: float
+    low: float | None
+    high: float | None
+
+    @property
+    def shift(self) -> float | None:
+        """The error of the ceiling in percent of the majority-class baseline's error."""
+        return relative_error(self.ceiling.mean, self.ceiling.constant)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The lengths of the interval below and above the points; 0 where it is not known."""
+        if self.low is None or self.high is None:
+            return 0.0, 0.0
+        return max(0.0, self.points - self.low), max(0.0, self.high - self.points)
+
+
+def relative_error(percent: float, constant: float | None) -> float | None:
+    """Returns a result's error in percent of the majority-class baseline's; None without it.
+
+    Args:
+      percent: the result. constant: the result of always giving the most frequent answer.
+    """
+    if constant is None or constant >= 100:
+        return None
+    return 100 * (100 - percent) / (100 - constant)
+
+
+def find_losses(grid: Grid) -> list[Loss]:
+    """Finds what privacy costs on each dataset and backbone with a ceiling, at each epsilon."""
+    losses = []
+    for backbone in keep_unique(name for name, _ in grid.columns):
+        of_backbone = replace(
+            grid,
+            columns=tuple(column for column in grid.columns if column[0] == backbone),
+            entries={key: entry for key, entry in grid.entries.items() if key[2] == backbone},
+        )
+        for best in best_private(of_backbone, {}):
+            beside = best.beside_ceiling
+            if best.ceiling is None or beside is None:
+                continue
+            low, high = beside.low, beside.high
+            losses.append(
+                Loss(
+                    dataset=best.dataset, backbone=backbone, epsilon=float(best.epsilon),
+                    ceiling=best.ceiling, points=-beside.difference,
+                    low=None if high is None else -high, high=None if low is None else -low,
+                )
+            )  # fmt: skip
+    return losses
+
+
+def plot_loss_by_backbone(*, summary: Path, dataset: str, svg: Path, png: Path) -> None:
+    """Draws the points lost to privacy against the backbone's non-private result.
+
+    Lines are of epsilons; better backbones stand to the right. Lines of small epsilons that fall
+    more steeply say that better pre-training helps more there.
+
+    Raises:
+      DataError: when fewer than three backbones have private cells and a ceiling.
+    """
+    grid = read_grid([summary])
+    losses = sorted(find_losses(grid), key=lambda loss: loss.ceiling.mean)
+    backbones = {loss.backbone: loss.ceiling.mean for loss in losses}
+    if len(backbones) < 3:
+        raise DataError(
+            f"{dataset}: {len(backbones)} backbones with private cells and a non-private ceiling; "
+            "the figure compares three or more"
+        )
+    epsilons = spread_values(sorted({loss.epsilon for loss in losses}), MOST_EPSILONS)
+    looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
+    names = [
+        style.wrap_name(f"{value:.1f} % {style.shorten_middle(name, 60)}", 30)
+        for name, value in backbones.items()
+    ]
+    with mpl.rc_context(style.SETTINGS):
+        lines = len(epsilons) + 1 + sum(name.count("\n") + 1 for name in names)
+        figure, (axes,) = style.panel_grid(1, legend=lines)
+        step = 0.006 * max(max(backbones.values()) - min(backbones.values()), 1.0)
+        for index, (epsilon, look) in enumerate(looks.items()):
+            offset = step * (index - (len(epsilons) - 1) / 2)
+            here = [loss for loss in losses if loss.epsilon == epsilon]
+            _draw_losses(axes, [(loss.ceiling.mean + offset, loss) for loss in here], look)
+        measure = grid.measures[dataset].title
+        _label_axes(axes, f"non-private test {measure} of the backbone (%)")
+        axes.set_ylabel(f"{measure}: {LOSS_LABEL}", fontsize=8.5)
+        handles = [
+            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=format_budget(each))
+            for each, (colour, (dashes, marker)) in looks.items()
+        ]
+        handles.append(Line2D([], [], linestyle="none", label="backbones, from the left:"))
+        handles += [Line2D([], [], linestyle="none", label=name) for name in names]
+        figure.legend(handles=handles, loc="outside right upper", handlelength=2.2)
+        title = f"{style.shorten_middle(dataset, 40)}: what privacy costs by backbone"
+        style.title_figure(figure, title, f"best private head on each; {BARS}", panels=1)
+        style.save_figure(figure, svg, png)
+
+
+def plot_distribution_shift(
+    *, summaries: Sequence[Path], zero_shot: Sequence[Path], svg: Path, png: Path
+) -> None:
+    """Draws the points lost to privacy against how far a dataset lies from the pre-training data.
+
+    The distance of a (dataset, backbone) is the error that the frozen features leave: of the
+    non-private head on them (linear probe), and of zero-shot classification where the backbone
+    reads text, both in percent of the majority-class baseline's error. At 0 the pre-training solves
+    the task, at 100 its features say nothing of the classes.
+
+    Args:
+      summaries: of the compared datasets. zero_shot: records of zero-shot classifiers.
+
+    Raises:
+      DataError: when fewer than two datasets have losses and a known baseline.
+    """
+    grid = read_grid(summaries)
+    losses = find_losses(grid)
+    probe = [(shift, loss) for loss in losses if (shift := loss.shift) is not None]
+    datasets = keep_unique(loss.dataset for _, loss in probe)
+    if len(datasets) < 2:
+        raise DataError(
+            f"{len(datasets)} datasets with private cells, a non-private ceiling and a known "
+            "majority-class baseline; the figure compares two or more"
+        )
+    measured = zero_shot_results(zero_shot)
+    zero = []
+    for _, loss in probe:
+        metric, percent = measured.get((loss.dataset, loss.backbone), ("", 0.0))
+        shift = relative_error(percent, loss.ceiling.constant)
+        if metric == grid.measures[loss.dataset].headline and shift is not None:
+            zero.append((shift, loss))
+    panels = {"linear probe": probe} | ({"zero-shot": zero} if zero else {})
+    epsilons = spread_values(sorted({loss.epsilon for _, loss in probe}), 4)
+    colours = dict(zip(epsilons, style.COLOURS, strict=False))
+    markers = style.choose_markers(datasets)
+    labels = [style.wrap_name(style.shorten_middle(name, 60), 28) for name in datasets]
+    with mpl.rc_context(style.SETTINGS):
+        legend = len(epsilons) + sum(label.count("\n") + 1 for label in labels)
+        figure, axes_list = style.panel_grid(len(panels), legend=legend)
+        for axes, (title, points) in zip(axes_list, panels.items(), strict=True):
+            for epsilon, colour in colours.items():
+                for dataset, marker in markers.items():
+                    here = [p for p in points if (p[1].epsilon, p[1].dataset) == (epsilon, dataset)]
+                    _draw_losses(axes, here, (colour, ("none", marker)))
+            axes.set_title(f"shift by {title}", fontsize=9)
+            _label_axes(axes, "error in % of the majority-class\nbaseline's error")
+            axes.set_xlim(left=0)
+        measures = " or ".join(keep_unique(grid.measures[d].title for d in datasets))
+        style.label_outer_panels(axes_list, f"{measures}: {LOSS_LABEL}")
+        dots = [(format_budget(epsilon), colour, "o") for epsilon, colour in colours.items()]
+        dots += [
+            (label, style.NEUTRAL, markers[name])
+            for name, label in zip(datasets, labels, strict=True)
+        ]
+        figure.legend(
+            handles=style.make_dot_handles(dots), loc="outside right upper", handlelength=1.6
+        )
+        left_out = len({(a.dataset, a.backbone) for a in losses if a.shift is None})
+        caption = f"a point per dataset, backbone and ε; {BARS}"
+        if left_out:
+            caption += f"; pairs left out without a known baseline: {left_out}"
+        style.title_figure(
+            figure, "What privacy costs by distribution shift", caption, panels=len(panels)
+        )
+        style.save_figure(figure, svg, png)
+
+
+def _draw_losses(axes: Axes, points: Sequence[tuple[float, Loss]], look: style.Look) -> None:
+    """Draws losses at their places with their intervals."""
+    colour, (dashes, marker) = look
+    axes.errorbar(
+        [x for x, _ in points], [loss.points for _, loss in points],
+        yerr=[[loss.reach[side] for _, loss in points] for side in (0, 1)],
+        color=colour, linestyle=dashes, marker=marker, elinewidth=0.8, linewidth=1.2,
+        markersize=5, markeredgecolor="white", markeredgewidth=0.5,
+    )  # fmt: skip
+
+
+def _label_axes(axes: Axes, label: str) -> None:
+    """Labels the x axis, and marks the height where privacy costs nothing."""
+    axes.set_xlabel(label, fontsize=8.5)
+    axes.axhline(0, color="#BBBBBB", linewidth=0.8, zorder=0.5)
+    axes.grid(axis="y")

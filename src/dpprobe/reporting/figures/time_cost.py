@@ -1,0 +1,162 @@
+"""Results against the seconds that they take, with the front that nothing beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from dpprobe.errors import DataError
+from dpprobe.exhibits import style
+from dpprobe.reporting.figures.backbones import spread_values
+from dpprobe.reporting.figures.option_panels import format_budget
+from dpprobe.results.benchmark_times import read_benchmark
+from dpprobe.results.cell_record import record_paths
+from dpprobe.results.cell_results import CellResult, read_cell_results
+from dpprobe.results.study_files import StudyFiles
+from dpprobe.study.ablations import keep_unique
+from dpprobe.study.study import Study
+
+MOST_EPSILONS = 3
+LEAST_SECONDS = 0.001  # records round to this
+OTHERS = "#B5B5B5"
+Point = tuple[float, CellResult]  # seconds per model
+
+
+def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png: Path) -> None:
+    """Draws test results against the wall-clock seconds of a model, a panel for each epsilon.
+
+    Seconds are those that cells record for training all seeds, by the number of seeds. Where
+    Snakemake's benchmarks hold the extraction of the training features on all backbones, a second
+    row of panels adds them. Cells of networks are left out, because jobs that resume time only
+    their last part, and priced searches, whose time would tell their random number of trials.
+
+    Raises:
+      DataError: when fewer than two private cells of one epsilon have a time.
+    """
+    cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
+    timed = [
+        (max(cell.seconds / len(cell.values), LEAST_SECONDS), cell)
+        for cell in cells
+        if cell.private and cell.seconds is not None and not cell.network
+    ]
+    epsilons = spread_values(sorted({cell.epsilon for _, cell in timed}), MOST_EPSILONS)
+    if max((len(_at_epsilon(timed, epsilon)) for epsilon in epsilons), default=0) < 2:
+        raise DataError(
+            f"{dataset}: fewer than two private heads of one epsilon have a recorded time; "
+            "nothing to compare"
+        )
+    extraction = read_extraction_seconds(study, results, dataset)
+    rows = [("", timed)]
+    if {cell.backbone for _, cell in timed} <= extraction.keys():
+        whole = [(seconds + extraction[cell.backbone], cell) for seconds, cell in timed]
+        rows.append((", with extraction", whole))
+    several = len({cell.backbone for _, cell in timed}) > 1
+
+    def name(cell: CellResult) -> str:
+        return f"{cell.method}, {cell.backbone}" if several else cell.method
+
+    fronts = [find_front(_at_epsilon(points, e)) for _, points in rows for e in epsilons]
+    names = keep_unique(name(cell) for front in fronts for _, cell in front)
+    looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
+    labels = {each: style.wrap_name(style.shorten_middle(each, 60), 28) for each in names}
+    with mpl.rc_context(style.SETTINGS):
+        legend = sum(label.count("\n") + 1 for label in labels.values()) + 2
+        figure, grid = style.panel_grid(
+            len(rows) * len(epsilons), legend=legend, columns=len(epsilons)
+        )
+        panels = [(words, points, e) for words, points in rows for e in epsilons]
+        for axes, front, (words, points, epsilon) in zip(grid, fronts, panels, strict=True):
+            _draw_points(axes, _at_epsilon(points, epsilon))
+            _draw_front(axes, front, {id(cell): looks[name(cell)] for _, cell in front})
+            axes.set_title(f"{format_budget(epsilon)}{words}", fontsize=9)
+            axes.set_xlabel("seconds per model (log scale)", fontsize=8.5)
+        style.label_outer_panels(grid, f"test {cells[0].measure.title} (%)")
+        handles = [
+            Line2D([], [], color=colour, linestyle="none", marker=marker, label=labels[each])
+            for each, (colour, (_, marker)) in looks.items()
+        ]
+        handles += [
+            Line2D([], [], color=OTHERS, linestyle="none", marker="o", label="slower or worse"),
+            Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front"),
+        ]
+        figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
+        counts = sorted({len(cell.values) for _, cell in timed})
+        caption = f"mean of {style.counted_seeds(counts)}; bars: 95 % interval"
+        if len(rows) == 1:
+            caption += "; training alone: extraction was not timed"
+        left_out = len({cell.method for cell in cells if cell.private}) - len(
+            {cell.method for _, cell in timed}
+        )
+        if left_out:
+            caption += f"; methods left out without a comparable time: {left_out}"
+        title = f"{style.shorten_middle(dataset, 40)}: results by the seconds they take"
+        style.title_figure(figure, title, caption, panels=1)
+        style.save_figure(figure, svg, png)
+
+
+def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:
+    """Reads the wall-clock seconds of extracting the training features on each backbone.
+
+    Returns:
+      Those of backbones whose every training shard has a benchmark of Snakemake.
+    """
+    shards = [name.removesuffix(".h5") for name in StudyFiles(study).list_shard_names()]
+    seconds = {}
+    for backbone in study.backbones:
+        folder = results / "benchmarks/extract_features" / dataset / backbone / "train"
+        files = [folder / f"{name}.tsv" for name in shards]
+        if all(path.exists() for path in files):
+            seconds[backbone] = sum(read_benchmark(path, "s") for path in files)
+    return seconds
+
+
+def find_front(points: Sequence[Point]) -> list[Point]:
+    """Finds the points that no other point beats in seconds and result, from fast to slow."""
+    front: list[Point] = []
+    for point in sorted(points, key=lambda each: (each[0], -each[1].mean)):
+        if not front or point[1].mean > front[-1][1].mean:
+            front.append(point)
+    return front
+
+
+def _at_epsilon(points: Sequence[Point], epsilon: float) -> list[Point]:
+    return [point for point in points if point[1].epsilon == epsilon]
+
+
+def _draw_points(axes: Axes, points: Sequence[Point]) -> None:
+    axes.plot(
+        [seconds for seconds, _ in points], [100 * cell.mean for _, cell in points],
+        color=OTHERS, linestyle="none", marker="o", markersize=3,
+    )  # fmt: skip
+    axes.set_xscale("log")
+    seconds = [each for each, _ in points]
+    axes.set_xlim(min(seconds) / 1.6, 1.6 * max(seconds))  # holds one tick at least
+    steps = (1.0,) if max(seconds) > 30 * min(seconds) else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(labelsize=8)
+    axes.grid(axis="y")
+
+
+def _draw_front(axes: Axes, front: Sequence[Point], looks: Mapping[int, style.Look]) -> None:
+    """Draws the points of a front with their intervals, and the stairs through them."""
+    axes.plot(
+        [seconds for seconds, _ in front], [100 * cell.mean for _, cell in front],
+        color=style.SUBTLE, linestyle="--", linewidth=0.8, drawstyle="steps-post",
+    )  # fmt: skip
+    for seconds, cell in front:
+        colour, (_, marker) = looks[id(cell)]
+        mean, low, high = style.in_percent(cell.mean, cell.low, cell.high)
+        axes.errorbar(
+            seconds, mean,
+            yerr=[[max(0.0, mean - (mean if low is None else low))],
+                  [max(0.0, (mean if high is None else high) - mean)]],
+            color=colour, marker=marker, elinewidth=0.8, markeredgecolor="white",
+            markeredgewidth=0.5, markersize=5.5,
+        )  # fmt: skip

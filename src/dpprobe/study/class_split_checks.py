@@ -1,0 +1,107 @@
+"""Finds classes that a split leaves too few units of to be tested, before anything is computed.
+
+The counts are read off private labels. They go to the owner's screen, never to a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpprobe.data.class_units import RARE
+from dpprobe.data.options import ClassUnits
+from dpprobe.study.study import Study
+
+CLASSES_NAMED = 3
+
+
+def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[list[str], list[str]]:
+    """Lists the classes of a private dataset that its split does not train on, or hardly tests.
+
+    Returns:
+      Errors, for classes without training units, or without test units that a metric needs; and
+      warnings, for classes that no metric needs or that have fewer than RARE test units. At most
+      one line for each kind of fault.
+    """
+    dataset, train, test = study.datasets[name], counts.train, counts.test
+    unit = "patient" if dataset.names_units() else "image"
+    need, waive = _find_need(study, name)
+
+    def describe(names: Sequence[str], fault: str, remedy: str = "") -> list[str]:
+        if not names:
+            return []
+        one, several = ("label", "labels") if dataset.multi_label() else ("class", "classes")
+        start = f"1 {one} has" if len(names) == 1 else f"{len(names):,} {several} have"
+        shown = [f"{each} ({train[each]:,} train, {test[each]:,} test)" for each in names]
+        more = f" and {len(names) - CLASSES_NAMED:,} more" if len(names) > CLASSES_NAMED else ""
+        remedy = remedy or " ".join(_list_remedies(study, name, counts, names, waive=waive))
+        return [f"{start} {fault}: {', '.join(shown[:CLASSES_NAMED])}{more}. {remedy}"]
+
+    untrained = [each for each in train if not train[each]]
+    untested = [each for each in train if train[each] and not test[each]]
+    alone = [each for each in untested if train[each] == 1]
+    few = [each for each in train if train[each] and 0 < test[each] < RARE]
+    errors = describe(
+        untrained, f"no training {unit}", "Add some, merge it with another, or leave it out"
+    )
+    refused = [
+        *describe(
+            alone, f"one {unit} in all",
+            "No split can test it: merge it with another, or leave it out",
+        ),
+        *describe(
+            [each for each in untested if each not in alone],
+            f"no test {unit}" + (f", which {need} needs" if need else ""),
+        ),
+    ]  # fmt: skip
+    warnings = describe(few, f"fewer than {RARE} test {unit}s, too few to tell anything")
+    return (errors + refused, warnings) if need else (errors, refused + warnings)
+
+
+def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
+    """Returns what needs test units of every class, or None; and True if the user may waive it.
+
+    `missing_classes: warn` lets a mean over classes or labels leave some out. An AUC of two classes
+    needs both, and in the mean of a release a class without images would be noise.
+    """
+    dataset = study.datasets[name]
+    if not dataset.multi_label():
+        for each, release in study.releases.items():
+            evaluate = release.evaluate if release.dataset == name else None
+            if evaluate and evaluate.published != "accuracy":
+                return f"`evaluate` of release {each}", False
+        if dataset.metric == "auc":
+            return "`metric: auc`", False
+    if dataset.missing_classes == "warn":
+        return None, False
+    waive = dataset.multi_label() or (dataset.count_classes() or 0) > 2
+    if dataset.needs_every_class():
+        return (f"`metric: {dataset.metric}`" if dataset.metric else "the metric"), waive
+    return ("`missing_classes: error`" if dataset.has_test() else None), waive
+
+
+def _list_remedies(
+    study: Study, name: str, counts: ClassUnits, names: Sequence[str], *, waive: bool
+) -> Iterator[str]:
+    """Yields sentences that say what to write, so that classes have test units."""
+    dataset = study.datasets[name]
+    ways = ["merge it with another"]
+    if waive:
+        ways.append("write `missing_classes: warn` to leave it out of the metric")
+    if dataset.has_test():
+        yield f"Put some into the test split, or {', or '.join(ways)}"
+        return
+    fields = type(dataset).model_fields
+    keys = "`test`" if "test" in fields else "folders `train` and `test`"
+    keys = "`split_column` or `test`" if "split_column" in fields else keys
+    ways.insert(0, f"split it yourself ({keys})")
+    if counts.test_at:
+        fractions = ", ".join(f"{fraction:g}" for fraction in counts.test_at)
+        fewest = [str(min(at[each] for each in names)) for at in counts.test_at.values()]
+        has = "it would have" if len(names) == 1 else "each would have at least"
+        yield f"With test_fraction {fractions} {has} {', '.join(fewest)}:"
+        ways.insert(0, "write one of these")
+    yield ", or ".join(ways)
+    if not any(release.dataset == name for release in study.releases.values()):
+        by_id = getattr(dataset, "split_by", "class") == "id" and not dataset.multi_label()
+        seed = "`split_by: class` or another `split_seed`" if by_id else "another `split_seed`"
+        yield f"(for benchmarks alone, {seed}: the choice tells of labels)"

@@ -1,0 +1,461 @@
+"""Damaged inputs are accepted or refused in our words: no traceback, no hang, no memory filled.
+
+A minute by default. By hand, longer and with new seeds, counts printed:
+
+    FUZZ_SECONDS=600 FUZZ_SEED=7 python -m pytest -s tests/project/test_fuzzed_inputs.py
+
+A failure names its kind and its number; `FUZZ_ONLY="csv 1234"` makes that input again. What failed
+once stands in `test_hostile_inputs.py`, or in CORPUS below.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import itertools
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+
+from dpprobe.__main__ import main
+from dpprobe.artifacts import read_json
+from dpprobe.data import dataset_preparation
+from dpprobe.data.image_files import open_image, pixel_hash
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import EncodedImage, SplitTable
+from dpprobe.draft.csv_guesses import Wishes, look_at_csv
+from dpprobe.draft.parquet_guesses import look_at_parquet
+from dpprobe.draft.tar_guesses import look_at_shards
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_file import read_header
+from dpprobe.features.shard_verification import verify_shard
+from dpprobe.release.bundle import BUNDLE_FILES, FACTS_FILE, HEAD_FILE, STATEMENT_FILE
+from dpprobe.release.bundle import write_sums as write_bundle_sums
+from dpprobe.release.image_sources import find_images
+from dpprobe.release.predict import Predictor
+from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import check_yaml, load_study
+from tests.support.bundles import write_example
+from tests.support.feature_stores import write_split
+from tests.support.fuzzing import TEXTS, Tally, damage_bytes, damage_values, damage_words
+from tests.support.shards import pack, png, samples
+
+SECONDS = int(os.environ.get("FUZZ_SECONDS", "0"))
+# One input of each kind per round, about a minute: as many on a fast machine as on a slow one.
+ROUNDS = 60
+SEED = int(os.environ.get("FUZZ_SEED", "0"))
+ONLY = os.environ.get("FUZZ_ONLY", "")
+LONGEST = 60  # seconds of one input, on a machine that others use too
+MEMORY = 4 << 30  # bytes beyond what is taken at the start
+ROWS = 24
+CLASSES = ["cat", "dog"]
+# Kinds and numbers of inputs that failed.
+CORPUS = ["bundle 8000000062", "shard 8000000111", "command 8000000254"]
+
+STUDY: dict[str, Any] = {
+    "study": "fuzzed",
+    "datasets": {
+        "digits": {"source": "sklearn", "name": "digits", "delta": 1e-5, "split_by": "id"},
+        "rows": {
+            "source": "csv", "root": ".", "train": "rows.csv", "label_column": "label",
+            "class_names": CLASSES, "unit_column": "patient",
+            "group_columns": {"age": {"column": "age", "bins": [18, 40]}},
+        },
+        "folder": {"source": "imagefolder", "path": "images"},
+        "hub": {
+            "source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "x.parquet",
+            "class_names": CLASSES,
+        },
+    },
+    "backbones": {
+        "pixels": {"family": "pixels", "size": 8, "color": "gray"},
+        "net": {"family": "timm", "model": "resnet18", "preprocessing": {"size": 64}},
+        "random": {"family": "scattering", "size": 32},
+    },
+    "methods": {
+        "sgd": {"head": "sgd", "batch_size": 16, "steps": 20, "normalize": "l2"},
+        "adam": {"head": "adam", "schedule": "warmup_cosine", "batch_size": 8},
+        "newton": {"head": "newton"},
+        "auto": {"head": "auto"},
+        "tuned": {
+            "head": "tuned", "base": {"head": "sgd", "batch_size": 8},
+            "search": {"learning_rate": [0.1, 1.0]},
+        },
+        "ceiling": {"head": "nonprivate"},
+    },
+    "epsilons": [0.5, 1, "inf"],
+    "seeds": 2,
+    "tsne": {},
+    "features": {"shards": 1},
+    "privacy": {"unit": "image"},
+    "fairness": {},
+    "audit": {"epsilons": [1]},
+    "releases": {
+        "one": {"dataset": "digits", "backbone": "pixels", "method": "newton", "epsilon": 1.0}
+    },
+}  # fmt: skip
+COMMANDS = [
+    ["check", "study.yaml"],
+    ["check", "study.yaml", "rows.csv"],
+    ["schema", "bundle"],
+    ["catalog", "cifar10"],
+    ["init", "rows.csv", "--label", "label", "--force", "--output", "new.yaml"],
+    ["init", "rows.parquet", "--force"],
+    ["init", "images", "--force"],
+    ["init", "rows.tar", "--force"],
+    ["verify", "bundle"],
+    ["predict", "bundle", "images", "--output", "out.csv"],
+    ["predict", "bundle", "rows.csv", "rows.parquet"],
+    ["ledger", "data", "--delta", "1e-5"],
+    ["release-notes", "bundle", "--previous", "bundle"],
+    ["plan", "--n", "1000", "--classes", "10", "--epsilon", "1"],
+    ["results", "."],
+]
+
+
+@dataclass
+class Desk:
+    """A folder of whole inputs, and what makes a damaged one of each kind."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    @cached_property
+    def kinds(self) -> dict[str, Callable[[random.Random], object]]:
+        return {
+            "study": self.study, "csv": self.csv, "parquet": self.parquet, "tar": self.tar,
+            "image": self.image, "bundle": self.bundle, "shard": self.shard,
+            "command": self.command,
+        }  # fmt: skip
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        return Predictor.load_bundle(self.folder / "bundle")
+
+    @cached_property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def write_inputs(self) -> None:
+        """Writes the whole inputs."""
+        (self.folder / "images").mkdir()
+        for name in CLASSES:
+            (self.folder / "images" / name).mkdir()
+        for row in range(ROWS):
+            place = self.folder / "images" / CLASSES[row % 2] / f"{row}.png"
+            place.write_bytes(png(row))
+        self.cells = [["path", "label", "patient", "age", "sex"]] + [
+            [f"images/{name}/{row}.png", name, f"p{row // 2}", str(row), "fm"[row % 2]]
+            for row, name in zip(range(ROWS), itertools.cycle(CLASSES), strict=False)
+        ]  # fmt: skip
+        (self.folder / "rows.csv").write_text("\n".join(map(",".join, self.cells)))
+        self.columns: dict[str, Any] = {
+            "image": [{"bytes": png(row), "path": None} for row in range(ROWS)],
+            "label": [row % 2 for row in range(ROWS)],
+            "patient": [f"p{row // 2}" for row in range(ROWS)],
+            "age": [float(row) for row in range(ROWS)],
+        }
+        names = {"info": {"features": {"label": {"names": CLASSES, "_type": "ClassLabel"}}}}
+        self.metadata: dict[str, Any] = {"huggingface": names, "dpprobe": {"class_names": CLASSES}}
+        table = pa.table(self.columns).replace_schema_metadata({"huggingface": json.dumps(names)})
+        pq.write_table(table, self.folder / "rows.parquet", compression="none")
+        pack(self.folder / "rows.tar", samples(0, ROWS, patient=["a", "b", "c"], age=[1, 20, 50]))
+        write_example(self.folder / "bundle")
+        shutil.copytree(self.folder / "bundle", self.folder / "damaged")
+        features = np.random.default_rng(0).normal(size=(ROWS, 5)).astype(np.float32)
+        write_split(self.folder / "store" / "train", features, np.arange(ROWS) % 3)
+        with h5py.File(next((self.folder / "store" / "train").glob("*.h5"))) as file:
+            chunk = file["features"].id.get_chunk_info(0)
+            self.chunk = chunk.byte_offset, chunk.byte_offset + chunk.size
+        # a network's dimension is asked of another process, which takes seconds
+        small = {**STUDY, "backbones": {"pixels": STUDY["backbones"]["pixels"]}}
+        (self.folder / "study.yaml").write_text(yaml.safe_dump(small))
+        self.pictures = self.encode_pictures()
+
+    @staticmethod
+    def encode_pictures() -> list[bytes]:
+        """Encodes a picture as everything that Pillow writes and `open_image` may meet."""
+        pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+        coloured, found = Image.fromarray(pixels), []
+        for mode, kind in itertools.product(
+            ["RGB", "L", "P", "1", "RGBA", "I;16", "CMYK"],
+            ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"],
+        ):
+            stream = io.BytesIO()
+            try:
+                coloured.convert("L").convert(mode).save(stream, format=kind)
+            except (OSError, ValueError, KeyError):
+                continue  # no such file can be
+            found.append(stream.getvalue())
+        assert len(found) > 25
+        return found
+
+    def prepare(self, chance: random.Random, source: str, **given: Any) -> None:
+        """Prepares a dataset of the folder, with options damaged in one of three cases."""
+        values = {"source": source, "class_names": CLASSES, "unit_column": "patient", **given}
+        if chance.random() < 0.5:
+            values["group_columns"] = {"age": {"column": "age", "bins": [18, 40]}}
+        if chance.random() < 0.3:
+            values = damage_values(chance, values)
+            values["source"] = source
+        options = dataset_options(values)
+        options.check_files()
+        options.count_rows()
+        shutil.rmtree(self.out, ignore_errors=True)
+        dataset_preparation.prepare_dataset(options, self.out)
+        for split in ("train", "test"):
+            table = SplitTable(self.out / f"{split}.parquet")
+            assert len(table.read_ids()) == len(table.read_labels()) == table.rows
+
+    def study(self, chance: random.Random) -> None:
+        path = self.folder / "damaged.yaml"
+        if chance.random() < 0.3:
+            path.write_bytes(damage_bytes(chance, yaml.safe_dump(STUDY).encode()))
+        else:
+            values = damage_values(chance, STUDY)
+            text = yaml.dump(values, Dumper=yaml.SafeDumper, allow_unicode=chance.random() < 0.5)
+            path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        check_yaml(path)
+        check_study(load_study(yaml.safe_load(path.read_text(encoding="utf-8-sig"))))
+
+    def csv(self, chance: random.Random) -> None:
+        path = self.folder / "damaged.csv"
+        cells = [list(row) for row in self.cells]
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            row = chance.choice(cells[chance.random() < 0.2 :] or cells)
+            row[chance.randrange(len(row))] = chance.choice(TEXTS)
+        data = "\n".join(map(",".join, cells)).encode("utf-8", "surrogatepass")
+        path.write_bytes(damage_bytes(chance, data) if chance.random() < 0.3 else data)
+        if chance.random() < 0.3:
+            look_at_csv(str(path), Wishes())
+        elif chance.random() < 0.3:
+            self.predict_tables(path)
+        else:
+            given = {"root": str(self.folder), "train": path.name, "label_column": "label"}
+            self.prepare(chance, "csv", **given)
+
+    def parquet(self, chance: random.Random) -> None:
+        path = self.folder / "damaged.parquet"
+        if chance.random() < 0.6:
+            whole = (self.folder / "rows.parquet").read_bytes()
+            path.write_bytes(damage_bytes(chance, whole))
+        else:
+            self.write_columns(chance, path)
+        if chance.random() < 0.3:
+            look_at_parquet(str(path), Wishes())
+        elif chance.random() < 0.4:
+            self.predict_tables(path)
+        else:
+            self.prepare(chance, "parquet", train=str(path))
+
+    def write_columns(self, chance: random.Random, path: Path) -> None:
+        """Writes a whole parquet file of damaged columns or metadata."""
+        columns = dict(self.columns)
+        name = chance.choice(list(columns))
+        values = chance.choice([VALUES_OF_COLUMNS, list(TEXTS)])
+        kept = [
+            value for value in chance.choices(values, k=ROWS) if isinstance(value, type(values[0]))
+        ]
+        columns[name] = chance.choice([
+            kept * ROWS, [*columns[name][1:], None], [10**12, *range(ROWS - 1)], [[0, 1]] * ROWS,
+            [b"\xff"] * ROWS, [None] * ROWS, [{"bytes": b"", "path": "/dev/zero"}] * ROWS,
+        ])[:ROWS]  # fmt: skip
+        try:
+            table = pa.table(columns)
+        except (pa.ArrowException, ValueError, TypeError):
+            table = pa.table(self.columns)  # no such file can be
+        damaged = damage_values(chance, self.metadata)
+        metadata = {
+            str(key).encode("utf-8", "replace"): json.dumps(damaged[key]) for key in damaged
+        }
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+
+    def tar(self, chance: random.Random) -> None:
+        path = self.folder / "damaged.tar"
+        if chance.random() < 0.5:
+            path.write_bytes(damage_bytes(chance, (self.folder / "rows.tar").read_bytes()))
+        else:
+            members = samples(0, ROWS, patient=["a", "b", "c"], age=[1, 20, 50])
+            for _ in range(chance.choice([1, 2, 4])):
+                place = chance.randrange(len(members))
+                name, data = members[place]
+                if chance.random() < 0.4:
+                    extension = "".join(name.partition(".")[1:])
+                    name = chance.choice(TEXTS) + chance.choice([extension, ""])
+                elif name.endswith("json"):
+                    fields = damage_values(chance, json.loads(data))
+                    data = json.dumps(fields).encode("utf-8", "surrogatepass")
+                else:
+                    data = damage_bytes(chance, data)
+                members[place] = (name.encode("utf-8", "replace").decode(), data)
+            pack(path, members, format=chance.choice([0, 1, 2][1:]))
+        if chance.random() < 0.3:
+            look_at_shards(str(path), Wishes())
+        else:
+            self.prepare(chance, "webdataset", train=str(path), label_column="label")
+
+    def image(self, chance: random.Random) -> None:
+        data = damage_bytes(chance, chance.choice(self.pictures))
+        if chance.random() < 0.5:
+            pixel_hash(open_image(data))
+            return
+        rows = [EncodedImage(0, data, None, "a", b"")]
+        (block,) = self.predictor.predict_blocks(rows, 1, threads=1)
+        assert len(block.rows) + len(block.faults) == 1
+        assert np.isfinite(block.values).all()
+
+    def predict_tables(self, path: Path) -> None:
+        sources = find_images([path], image_column=None)
+        for block in self.predictor.predict_blocks(sources.read_images(), sources.count, threads=1):
+            assert np.isfinite(block.values).all()
+
+    def bundle(self, chance: random.Random) -> None:
+        whole, folder = self.folder / "bundle", self.folder / "damaged"
+        shutil.rmtree(folder)
+        shutil.copytree(whole, folder)
+        kind = chance.random()
+        if kind < 0.25:
+            name = chance.choice(BUNDLE_FILES)
+            (folder / name).write_bytes(damage_bytes(chance, (folder / name).read_bytes()))
+        elif kind < 0.8:
+            name = chance.choice([FACTS_FILE, STATEMENT_FILE])
+            values = damage_values(chance, read_json(folder / name))
+            text = json.dumps(values).encode("utf-8", "surrogatepass")
+            (folder / name).write_bytes(text)
+        else:
+            tensors = load_file(folder / HEAD_FILE)
+            values = tensors["weights"].copy()
+            values.flat[chance.randrange(values.size)] = chance.choice([np.nan, np.inf, 3e38, 0])
+            tensors = {chance.choice(["weights", "weights", "x"]): values}
+            save_file(tensors, folder / HEAD_FILE)
+        if chance.random() < 0.8:
+            write_bundle_sums(folder)
+        if chance.random() < 0.5:
+            assert verify_bundle(folder).checks
+        else:
+            values = Predictor.load_bundle(folder).predict_images([Image.new("RGB", (9, 9), "red")])
+            assert np.isfinite(values).all()
+
+    def shard(self, chance: random.Random) -> None:
+        folder = self.folder / "store" / "train"
+        (shard,), manifest = folder.glob("*.h5"), folder / "manifest.json"
+        kept = shard.read_bytes(), manifest.read_bytes()
+        try:
+            if chance.random() < 0.6:
+                shard.write_bytes(self.damage_shard(chance, kept[0]))
+            elif chance.random() < 0.5:
+                manifest.write_bytes(damage_bytes(chance, kept[1]))
+            else:
+                damaged = json.dumps(damage_values(chance, json.loads(kept[1])))
+                manifest.write_text(damaged, encoding="utf-8")
+            store = FeatureStore(manifest)
+            store.read()
+            assert len(store.ids) == len(store.labels) == store.rows
+            verify_shard(shard, read_header(shard))
+        finally:
+            shard.write_bytes(kept[0])
+            manifest.write_bytes(kept[1])
+
+    def damage_shard(self, chance: random.Random, whole: bytes) -> bytes:
+        """Cuts a shard, or damages its features: on other bytes HDF5 itself may crash (SIGSEGV)."""
+        if chance.random() < 0.3:
+            return whole[: chance.randrange(len(whole))]
+        start, stop = self.chunk
+        part = damage_bytes(chance, whole[start:stop])[: stop - start]
+        return whole[:start] + part.ljust(stop - start, b"\0") + whole[stop:]
+
+    def command(self, chance: random.Random) -> None:
+        known = [word for words in COMMANDS for word in words]
+        words = damage_words(chance, chance.choice(COMMANDS), known)
+        # a new process, a network, minutes; the whole disk
+        if set(words) & {"run", "push", "export"} or ("init" in words and "/" in words):
+            words = ["check"]
+        self.monkeypatch.setattr(sys, "argv", ["dpprobe", *words])
+        main()
+
+
+VALUES_OF_COLUMNS: list[Any] = [0, 1, -1, 2**62, 10**12, 5]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """A desk with whole inputs, and little memory beyond what is in use."""
+    desk = Desk(tmp_path, monkeypatch)
+    desk.write_inputs()
+    assert len(desk.predictor.classes) == 3
+    monkeypatch.chdir(tmp_path)
+    check_study(load_study(STUDY))  # whole, it is accepted
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, before[1]))
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield desk
+    logging.disable(logging.NOTSET)
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def list_inputs(kinds: list[str]) -> Iterator[tuple[str, int]]:
+    """Yields kinds by turns, each with a number: those that failed first, then new ones."""
+    if ONLY:
+        yield ONLY.split()[0], int(ONLY.split()[1])
+        return
+    for written in CORPUS:
+        yield written.split()[0], int(written.split()[1])
+    until = time.monotonic() + SECONDS
+    for number in itertools.count(SEED * 10**9):
+        for kind in kinds:
+            yield kind, number
+        if time.monotonic() > until if SECONDS else number + 1 == SEED * 10**9 + ROUNDS:
+            return
+
+
+def test_damaged_inputs_are_accepted_or_refused(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = Tally()
+    for kind, number in list_inputs(list(desk.kinds)):
+        chance = random.Random(f"{kind} {number}")
+        # of what no alarm interrupts
+        faulthandler.dump_traceback_later(4 * LONGEST, exit=True, file=2)
+        tally.add_outcome(kind, number, lambda k=kind, c=chance: desk.kinds[k](c), LONGEST)  # type: ignore[misc]
+        capsys.readouterr()
+    faulthandler.cancel_dump_traceback_later()
+    with capsys.disabled():
+        print(f"\n{tally.describe_counts()}")
+    assert ONLY or all(counts["refused"] for counts in tally.counts.values())
+    assert not tally.failures, "\n\n".join(tally.failures[:40])
+
+
+def test_damage_is_that_of_its_seed() -> None:
+    makers: list[Callable[[random.Random], object]] = [
+        lambda chance: damage_bytes(chance, b"abc" * 99),
+        lambda chance: damage_values(chance, STUDY),
+        lambda chance: damage_words(chance, ["a", "b", "c"], ["d"]),
+    ]
+    for make in makers:
+        made = [repr(make(random.Random(seed))) for seed in (1, 1, 2, 3, 4)]
+        assert made[0] == made[1]
+        assert len({*made}) > 2

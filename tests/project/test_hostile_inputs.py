@@ -1,0 +1,283 @@
+"""Inputs that were accepted wrongly, hung, or ended with a traceback: each is one of our errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+
+from dpprobe.artifacts import read_record, require_plain_file
+from dpprobe.data import dataset_preparation
+from dpprobe.data.group_columns import warn_of_code
+from dpprobe.data.image_files import is_image_file
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable
+from dpprobe.draft.csv_guesses import Wishes
+from dpprobe.draft.parquet_guesses import look_at_parquet
+from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, write_sums
+from dpprobe.release.predict import Predictor, predict
+from dpprobe.release.signing import signature_holds
+from dpprobe.study.study_file import check_yaml, load_study
+from tests.support.bundles import write_example
+from tests.support.refusals import change_values
+from tests.support.shards import pack, png, samples
+from tests.support.small_study import STUDY, changed
+
+CLASSES = ["cat", "dog"]
+
+
+def write_parquet(path: Path, rows: int = 200, **columns: Any) -> Path:
+    image = pa.array(
+        [{"bytes": png(row % 256), "path": None} for row in range(rows)],
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+    )
+    values = {"image": image, "label": [row % 2 for row in range(rows)], **columns}
+    pq.write_table(pa.table(values), path, compression="none", row_group_size=rows)
+    return path
+
+
+def options_of(source: str, **values: Any) -> Any:
+    return dataset_options({"source": source, "class_names": CLASSES, **values})
+
+
+def prepare(folder: Path, options: Any) -> SplitTable:
+    dataset_preparation.prepare_dataset(options, folder)
+    return SplitTable(folder / "train.parquet")
+
+
+# bundles
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_head_that_is_not_finite_predicts_nothing(tmp_path: Path, value: float) -> None:
+    folder = write_example(tmp_path / "bundle")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    tensors = load_file(folder / HEAD_FILE)
+    tensors[WEIGHTS][1, 3] = value
+    save_file(tensors, folder / HEAD_FILE)
+    write_sums(folder)
+    with pytest.raises(DataError, match="head.safetensors: weights: not finite float32 numbers"):
+        predict(folder, [tmp_path / "a.png"], output=tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_image_whose_scores_overflow_has_no_class(tmp_path: Path) -> None:
+    folder = write_example(tmp_path / "bundle")
+    tensors = load_file(folder / HEAD_FILE)
+    tensors[WEIGHTS][:] = np.finfo(np.float32).max
+    save_file(tensors, folder / HEAD_FILE)
+    write_sums(folder)
+    with pytest.raises(DataError, match="image 0: the head's scores of it are not finite"):
+        Predictor.load_bundle(folder).predict_images([Image.new("RGB", (8, 8), "white")])
+
+
+# depth and size
+
+
+def test_deep_brackets_are_one_error(tmp_path: Path) -> None:
+    deep = "[" * 100_000
+    for name in ("deep.yaml", "deep.json"):
+        (tmp_path / name).write_text(f"a: {deep}" if name.endswith("yaml") else deep)
+    with pytest.raises(ConfigError, match=r"deep.yaml: brackets within brackets"):
+        check_yaml(tmp_path / "deep.yaml")
+    with pytest.raises(
+        DataError, match=r"deep.json: unreadable \(not valid JSON \(brackets within brackets"
+    ):
+        read_record(tmp_path / "deep.json", kind="x", version=1)
+
+
+@pytest.mark.parametrize("path", ["methods.sgd.steps", "seeds", "features.shards", "delta"])
+def test_a_number_beyond_64_bits_is_one_error(path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^config: {path}: a number beyond 64 bits; write a s"):
+        load_study(changed(path, 10**400))
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800"])
+@pytest.mark.parametrize("place", ["results_dir", "datasets.rows.root", "datasets.rows.filters"])
+def test_texts_that_no_path_can_have_are_one_error(place: str, text: str) -> None:
+    rows = {"source": "csv", "train": "a.csv", "label_column": "x", "class_names": CLASSES}
+    study = changed("datasets.rows", rows)
+    value = {text: ["x"]} if place.endswith("filters") else text
+    with pytest.raises(ConfigError, match=r"^config: .*: a NUL or half a character; remove it$"):
+        load_study(change_values(study, {place: value}))
+
+
+def test_aliases_that_stand_for_billions_of_values_are_one_error() -> None:
+    block: Any = "x"
+    for _ in range(9):
+        block = [block] * 9
+    loop: list[Any] = []
+    loop.append(loop)
+    for value in (block, loop):
+        with pytest.raises(ConfigError, match=r"^config: tsne\..*more than 32 levels or 300,000"):
+            load_study({**STUDY, "tsne": {"rows": value}})
+
+
+# files that are none
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(path := tmp_path / "pipe.png")
+    return path
+
+
+@pytest.mark.usefixtures("pipe")
+@pytest.mark.parametrize("place", ["/dev/zero", "pipe.png"])
+def test_a_csv_of_devices_and_pipes_names_them(tmp_path: Path, place: str) -> None:
+    lines = [f"{number}.png,{CLASSES[number % 2]}" for number in range(20)]
+    for number in range(20):
+        (tmp_path / f"{number}.png").write_bytes(png(number))
+    (tmp_path / "rows.csv").write_text("\n".join(["path,label", *lines, f"{place},cat"]))
+    options = options_of("csv", root=str(tmp_path), train="rows.csv", label_column="label")
+    with pytest.raises(DataError, match=rf"{place}: .*cannot be read \(a device, a pipe or a sock"):
+        prepare(tmp_path / "out", options)
+
+
+def test_tables_shards_keys_and_studies_are_plain_files(tmp_path: Path, pipe: Path) -> None:
+    bundle = write_example(tmp_path / "bundle")
+    for name in ("a.parquet", "a.csv", "a.tar", "noname"):
+        os.mkfifo(tmp_path / name)
+    text = "a device, a pipe or a socket"
+    with pytest.raises(ConfigError, match=text):
+        options_of("parquet", train=str(tmp_path / "a.parquet")).check_files()
+    with pytest.raises(ConfigError, match="no file a.csv"):
+        options_of("csv", root=str(tmp_path), train="a.csv", label_column="x").check_files()
+    with pytest.raises(ConfigError, match=text):
+        options_of("webdataset", train=str(tmp_path / "a.tar")).check_files()
+    for name in ("a.parquet", "a.csv", "noname", "pipe.png"):
+        with pytest.raises(ConfigError, match=text):
+            predict(bundle, [tmp_path / name], output=None)
+    with pytest.raises(ConfigError, match="no file"):
+        predict(bundle, [tmp_path], output=None, checkpoint=pipe)
+    with pytest.raises(ConfigError, match="unreadable"):
+        signature_holds(bundle, pipe)
+    with pytest.raises(ConfigError, match=text):
+        check_yaml(pipe)
+    assert not is_image_file(tmp_path / "noname")
+    require_plain_file(bundle)  # to read a folder is an error of its own
+
+
+# parquet
+
+
+def test_damaged_pages_of_parquet_are_one_error(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet")
+    whole = path.read_bytes()
+    end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    refused = 0
+    for start in range(4, end, end // 60):
+        path.write_bytes(whole[:start] + b"\xff" * 40 + whole[start + 40 :])
+        try:
+            prepare(tmp_path / "out", options_of("parquet", train=str(path)))
+        except DpprobeError:
+            refused += 1
+    assert refused > 30
+
+
+def test_metadata_of_parquet_that_is_no_json_is_one_error(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet")
+    table = pq.read_table(path)
+    for written in ("[" * 100_000, "{", json.dumps({"class_names": 5})):
+        pq.write_table(table.replace_schema_metadata({"dpprobe": written}), path)
+        with pytest.raises(ConfigError, match=r"a.parquet: its metadata"):
+            options_of("parquet", train=str(path)).check_files()
+
+
+def test_a_label_of_a_trillion_is_no_list_of_classes(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", label=[10**12, *[0] * 199])
+    with pytest.raises(
+        ConfigError, match="column label has the label 1000000000000: .*at most 1,0"
+    ):
+        look_at_parquet(str(path), Wishes())
+
+
+# patients and groups
+
+
+@pytest.mark.parametrize("source", ["csv", "parquet", "webdataset"])
+def test_doubtful_patients_and_ages_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, source: str
+) -> None:
+    warn_of_code.cache_clear()
+    patients = [["nan", "P0", "p0", "P1"][row % 4] for row in range(40)]
+    ages = [[-1, 30, 50, -99][row % 4] for row in range(40)]
+    groups = {"age_group": {"column": "age", "bins": [18, 40]}, "years": "age"}
+    options = write_source(tmp_path, source, patient=patients, age=ages)
+    train = prepare(tmp_path / "out", options(unit_column="patient", group_columns=groups))
+    for words in (
+        "patients: 'nan' is how blanks are written",
+        "differ from another by case or spaces alone, such as 'P0' and 'p0'",
+        "age: -1 may be a code for unknown, and falls into <18",
+        "years: -99 may be a code for unknown, and is a group of its own",
+    ):
+        assert caplog.text.count(words) == 1, words
+    assert {*train.read_groups()["group_age_group"]} <= {"<18", "18-39", ">=40"}
+
+
+@pytest.mark.parametrize("source", ["csv", "parquet", "webdataset"])
+def test_groups_are_a_list_or_a_mapping_of_every_source(tmp_path: Path, source: str) -> None:
+    ages = [10 + row for row in range(40)]
+    options = write_source(tmp_path, source, age=ages, sex=["F", "f"] * 20)
+    listed = prepare(tmp_path / "a", options(group_columns=["age"]))
+    mapped = prepare(tmp_path / "b", options(group_columns={"age": "age"}))
+    assert listed.read_groups() == mapped.read_groups()
+    assert {*listed.read_groups()["group_age"]} < {*map(str, ages)}
+    many = {
+        "range": {"column": "age", "bins": [18, 40]},
+        "sex": {"column": "sex", "ignore_case": True},
+    }
+    groups = prepare(tmp_path / "c", options(group_columns=many)).read_groups()
+    assert {*groups["group_range"]} == {"<18", "18-39", ">=40"}
+    assert {*groups["group_sex"]} == {"f"}
+    wrong = write_source(tmp_path, source, age=["F"] + ["20"] * 39)
+    binned = wrong(group_columns={"age": {"column": "age", "bins": [18]}})
+    with pytest.raises(DataError, match="age is 'F', which is no number"):
+        prepare(tmp_path / "d", binned)
+
+
+def write_source(folder: Path, source: str, **columns: list[Any]) -> Any:
+    """Writes 40 images with columns; returns what makes options of it."""
+    labels = [row // 4 % 2 for row in range(40)]
+    if source == "csv":
+        lines = [",".join(["path", "label", *columns])]
+        for row in range(40):
+            (folder / f"{row}.png").write_bytes(png(row))
+            values = [values[row] for values in columns.values()]
+            lines.append(",".join(map(str, [f"{row}.png", CLASSES[labels[row]], *values])))
+        (folder / "rows.csv").write_text("\n".join(lines))
+        given = {"root": str(folder), "train": "rows.csv", "label_column": "label"}
+    elif source == "parquet":
+        write_parquet(folder / "rows.parquet", 40, label=labels, **columns)
+        given = {"train": str(folder / "rows.parquet")}
+    else:
+        members = []
+        for row in range(40):
+            fields = {name: values[row] for name, values in columns.items()} | {"y": labels[row]}
+            members += [(f"{row}.png", png(row)), (f"{row}.json", json.dumps(fields).encode())]
+        given = {"train": str(pack(folder / "rows.tar", members)), "label_column": "y"}
+    return lambda **more: options_of(source, **given, **more)
+
+
+# tars
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("key", ["a\0b", "x" * 120 + "\0b"])
+def test_a_sample_whose_key_has_a_nul_is_not_lost(tmp_path: Path, kind: int, key: str) -> None:
+    if kind == tarfile.USTAR_FORMAT:
+        key = key[-3:]
+    members = [*samples(0, 4), (f"{key}.png", png(9)), (f"{key}.cls", b"1")]
+    shard = pack(tmp_path / "a.tar", members, format=kind)
+    with pytest.raises(DataError, match=r"a.tar: a name with a NUL in it, "):
+        prepare(tmp_path / "out", options_of("webdataset", train=str(shard)))

@@ -1,0 +1,246 @@
+"""Weights that are neither cached nor can be fetched are named at once, with the remedy."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import open_clip
+import pytest
+import timm
+from huggingface_hub import constants
+
+from dpprobe.backbones import loading, open_clip_models, timm_models
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.describe import describe_backbone
+from dpprobe.backbones.hub_files import HubFile, describe_missing, require_files
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError
+from tests.support import tiny_clip
+from tests.support.hub_server import Hub, serve
+
+CPU = Runtime(device="cpu", precision="float32")
+REPOSITORY = "timm/resnet18.a1_in1k"
+WEIGHTS = HubFile("weights", REPOSITORY, ("model.safetensors", "pytorch_model.bin"))
+RESNET = {"family": "timm", "model": "resnet18.a1_in1k"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serve({}) as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        yield hub
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is set, and whoever asks the network fails the test."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
+
+
+def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> None:
+    """Puts a file where huggingface_hub puts what it fetched."""
+    folder = cache / f"models--{file.repository.partition('@')[0].replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True, exist_ok=True)
+    (folder / "refs" / revision).write_text("c0ffee")
+    (folder / "snapshots" / "c0ffee").mkdir(parents=True, exist_ok=True)
+    (folder / "snapshots" / "c0ffee" / name).write_bytes(b"x")
+
+
+@pytest.mark.parametrize("name", WEIGHTS.names)
+def test_a_cached_file_asks_no_network(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
+    fetch(cache, WEIGHTS, name)
+    assert describe_missing([WEIGHTS], network=True) is None
+    require_files([WEIGHTS])
+
+
+def test_a_revision_is_looked_for_by_its_own_name(cache: Path, hub: Hub) -> None:
+    wanted = HubFile("config", f"{REPOSITORY}@v2", ("config.json",))
+    fetch(cache, wanted, "config.json")
+    assert describe_missing([wanted], network=True) is None
+    assert hub.requests == ["HEAD /"]  # main is cached, v2 is not
+    fetch(cache, wanted, "config.json", revision="v2")
+    assert describe_missing([wanted], network=True) is None
+    assert hub.requests == ["HEAD /"]
+
+
+@pytest.mark.parametrize("failures", [[], [503], [429]])
+def test_a_hub_that_answers_is_left_to_the_library(hub: Hub, failures: list[int]) -> None:
+    hub.failures[:] = failures
+    other = HubFile("config", "somebody/else", ("config.json",))
+    assert describe_missing([WEIGHTS], network=True) is None
+    assert describe_missing([WEIGHTS, other], network=True) is None
+    assert hub.requests == ["HEAD /"], "one request answers for all"
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_a_hub_that_cannot_be_reached_is_told(cache: Path) -> None:
+    said = describe_missing([WEIGHTS], network=True)
+    assert said == (
+        f"model: {REPOSITORY} (weights: model.safetensors) is not in the Hugging Face cache "
+        f"{cache}, and 127.0.0.1 cannot be reached ([Errno 111] Connection refused); load the "
+        "backbone once with a network, copy the cache from a machine that has the files, or name "
+        "a local checkpoint"
+    )
+    other = HubFile("config", "somebody/else", ("config.json",))
+    assert "model.safetensors), somebody/else (config: config.json) are not in" in str(
+        describe_missing([WEIGHTS, other], network=True)
+    )
+    with pytest.raises(ConfigError, match="is not in the Hugging Face cache"):
+        require_files([WEIGHTS])
+
+
+def test_planning_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
+    assert describe_missing([WEIGHTS], network=False) is None
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("network", [True, False])
+def test_offline_mode_is_certain(cache: Path, network: bool) -> None:
+    said = describe_missing([WEIGHTS], network=network)
+    assert said is not None
+    assert "and HF_HUB_OFFLINE is set; unset it, copy the cache" in said
+    fetch(cache, WEIGHTS, "model.safetensors")
+    assert describe_missing([WEIGHTS], network=network) is None
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("model", [RESNET["model"], f"hf-hub:{REPOSITORY}"])
+def test_timm_is_not_left_to_retry(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.setattr(timm, "create_model", pytest.fail)
+    with pytest.raises(ConfigError, match=rf"{REPOSITORY} \(\w+: .*\).* cannot be reached"):
+        loading.load_backbone(backbone_options(RESNET | {"model": model}), runtime=CPU)
+
+
+def test_a_cached_network_is_loaded_without_a_question(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def create(_: str, **arguments: Any) -> None:
+        tried.append(arguments)
+        raise ZeroDivisionError
+
+    fetch(cache, WEIGHTS, "model.safetensors")
+    monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(ZeroDivisionError):
+        loading.load_backbone(backbone_options(RESNET), runtime=CPU)
+    assert tried[0]["pretrained"]
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_open_clip_is_not_left_to_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_clip, "create_model", pytest.fail)
+    values = {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}
+    options: Any = backbone_options(values)
+    with pytest.raises(ConfigError, match=r"clip_224.openai \(weights: open_clip_model.safet"):
+        loading.load_backbone(options, runtime=CPU)
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        open_clip_models.load_text(options, CPU)
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_a_tokenizer_is_looked_for_where_it_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_clip.register(tmp_path, monkeypatch)
+    monkeypatch.setattr(open_clip, "get_tokenizer", pytest.fail)
+    values = {"family": "open_clip", "model": "tiny-tokenizer", "pretrained": False}
+    options: Any = backbone_options(values)
+    monkeypatch.setattr(open_clip_models, "find_spec", lambda _: None)
+    assert open_clip_models.list_hub_files(options) == []
+    monkeypatch.setattr(open_clip_models, "find_spec", lambda _: "there")
+    names = ("tokenizer_config.json", "tokenizer.json")
+    assert open_clip_models.list_hub_files(options) == [
+        HubFile("tokenizer", "nobody/nothing", names)
+    ]
+    with pytest.raises(ConfigError, match=r"nobody/nothing \(tokenizer: .* cannot be reached"):
+        open_clip_models.load_text(options, CPU)
+
+
+@pytest.mark.parametrize(
+    ("values", "files"),
+    [
+        ({"model": "resnet18"}, [WEIGHTS]),
+        ({"model": "resnet18", "pretrained": False}, []),
+        ({"model": "resnet18", "checkpoint": "weights.pth"}, []),
+        ({"model": "resnet18", "model_args": {"cache_dir": "x"}}, []),
+        ({"model": "gcvit_base.in1k"}, []),  # of an address of its own
+        ({"model": "local-dir:x"}, []),
+        (
+            {"model": "hf-hub:a/b@v2"},
+            [HubFile("config", "a/b@v2", ("config.json",)),
+             HubFile("weights", "a/b@v2", WEIGHTS.names)],
+        ),
+    ],
+)  # fmt: skip
+def test_what_timm_fetches(values: dict[str, Any], files: list[HubFile]) -> None:
+    options: Any = backbone_options({"family": "timm"} | values)
+    assert timm_models.list_hub_files(options) == files
+
+
+@pytest.mark.parametrize(
+    ("model", "files"),
+    [
+        (
+            "ViTamin-S.datacomp1b",
+            [("weights", "jienengchen/ViTamin-S",
+              ("pytorch_model.safetensors", "pytorch_model.bin"))],
+        ),
+        (
+            "ViT-B-32.laion2b_s34b_b79k",
+            [("weights", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+              ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"))],
+        ),
+        (
+            "hf-hub:a/b",
+            [("config", "a/b", ("open_clip_config.json",)),
+             ("weights", "a/b", ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"))],
+        ),
+        (
+            "roberta-ViT-B-32.laion2b_s12b_b32k",
+            [("weights", "laion/CLIP-ViT-B-32-roberta-base-laion2B-s12B-b32k",
+              ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")),
+             ("config", "roberta-base", ("config.json",)),
+             ("tokenizer", "roberta-base", ("tokenizer_config.json", "tokenizer.json"))],
+        ),
+    ],
+)  # fmt: skip
+def test_what_open_clip_fetches(
+    monkeypatch: pytest.MonkeyPatch, model: str, files: list[Any]
+) -> None:
+    monkeypatch.setattr(open_clip_models, "find_spec", lambda _: "there")
+    options: Any = backbone_options({"family": "open_clip", "model": model})
+    assert open_clip_models.list_hub_files(options) == files
+
+
+def test_a_description_lists_them() -> None:
+    told = describe_backbone(backbone_options(RESNET))
+    assert told == {"dimension": 512, "blocks": 8, "hub_files": [WEIGHTS]}

@@ -1,0 +1,104 @@
+"""Networks that a function of the user builds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.loading import load_backbone
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError
+
+NETWORK = """
+import torch
+
+def build(width=4):
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, width, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    )
+
+def build_nothing():
+    return 3
+
+def build_maps():
+    return torch.nn.Conv2d(3, 2, 3)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_nets").mkdir()
+    (tmp_path / "my_nets/tiny.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    for name in ("my_nets", "my_nets.tiny"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def load(**options: Any) -> Backbone:
+    values = {
+        "family": "imported", "module": "my_nets.tiny:build", "preprocessing": {"size": 16},
+        **options,
+    }  # fmt: skip
+    return load_backbone(
+        backbone_options(values), runtime=Runtime(device="cpu", precision="float32")
+    )
+
+
+def features(backbone: Backbone) -> torch.Tensor:
+    image = Image.radial_gradient("L").convert("RGB").resize((40, 30))
+    return backbone.forward(backbone.transform(image)[None])
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_function_s_network_gives_the_features() -> None:
+    backbone = load(arguments={"width": 6})
+    assert backbone.dimension == 6
+    assert features(backbone).shape == (1, 6)
+    assert torch.equal(features(load(arguments={"width": 6})), features(backbone))
+    assert load(arguments={"width": 5}).fingerprint != backbone.fingerprint
+
+
+def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:
+    torch.manual_seed(1)
+    trained = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
+    state = {f"module.{name}": value for name, value in trained.state_dict().items()}
+    torch.save({"epoch": 3, "model_state_dict": state}, folder / "trained.pth")
+    backbone = load(checkpoint="trained.pth")
+    assert not torch.equal(features(backbone), features(load()))
+    expected = trained(backbone.transform(Image.new("RGB", (16, 16), "red"))[None].float() / 255)
+    given = backbone.forward(backbone.transform(Image.new("RGB", (16, 16), "red"))[None])
+    torch.testing.assert_close(given, expected.mean((2, 3)))
+    torch.save({"0.weight": torch.zeros(1)}, folder / "other.pth")
+    with pytest.raises(ConfigError, match="not the weights of my_nets.tiny:build: 1 of its 2"):
+        load(checkpoint="other.pth")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_change_of_the_code_makes_features_stale() -> None:
+    options = backbone_options({"family": "imported", "module": "my_nets.tiny:build"})
+    assert options.input_files() == ("my_nets/tiny.py",)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"module": "no_such_package.nets:build"}, "no module no_such_package in the working"),
+        ({"module": "my_nets.tiny:missing"}, "cannot be called with .* no attribute"),
+        ({"arguments": {"depth": 3}}, r"cannot be called with .*TypeError"),
+        ({"module": "my_nets.tiny:build_nothing"}, "returns int, not a torch.nn.Module"),
+        ({"module": "my_nets.tiny:build_maps"}, "not one row per image"),
+        ({"module": "my_nets.tiny"}, "module: "),
+        ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(**options)

@@ -1,0 +1,85 @@
+"""Figures of what privacy costs are planned where a study has what they compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpprobe import resources
+from dpprobe.exhibits.exhibit import Exhibit
+from dpprobe.reporting.declarations import LOSS_BY_BACKBONE, SHIFT, TIME_COST
+from dpprobe.results.study_files import StudyFiles
+from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
+from tests.conftest import REPOSITORY
+
+DIGITS = {"source": "sklearn", "name": "digits"}
+PIXELS = {"family": "pixels"}
+CEILING = {"nonprivate": {"head": "nonprivate"}}
+TWO_DATASETS = {"digits": DIGITS, "part": DIGITS | {"subsample": {"per_class": 20}}}
+
+
+def make_study(**changes: Any) -> Study:
+    values: dict[str, Any] = {
+        "datasets": {"digits": DIGITS},
+        "backbones": {"pixels": PIXELS},
+        "methods": {"sgd": {"head": "sgd"}, **CEILING},
+        "epsilons": [1, "inf"],
+        "delta": 1e-4,
+    }
+    return load_study(values | changes)
+
+
+def backbones(count: int) -> dict[str, Any]:
+    return {f"pixels_{index}": PIXELS for index in range(count)}
+
+
+def test_shift_takes_two_datasets_a_budget_and_a_ceiling() -> None:
+    study = make_study(datasets=TWO_DATASETS)
+    assert SHIFT.shown(study) == [{}]
+    files = StudyFiles(study, results="r")
+    assert SHIFT.needs["summaries"].paths(files, {}) == [
+        "r/summary/digits.parquet", "r/summary/part.parquet",
+    ]  # fmt: skip
+    assert SHIFT.needs["zero_shot"].paths(files, {}) == []  # no backbone reads text
+    for changes in (
+        {"datasets": {"digits": DIGITS}},
+        {"datasets": {"a": DIGITS, "b": DIGITS | {"delta": 1e-5}}},  # the same images
+        {"methods": {"sgd": {"head": "sgd"}}},
+        {"epsilons": ["inf"]},
+    ):
+        assert SHIFT.shown(make_study(**({"datasets": TWO_DATASETS} | changes))) == []
+
+
+def test_losses_by_backbone_take_three_backbones_and_a_ceiling() -> None:
+    assert LOSS_BY_BACKBONE.shown(make_study(backbones=backbones(3))) == [{"dataset": "digits"}]
+    assert LOSS_BY_BACKBONE.shown(make_study(backbones=backbones(2))) == []
+    sgd = {"sgd": {"head": "sgd"}}
+    assert LOSS_BY_BACKBONE.shown(make_study(backbones=backbones(3), methods=sgd)) == []
+
+
+def test_times_take_two_private_heads_whose_seconds_compare() -> None:
+    assert TIME_COST.shown(make_study()) == []
+    assert TIME_COST.shown(make_study(backbones=backbones(2))) == [{"dataset": "digits"}]
+    sgd = {"head": "sgd"}
+    two = {"sgd": sgd, "prototypes": {"head": "prototypes"}}
+    assert TIME_COST.shown(make_study(methods=two)) == [{"dataset": "digits"}]
+    assert TIME_COST.shown(make_study(methods=two, epsilons=["inf"])) == []
+    search = {"learning_rate": [0.1, 1.0]}
+    tuned = {"sgd": sgd, "tuned": {"head": "tuned", "base": sgd, "search": search, "trials": 3}}
+    assert TIME_COST.shown(make_study(methods=tuned)) == []
+
+
+@pytest.mark.parametrize("exhibit", [SHIFT, LOSS_BY_BACKBONE, TIME_COST], ids=lambda e: e.name)
+def test_captions_name_their_figure_and_docs_have_a_line(exhibit: Exhibit) -> None:
+    assert isinstance(exhibit.files, dict)
+    figure = exhibit.files[""].removeprefix("figures/").replace("{dataset}", "<dataset>")
+    # the report finds a caption by the beginning of the figure's name
+    stem = figure.rpartition("/")[2]
+    assert exhibit.caption == f"{stem}.rst"
+    caption = (resources.resource_path("captions") / f"{stem}.rst").read_text()
+    assert "Test results" in caption
+    assert "not private" in " ".join(caption.split())
+    lines = (REPOSITORY / "docs/papers.md").read_text().splitlines()
+    assert sum(line.startswith(f"| `{figure}` |") for line in lines) == 1
