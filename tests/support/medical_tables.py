@@ -8,6 +8,11 @@ from pathlib import Path
 FINDINGS = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
 
 
+def _one_finding(number: int) -> str:
+    """Returns the five labels of a row, so that consecutive rows have each finding in turn."""
+    return ",".join("1.0" if number % len(FINDINGS) == each else "" for each in range(5))
+
+
 def write_chexpert(root: Path) -> None:
     """Writes 400 training and 80 test rows of as many patients, and their demographic table."""
     folder = root / "CheXpert-v1.0-small"
@@ -15,7 +20,7 @@ def write_chexpert(root: Path) -> None:
     header = ",".join(("Path", "Sex", "Age", *FINDINGS))
     for split, patients in (("train", range(400)), ("valid", range(400, 480))):
         rows = [
-            f"CheXpert-v1.0-small/{split}/patient{i:05d}/study1/view1_frontal.jpg,Male,50,1.0,,,,"
+            f"CheXpert-v1.0-small/{split}/patient{i:05d}/study1/view1_frontal.jpg,Male,50,{_one_finding(i)}"
             for i in patients
         ]
         (folder / f"{split}.csv").write_text("\n".join([header, *rows]) + "\n")
@@ -29,8 +34,12 @@ def write_mimic(root: Path) -> None:
     def write(name: str, header: str, row: str) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [row.format(i=10_000_000 + i, split="test" if i < 80 else "train")
-                for i in range(400)]  # fmt: skip
+        rows = [
+            row.format(
+                i=10_000_000 + i, split="test" if i < 80 else "train", labels=_one_finding(i)
+            )
+            for i in range(400)
+        ]
         path.write_bytes(gzip.compress("\n".join([header, *rows, ""]).encode()))
 
     write(
@@ -39,7 +48,7 @@ def write_mimic(root: Path) -> None:
     write(
         "mimic-cxr-2.0.0-chexpert.csv.gz",
         ",".join(("subject_id", "study_id", *FINDINGS)),
-        "{i},{i},1.0,,,,",
+        "{i},{i},{labels}",
     )
     write("hosp/patients.csv.gz", "subject_id,gender,anchor_age", "{i},F,60")
     write("hosp/admissions.csv.gz", "subject_id,race,insurance", "{i},A,Other")

@@ -116,7 +116,7 @@ def test_every_figure_is_made(finished: Workspace) -> None:
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.png")}
     assert names == {
         "pets/accuracy.png", "pets/methods.png", "pets/by_batch_size.png",
-        "pets/tsne_clip.png",
+        "pets/time_cost.png", "pets/tsne_clip.png",
     }  # fmt: skip
     assert {path.with_suffix(".svg") for path in folder.rglob("*.png")} == set(
         folder.rglob("*.svg")
