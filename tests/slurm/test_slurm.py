@@ -1,7 +1,7 @@
 """The workflow on a real Slurm, and what goes wrong there: nothing hangs, nothing finished is lost.
 
-Small cases run on a cluster without an accounting database and on one with it, the whole workflow
-on one of them.
+Cases in which a job's state is asked for in another way run on a cluster without an accounting
+database and on one with it. The others, and the whole workflow, run on one of them.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def test_an_impossible_request_is_refused_at_once(workspace: Workspace) -> None:
     workspace.run("--set-resources", "make:gpu=0")
 
 
+@WITHOUT_DATABASE
 def test_a_node_drained_in_mid_run(workspace: Workspace) -> None:
     cluster = workspace.cluster
     workspace.study(**{f"job{index}": GATE for index in range(6)})
@@ -124,6 +125,7 @@ def test_a_node_drained_in_mid_run(workspace: Workspace) -> None:
     assert not half_written(workspace)
 
 
+@WITH_DATABASE
 def test_a_node_that_cannot_start_a_job(workspace: Workspace) -> None:
     """Slurm drains it, and holds the job for ever: it must be tried again instead."""
     cluster = workspace.cluster
@@ -141,6 +143,7 @@ def test_a_node_that_cannot_start_a_job(workspace: Workspace) -> None:
     assert workspace.jobs()[-1] == ("dpprobe.make.one", "COMPLETED")
 
 
+@WITH_DATABASE
 def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
     """Jobs end, and others are ready to be submitted, while nobody answers."""
     cluster = workspace.cluster
@@ -184,6 +187,7 @@ def test_a_node_that_goes_down(workspace: Workspace) -> None:
     assert not half_written(workspace)
 
 
+@WITH_DATABASE
 @pytest.mark.parametrize("again", [False, True])
 def test_interrupted(workspace: Workspace, again: bool) -> None:
     """Once, or twice by somebody in a hurry: no job is left."""
@@ -198,6 +202,7 @@ def test_interrupted(workspace: Workspace, again: bool) -> None:
     until(lambda: not workspace.queued(), "the jobs to be cancelled")
 
 
+@WITHOUT_DATABASE
 def test_sigterm_to_every_process(workspace: Workspace) -> None:
     """It comes again and again, so also during a query; jobs in the queue are waited for."""
     workspace.study(**{f"job{index}": GATE for index in range(6)})
@@ -215,6 +220,7 @@ def test_sigterm_to_every_process(workspace: Workspace) -> None:
     assert not half_written(workspace)
 
 
+@WITH_DATABASE
 def test_two_studies_in_one_folder(workspace: Workspace) -> None:
     """Their files are different ones, so Snakemake lets them run side by side."""
     study = '{{"commands": {{"one": "echo {0} >>ran; {1}"}}, "results": "{0}"}}'
@@ -237,6 +243,7 @@ def test_two_studies_in_one_folder(workspace: Workspace) -> None:
     assert [state for _, state in workspace.jobs()] == ["COMPLETED"] * 2
 
 
+@WITHOUT_DATABASE
 def test_interrupted_and_started_again(workspace: Workspace) -> None:
     waiting = dict.fromkeys(("second", "third", "fourth", "fifth", "sixth"), "sleep 100")
     workspace.study(first="true", **waiting)
@@ -258,6 +265,7 @@ def test_interrupted_and_started_again(workspace: Workspace) -> None:
     assert not half_written(workspace)
 
 
+@WITH_DATABASE
 def test_killed_outright_and_started_again(workspace: Workspace) -> None:
     """Jobs go on without their controller; the next one takes over what is still wanted."""
     commands = {"first": "true"} | {f"long{index}": GATE for index in range(5)}
@@ -319,6 +327,7 @@ def test_a_limit_of_two_submitted_jobs(workspace: Workspace) -> None:
     assert "Nothing to be done" in workspace.run()
 
 
+@WITHOUT_DATABASE
 def test_two_controllers_at_once(workspace: Workspace) -> None:
     workspace.study(one=GATE, two=GATE)
     run = workspace.start()
