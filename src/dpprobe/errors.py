@@ -63,6 +63,10 @@ class PrivacyError(DpprobeError):
     """A mechanism cannot be priced or run as it was planned."""
 
 
+class BudgetError(PrivacyError):
+    """A release or a fit would cost more than the budget of its dataset allows."""
+
+
 class DiskError(DpprobeError):
     """A file cannot be written: the disk is full or read-only."""
 

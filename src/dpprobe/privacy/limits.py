@@ -77,7 +77,7 @@ def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
     """Says what a delta above 1 / n means; nothing for one that is not."""
     if not delta_above(delta, n):
         return ""
-    published = "row" if unit == "image" else f"{unit}'s rows"
+    published = "row" if unit in ("image", "row") else f"{unit}'s rows"
     return (
         f"{_describe_above(delta, n, unit)}: a mechanism that publishes one {published} at random "
         "would be allowed by such a delta"

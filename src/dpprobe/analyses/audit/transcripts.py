@@ -9,6 +9,7 @@ the head, and counts every change that a canary causes, expected or not.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ Break = Callable[[Release, Transcript], torch.Tensor]
 class Recorder:
     """Keeps each seed's releases, in order, and the sizes of its batches.
 
+    Seeds may train in threads of their own.
+
     Attributes:
       batch_sizes: of all samplers, block after block.
       unit_counts: the number of batches that each unit joined, by unit.
@@ -63,6 +66,7 @@ class Recorder:
         self.batch_sizes: list[Index] = []
         self.unit_counts = np.zeros(0, dtype=np.int64)
         self._broken = broken
+        self._lock = threading.Lock()
 
     def observe_release(
         self,
@@ -84,10 +88,11 @@ class Recorder:
 
     def count_batches(self, units: Index, sizes: Index) -> None:
         """Counts the batches of a block: their sizes, and how often each unit is in them."""
-        self.batch_sizes.append(sizes.copy())
-        counts = np.bincount(units, minlength=len(self.unit_counts))
-        counts[: len(self.unit_counts)] += self.unit_counts
-        self.unit_counts = counts
+        with self._lock:
+            self.batch_sizes.append(sizes.copy())
+            counts = np.bincount(units, minlength=len(self.unit_counts))
+            counts[: len(self.unit_counts)] += self.unit_counts
+            self.unit_counts = counts
 
 
 @dataclass(frozen=True)
