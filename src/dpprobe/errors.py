@@ -43,12 +43,6 @@ class DownloadError(DpprobeError):
     passes = True
 
 
-class UploadError(DpprobeError):
-    """Files could not be handed to a server."""
-
-    passes = True
-
-
 class WrongDownloadError(DownloadError):
     """An address gives another file than was asked for, or refuses to give any."""
 

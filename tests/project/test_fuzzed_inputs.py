@@ -389,7 +389,7 @@ class Desk:
         known = [word for words in COMMANDS for word in words]
         words = damage_words(chance, chance.choice(COMMANDS), known)
         # a new process, a network, minutes; the whole disk
-        if set(words) & {"run", "push", "export"} or ("init" in words and "/" in words):
+        if set(words) & {"run", "export"} or ("init" in words and "/" in words):
             words = ["check"]
         self.monkeypatch.setattr(sys, "argv", ["dpprobe", *words])
         main()
