@@ -243,8 +243,7 @@ class Options(GradientOptions):
     )
     search: Search | None = Field(
         None,
-        description="Choose options by an unpriced search on the private images: not for release. "
-        "The head `tuned` searches with a price.",
+        description="Choose options by an unpriced search on the private images: not for release.",
     )
     max_grad_norm: float = Field(
         1.0,

@@ -125,6 +125,11 @@ class Options(MethodOptions):
     def _check(self) -> Self:
         if not self.base.private or self.base.head == self.head:
             raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
+        if self.base.tunes_network:
+            raise ValueError(
+                f"base: head {self.base.head}: a priced search is over linear heads; make the "
+                "network a method of its own, with fixed options or `search`, which is not private"
+            )
         if self.base.is_undecided or self.base.trained_options is not self.base:
             raise ValueError(
                 "base: head auto chooses its options itself, by the data's facts; write the head "
@@ -210,10 +215,6 @@ class Options(MethodOptions):
     @property
     def takes_units(self) -> bool:
         return self.base.takes_units
-
-    @property
-    def tunes_network(self) -> bool:
-        return self.base.tunes_network
 
     @property
     def is_exact(self) -> bool:
@@ -401,15 +402,11 @@ def fit(
 
 
 def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
-    return describe_choice(best.score, best.trial, n) if best else NOTHING_CHOSEN
-
-
-def describe_choice(score: float, trial: Trial, n: int) -> dict[str, Any]:
     """Returns what leaves beside the weights: the options, and the noisy score as a part of n.
 
     The score is in whole rows: the last bits of a count plus float32 noise would tell the count.
     """
-    return {"score": round(score) / n, **trial.values}
+    return {"score": round(best.score) / n, **best.trial.values} if best else NOTHING_CHOSEN
 
 
 def draw_trials(
@@ -464,7 +461,7 @@ def _fit_trials(
 
     from dpprobe.heads.balance import fit_balanced
 
-    plan = trial_plan(releases.plan, method, selection)
+    plan = _trial_plan(releases.plan, method, selection)
     seeds = [trial.seed for trial in group]
     trial_releases = releases.make_part(plan, seeds)
     fitted = fit_balanced(method, rows, trial_releases)
@@ -474,7 +471,7 @@ def _fit_trials(
     return weights, noisy
 
 
-def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
+def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
     """Returns what one trial may release: the repeated mechanisms, clipped as its options say.
 
     Noise multipliers are the plan's, and the noise is in proportion to the trial's own sensitivity:

@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from dpprobe.finetune.options import Options, blocks_fault
-from dpprobe.heads import tuned
 from dpprobe.heads.options import MethodOptions
 
 if TYPE_CHECKING:
@@ -29,20 +28,15 @@ def network_methods(study: Study) -> tuple[str, ...]:
 def searched_methods(study: Study) -> tuple[str, ...]:
     """Returns the methods whose options an unpriced search chooses."""
     return tuple(
-        name for name, method in study.methods.items() if network_options(method, searched=True)
+        name
+        for name, method in study.methods.items()
+        if isinstance(method, Options) and method.search is not None
     )
 
 
-def network_options(method: MethodOptions, *, searched: bool = False) -> Options | None:
-    """Returns the options of a network, those of the base where a priced search tunes it.
-
-    Args:
-      searched: True for those alone that an unpriced search chooses.
-    """
-    options = method.base if isinstance(method, tuned.Options) else method
-    if not isinstance(options, Options) or (searched and options.search is None):
-        return None
-    return options
+def network_options(method: MethodOptions) -> Options | None:
+    """Returns the options of a network; None for a linear head."""
+    return method if isinstance(method, Options) else None
 
 
 def network_faults(study: Study) -> Iterator[str]:
@@ -53,11 +47,6 @@ def network_faults(study: Study) -> Iterator[str]:
         for backbone in study.backbones:
             if fault := _backbone_fault(study, backbone, options):
                 yield f"methods.{name}: backbones.{backbone}: {fault}"
-        if study.methods[name] is not options and options.probe and options.normalize.priced:
-            yield (
-                f"methods.{name}: base.probe: normalize {options.normalize.kind} would be released "
-                "in each trial; write l2 or none"
-            )
     for name, release in study.releases.items():
         if study.methods[release.method].tunes_network:
             yield (

@@ -117,7 +117,7 @@ def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) ->
             for row in _read_history(folder)
         ],
         chosen=tuple(searched),
-        seconds=sum(record.seconds or 0.0 for record in records),
+        seconds=sum(record.seconds for record in records),
     )
 
 

@@ -251,13 +251,11 @@ def _make_tuned_network(
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
-    """Returns the options that a network was trained with, those of the base of a search.
+    """Returns the options that a network was trained with.
 
     Args:
-      chosen: the record of what a search chose; of what it may choose nothing shapes the network,
-        so that only values that are options are read.
+      chosen: the record of what a search chose.
     """
     options = network_options(method)
     assert options is not None, "list_law_networks names methods that tune networks"
-    known = {name: value for name, value in chosen.items() if name in FineTune.model_fields}
-    return options.make_trial(known)
+    return options.make_trial(chosen)
