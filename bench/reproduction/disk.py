@@ -103,7 +103,7 @@ def count_tables(study: Study, dataset: str) -> tuple[int, int]:
 
 
 def count_networks(study: Study) -> int:
-    """Counts the networks that a study trains on one dataset and backbone, with searches' trials."""
+    """Counts the networks that a study trains on one dataset and backbone, searches included."""
     total = 0
     for epsilon in study.job_epsilons():
         for name in study.job_methods(epsilon):

@@ -38,7 +38,6 @@ VERSIONS = {
     "papers": 7,
     "tracking": 11,
     "report": 12,
-    "costly_images": 1,
     "tsne_page": 2,
     "release": 1,
     "fine_tuning": 1,

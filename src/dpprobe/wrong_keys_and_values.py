@@ -55,6 +55,7 @@ _WANTED = {
 # Keys of a study that are gone, and why.
 _REMOVED = {
     "features.compile": "no gain was ever measured",
+    "report": "it showed costly images; compare the scores in two cells' predictions.parquet",
     "tsne.components": "t-SNE starts from 50, and from more where they keep too few neighbours",
     "tsne.perplexity": "it is 30, and less where there are few rows",
 }

@@ -42,6 +42,7 @@ from tests.support.small_study import STUDY, changed
         ("features", {"shrads": 3}, ["features.shrads: unknown key; write shards, or remove it"]),
         ("epsilonz", [1], ["epsilonz: unknown key; write epsilons, or remove it"]),
         ("tsne", {"perplexity": 20}, ["tsne.perplexity: unknown key; this option was removed (it"]),
+        ("report", {"costly_images": 3}, ["report: unknown key; this option was removed"]),
         ("features", {"compile": True}, ["features.compile: unknown key; this option was removed"]),
         ("zzz", 1, ["zzz: unknown key; remove it or correct its spelling"]),
         ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),

@@ -268,18 +268,6 @@ class TsneOptions(Options):
         return {**chosen, "perplexity": 30.0, "components": 50}
 
 
-class ReportOptions(Options):
-    """Optional parts of the report."""
-
-    costly_images: int = Field(
-        0,
-        ge=0,
-        le=200,
-        description="Show this many test images that lose most from privacy, at each epsilon, "
-        "with their ids and labels. They are private: everyone who sees the report sees them.",
-    )
-
-
 class TrackingOptions(Options):
     """MLflow settings."""
 

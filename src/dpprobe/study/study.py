@@ -41,7 +41,6 @@ from dpprobe.study.options import (
     PaperOptions,
     PrivacyOptions,
     ReleaseOptions,
-    ReportOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -194,7 +193,6 @@ class Study(_Analysed):
         "releases. Each costs its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
-    report: ReportOptions = ReportOptions()
     tracking: TrackingOptions = TrackingOptions()
     data_dir: Folder = Field("data", description="Folder for split tables.")
     results_dir: Folder = Field(
