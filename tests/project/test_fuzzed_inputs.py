@@ -45,7 +45,6 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable
 from dpprobe.draft.csv_guesses import Wishes, look_at_csv
 from dpprobe.draft.parquet_guesses import look_at_parquet
-from dpprobe.draft.tar_guesses import look_at_shards
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_verification import verify_shard
@@ -310,10 +309,7 @@ class Desk:
                     data = damage_bytes(chance, data)
                 members[place] = (name.encode("utf-8", "replace").decode(), data)
             pack(path, members, format=chance.choice([0, 1, 2][1:]))
-        if chance.random() < 0.3:
-            look_at_shards(str(path), Wishes())
-        else:
-            self.prepare(chance, "webdataset", train=str(path), label_column="label")
+        self.prepare(chance, "webdataset", train=str(path), label_column="label")
 
     def image(self, chance: random.Random) -> None:
         data = damage_bytes(chance, chance.choice(self.pictures))
