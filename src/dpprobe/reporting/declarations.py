@@ -103,10 +103,6 @@ def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
     return files.list_study_cells(*compared_datasets(study))
 
 
-def _dataset_records(files: StudyFiles, place: Place) -> list[str]:
-    return files.list_cells(files.list_study_cells(place["dataset"]), [METRICS_FILE])
-
-
 def _dataset_marks(files: StudyFiles, place: Place) -> list[str]:
     return files.list_marks(files.list_study_cells(place["dataset"]))
 
