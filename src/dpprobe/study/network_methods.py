@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from dpprobe.finetune.options import Options, blocks_fault
@@ -53,7 +52,6 @@ def network_faults(study: Study) -> Iterator[str]:
                 f"releases.{name}: method {release.method}: it trains a network with float32 sums, "
                 "for benchmarks alone, and bundles hold linear heads; name another"
             )
-    yield from _registered_faults(study)
 
 
 def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
@@ -98,20 +96,3 @@ def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
             name = str(getattr(study.backbones[backbone], "model", backbone))
             if fault := blocks_fault(options.blocks, shown, name):
                 yield f"methods.{method} on backbones.{backbone}: {fault}"
-
-
-def _registered_faults(study: Study) -> Iterator[str]:
-    """Yields patterns that would register networks, which are no heads."""
-    patterns = study.tracking.register_heads
-    for pattern in () if isinstance(patterns, bool) else patterns:
-        chosen = [
-            cell
-            for cell in study.list_cells()
-            if fnmatchcase("/".join((*cell[:3], f"eps-{cell.epsilon}")), pattern)
-        ]
-        networks = [cell for cell in chosen if study.methods[cell.method].tunes_network]
-        if networks and len(networks) == len(chosen):
-            yield (
-                f"tracking.register_heads: {pattern!r}: method {networks[0].method} trains a "
-                "network, and served models are linear heads on features; name others"
-            )

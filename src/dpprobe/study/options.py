@@ -277,12 +277,6 @@ class TrackingOptions(Options):
         "beside the results if absent.",
         json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
     )
-    register_heads: bool | tuple[str, ...] = Field(
-        False,
-        description="Heads for MLflow's model registry: true for the best private head of each "
-        "dataset and epsilon, or patterns of dataset/backbone/method/eps-epsilon, such as "
-        '"digits/*/sgd/eps-1".',
-    )
 
     @field_validator("uri")
     @classmethod

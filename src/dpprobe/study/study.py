@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
@@ -270,14 +269,6 @@ class Study(_Analysed):
                 )
 
     def _check_tracking(self) -> None:
-        patterns = self.tracking.register_heads
-        names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.list_cells()]
-        for pattern in () if isinstance(patterns, bool) else patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(
-                    f"tracking.register_heads: {pattern!r}: no cell of the study; write "
-                    f"dataset/backbone/method/eps-epsilon, such as {names[0]}"
-                )
         if self.tracking.uri and self.tracking.uri.startswith("http") and self.study == "study":
             raise ValueError(
                 "study: 'study' is every unnamed study's name, and on a server studies of one "

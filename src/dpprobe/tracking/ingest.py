@@ -19,7 +19,6 @@ from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import ACCURACY, CellRecord, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
-from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import (
     RUN_COLOUR,
@@ -74,7 +73,6 @@ def update_dataset(
     lock: Path,
     tags: Mapping[str, str] | None = None,
     commit: str | None = None,
-    register: bool | Sequence[str] = False,
     audits: Sequence[Path] = (),
     fairness: Sequence[Path] = (),
     zero_shot: Sequence[Path] = (),
@@ -101,8 +99,6 @@ def update_dataset(
         writers at once: there only those of the same receipt wait.
       tags: more tags of every run. Another value makes every run again.
       commit: of the workflow, for runs that are written; it makes no run again.
-      register: heads for the model registry: True for the best private one of each epsilon, or
-        patterns such as "digits/*/sgd/eps-1".
       audits: records of audited cells.
       fairness: records of subgroups, one a backbone.
       zero_shot, few_shot: records of baselines, one a backbone.
@@ -170,12 +166,10 @@ def update_dataset(
             summary_experiment(dataset, location, summaries, measure), [*summaries, whole]
         )
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
-        models = register_heads(client, cell_files, writer.runs, study=study, which=register)
-        retire_heads(client, study=study, dataset=dataset, runs=set(writer.runs.values()))
         checkpoint_log(uri)
     _report_finish(
         receipt, writer, pages, uri=uri, study=study, dataset=dataset,
-        artifact_root=None if location is None else artifact_root, models=models,
+        artifact_root=None if location is None else artifact_root,
     )  # fmt: skip
 
 
@@ -248,7 +242,6 @@ def _report_finish(
     study: str,
     dataset: str,
     artifact_root: Path | None,
-    models: Mapping[str, str] | None = None,
 ) -> None:
     """Says how many runs were written, in the log and in the receipt."""
     counts = {
@@ -265,6 +258,5 @@ def _report_finish(
             "pages": dict(pages),
             **counts,
             "runs": writer.runs,
-            "models": dict(models or {}),
         },
     )
