@@ -127,8 +127,8 @@ class Options(MethodOptions):
             raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
         if self.base.tunes_network:
             raise ValueError(
-                f"base: head {self.base.head}: a priced search is over linear heads; make the "
-                "network a method of its own, with fixed options or `search`, which is not private"
+                f"base: head {self.base.head} trains networks, and a priced search is over linear "
+                "heads; write fixed options, or `search` without a price, in a method of its own"
             )
         if self.base.is_undecided or self.base.trained_options is not self.base:
             raise ValueError(
