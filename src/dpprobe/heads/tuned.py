@@ -128,7 +128,7 @@ class Options(MethodOptions):
         if self.base.tunes_network:
             raise ValueError(
                 f"base: head {self.base.head} trains networks, and a priced search is over linear "
-                "heads; write fixed options, or `search` without a price, in a method of its own"
+                "heads; fix its options, or write its own `search`, which has no price"
             )
         if self.base.is_undecided or self.base.trained_options is not self.base:
             raise ValueError(
