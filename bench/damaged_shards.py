@@ -12,7 +12,6 @@ import hashlib
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -174,4 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

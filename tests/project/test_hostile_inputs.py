@@ -286,7 +286,7 @@ def test_half_of_a_character_in_a_field_is_named(
     if column == "label_column":
         fields["label"] = [f"{CLASSES[number % 2]}{half[number]}" for number in range(12)]
     shard = pack(tmp_path / "a.tar", samples(0, 12, **fields))
-    given = {column: "label" if column == "label_column" else "name"}
+    given: dict[str, Any] = {column: "label" if column == "label_column" else "name"}
     if column == "group_columns":
         given = {"group_columns": {"sort": "name"}}
     options = options_of("webdataset", train=str(shard), split_by=split_by, **given)

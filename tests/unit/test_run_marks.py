@@ -126,6 +126,6 @@ def test_a_folder_that_cannot_be_marked_does_not_end_a_run(
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(run_marks.fcntl, "flock", refuse)
+    monkeypatch.setattr("dpprobe.run_marks.fcntl.flock", refuse)
     run_marks.mark_run([tmp_path])
     assert not find_other_runs([tmp_path])

@@ -1,16 +1,15 @@
 """Budgets expressed as risk: what the best attack on one unit may reach, in place of an epsilon.
 
-A privacy officer can say "nobody may tell with an advantage above 0.1 whether a patient was in the
-data" without knowing what epsilon means. With Phi the normal distribution function, a release of
-mu-Gaussian differential privacy limits every attack with true positive rate b at false positive
-rate a to b <= Phi(Phi^-1(a) + mu) (Dong, Roth and Su 2022, "Gaussian differential privacy"), so
+A privacy officer can say what risk is permitted without knowing what epsilon means. Phi is the
+normal distribution function. A release of mu-Gaussian differential privacy limits an attack's true
+positive rate b at false positive rate a to b <= Phi(Phi^-1(a) + mu) (Dong, Roth and Su 2022,
+"Gaussian differential privacy"). So
 
     advantage h = max over attacks of b - a:   mu = 2 Phi^-1((1 + h) / 2),
     b at a:                                    mu = Phi^-1(b) - Phi^-1(a).
 
-For plans of Gaussian mechanisms on all rows this is exact. A plan that samples allows less than the
-Gaussian of the same epsilon or more; there the largest epsilon is searched whose plan keeps to the
-target by `trade_off.bound_attacks`.
+For plans of Gaussian mechanisms on all rows this is exact. A plan that samples has another curve.
+There the largest epsilon is searched whose plan keeps to the target by `trade_off.bound_attacks`.
 
 An advantage alone permits rare and certain leaks: publishing one unit in n at random has h = 1 / n.
 A delta is therefore always needed beside it.

@@ -165,7 +165,7 @@ TRIALS_NOT_COVERED = (
     "time and log files give the number away",
 )
 
-# What is said of images and patients, said of rows of numbers and of groups of rows.
+# The words for images and patients, changed to rows of numbers and groups of rows.
 _OF_ROWS = {"picture": "vector", "image": "row", "person": "group"}
 for _words in (
     PUBLIC_N, ALL, POISSON, SENSITIVITY_OF, SENSITIVITY_OF_DRAWS, COPIES_NOT_COVERED, COPIES_FOUND

@@ -212,7 +212,7 @@ def report_database_locks(database: Path | None) -> Iterator[None]:
 
 
 def _watch_database(database: Path, done: threading.Event) -> None:
-    """Asks for the database's lock now and then, and warns if it is not to be had for long."""
+    """Asks for the database's lock now and then, and warns if it stays locked."""
     locked_since, pause = None, LOCK_NOTE_SECONDS
     noted = time.monotonic()
     while not done.wait(min(1.0, LOCK_NOTE_SECONDS)):

@@ -435,10 +435,13 @@ def test_a_shard_of_an_earlier_dpprobe_has_no_seal(tmp_path: Path) -> None:
 def test_bytes_are_compared_once_and_again_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared = []
-    monkeypatch.setattr(
-        feature_store, "sha256_file", lambda path: compared.append(path) or sha256_file(path)
-    )
+    compared: list[Path] = []
+
+    def hash_file(path: Path) -> str:
+        compared.append(path)
+        return sha256_file(path)
+
+    monkeypatch.setattr(feature_store, "sha256_file", hash_file)
     features = FeatureStore(write_store(tmp_path))
     for _ in range(2):
         features.read()
