@@ -14,7 +14,7 @@ from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.image_places import Place, find_images
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
 
-_PUBLIC_NAMES = (
+PUBLIC_NAMES = (
     "Read off the labels. Published with every head, so each must be one that may be known; a "
     "class that only its rows tell of is no public fact."
 )
@@ -54,7 +54,7 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     if label is not None:
         names = guesses.class_names(columns[label], label, place)
         keys["label_column"] = Line(value=label)
-        keys["class_names"] = Line(value=names, comment=_PUBLIC_NAMES)
+        keys["class_names"] = Line(value=names, comment=PUBLIC_NAMES)
     else:
         keys["label_columns"] = Line(value=labels, comment="Several labels an image.")
     if unit is not None:

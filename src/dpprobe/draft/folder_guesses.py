@@ -14,10 +14,6 @@ from dpprobe.errors import ConfigError
 
 TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
 PARTS = ("train", "test")
-WRITE_SHARDS = (
-    "init reads no tar files: for shards write the study by hand with `source: webdataset` "
-    "(docs/your-own-data.md), else unpack them"
-)
 
 
 def look_at_folder(place: str) -> Seen:
@@ -80,9 +76,13 @@ def _check_layout(root: Path, place: str) -> None:
             f"{place}: {len(images)} images and no class folder; put each into a folder that has "
             "the name of its class, or list them in a CSV with a column of labels and name that"
         )
-    if next(_find_files(root, is_image_file), None) is None:
+    if first_image(root) is None:
         if tar := next(_find_files(root, tar_shards.is_tar), None):
-            raise ConfigError(f"{place}: no image, but {tar.relative_to(root)}; {WRITE_SHARDS}")
+            deeper = Path(place) / tar.parent.relative_to(root)
+            raise ConfigError(
+                f"{place}: no image, but {tar.relative_to(root)}; if it is a shard, name its "
+                f"folder: `python -m dpprobe init {deeper}`; else unpack it"
+            )
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(f"{place}: holds no image ({kinds}); name the folder of the classes")
     if len(folders) == 1 and folders[0].name not in PARTS:
@@ -103,6 +103,11 @@ def _list_folders(folder: Path) -> list[str]:
     )
 
 
+def first_image(folder: Path) -> Path | None:
+    """Returns an image that lies in a folder, or in its folders; None where none does."""
+    return next(_find_files(folder, is_image_file), None)
+
+
 def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (path for name in sorted(names) if kind(path := Path(place, name)))
@@ -119,16 +124,16 @@ def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     first = inner[listing.class_names[0]]
     if len(first) > 1 and all(names == first for names in inner.values()):
         notes.append(
-            f"every class folder holds the folders {_name_some(first)}; if these are the classes, "
+            f"every class folder holds the folders {name_some(first)}; if these are the classes, "
             "they must stand above the others"
         )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}
     if "test" in listing.files and unused:
-        notes.append(f"not used, as it is neither train nor test: {_name_some(sorted(unused))}")
+        notes.append(f"not used, as it is neither train nor test: {name_some(sorted(unused))}")
     return notes
 
 
-def _name_some(names: list[str]) -> str:
+def name_some(names: list[str]) -> str:
     """Lists the first names in words."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,4 +1,4 @@
-"""The command that writes a study for a folder or a table of images: `dpprobe init`."""
+"""The command that writes a study for a folder, a table or shards of images: `dpprobe init`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 def add_command(commands: Any) -> None:
     """Adds `init` to a parser's commands."""
-    summary = "look at a folder, a CSV or a parquet file of images, and write a study"
+    summary = "look at a folder, a CSV, a parquet file or tar shards of images, and write a study"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run_init)
     parser.add_argument(
         "place",
         nargs="?",
-        help="folder with one folder per class, CSV with one row per image, or parquet file",
+        help="folder with one folder per class, folder of tar shards, CSV with one row per image, "
+        "or parquet file",
     )
     parser.add_argument(
         "--output",
@@ -36,12 +37,14 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--model", metavar="NAME", help="timm's name of the model with these weights"
     )
-    columns = parser.add_argument_group("of a CSV or parquet file, where guesses are wrong")
+    columns = parser.add_argument_group(
+        "of a CSV or parquet file, or of key.json in shards, where guesses are wrong"
+    )
     columns.add_argument("--label", metavar="COLUMN", help="column with the labels")
     columns.add_argument(
         "--image",
         metavar="COLUMN",
-        help="column with the images or their paths",
+        help="column with the images or their paths; for shards, the images' extension",
     )
     columns.add_argument(
         "--patient", metavar="COLUMN", help="column that says which patient an image is of"
@@ -98,13 +101,14 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     # as above
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
-    from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
+    from dpprobe.draft.folder_guesses import look_at_folder
     from dpprobe.draft.parquet_guesses import look_at_parquet
+    from dpprobe.draft.tar_guesses import holds_shards, look_at_shards
 
     if arguments.place is None:
         raise ConfigError(
-            "init: name a folder of class folders, a CSV with one row per image, or a parquet "
-            "file: python -m dpprobe init images/lesions"
+            "init: name a folder of class folders or of tar shards, a CSV with one row per image, "
+            "or a parquet file: python -m dpprobe init images/lesions"
         )
     place = arguments.place.rstrip("/") or "/"
     path = Path(place).expanduser()
@@ -114,6 +118,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         patient=arguments.patient,
         root=arguments.root,
     )
+    if path.is_dir() and holds_shards(path):
+        return look_at_shards(place, wishes)
     if path.is_dir():
         if wishes != Wishes():
             raise ConfigError(
@@ -124,14 +130,14 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     if not path.is_file():
         raise ConfigError(f"{place}: no such folder or file; {_suggest_paths(path)}")
     if tar_shards.is_tar(path):
-        raise ConfigError(f"{place}: a tar file; {WRITE_SHARDS}")
+        return look_at_shards(place, wishes)
     if path.name.lower().endswith(csv_files.SUFFIXES):
         return look_at_csv(place, wishes)
     if path.name.lower().endswith(parquet.SUFFIXES):
         return look_at_parquet(place, wishes)
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
-        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0]))}"
+        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0], tar_shards.SUFFIX))}"
     )
 
 

@@ -165,20 +165,6 @@ TRIALS_NOT_COVERED = (
     "time and log files give the number away",
 )
 
-# The words for images and patients, changed to rows of numbers and groups of rows.
-_OF_ROWS = {"picture": "vector", "image": "row", "person": "group"}
-for _words in (
-    PUBLIC_N, ALL, POISSON, SENSITIVITY_OF, SENSITIVITY_OF_DRAWS, COPIES_NOT_COVERED, COPIES_FOUND
-):  # fmt: skip
-    _words["row"], _words["group"] = _words["image"], _words["patient"].replace("patient", "group")
-    for _unit in ("row", "group"):
-        for _word, _other in _OF_ROWS.items():
-            _words[_unit] = _words[_unit].replace(_word, _other)
-GROUPS_NOT_COVERED = (
-    "how many training rows there are, and how many each group has",
-    "rows of a group under another name",
-)
-
 # False-positive rates (units that were not trained on) at which the statement explains epsilon.
 FALSE_POSITIVE_RATES = {"0.001": 0.001, "0.01": 0.01}
 EVERYTHING_ALLOWED = (
@@ -276,8 +262,8 @@ def make_statement(
         not_covered.append(LEFT_OUT_NOT_COVERED)
     if drawn:
         not_covered.append(DRAWN_NOT_COVERED)
-    if plan.unit in plan.GROUPS:
-        not_covered += PATIENTS_NOT_COVERED if plan.unit == "patient" else GROUPS_NOT_COVERED
+    if plan.unit == "patient":
+        not_covered += PATIENTS_NOT_COVERED
     not_covered.append(COPIES_NOT_COVERED[plan.unit])
     if repeated:
         not_covered.append(COUNTED_NOT_COVERED)

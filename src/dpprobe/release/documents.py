@@ -30,13 +30,8 @@ CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in ra
 # An attack that classifies so many correctly at 1% false positives makes the guarantee a weak one.
 WEAK = 0.5
 
-UNITS = {
-    "image": ("image", "images"),
-    "patient": ("patient", "patients"),
-    "row": ("row", "rows"),
-    "group": ("group", "groups"),
-}
-AN = {"image": "an image", "patient": "a patient", "row": "a row", "group": "a group"}
+UNITS = {"image": ("image", "images"), "patient": ("patient", "patients")}
+AN = {"image": "an image", "patient": "a patient"}
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 INTENDED_USE = (
     "To classify images of the kind that it was trained on, as a help to people who check its "
@@ -124,11 +119,7 @@ def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Al
 def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
     """Says what is guaranteed in one sentence, and what it is worth in two."""
     one, many = UNITS[unit_of(statement)]
-    whole = {
-        "patient": "patient, with all of their images,",
-        "group": "group, with all of its rows,",
-    }
-    whose = whole.get(one, one)
+    whose = "patient, with all of their images," if one == "patient" else one
     first = (
         f"Noise was added in training, so that what anybody can learn from these files about one "
         f"{whose} is limited, even if they know all other {many}, every setting and the code."

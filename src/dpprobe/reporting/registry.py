@@ -50,6 +50,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
     *_list_placed("tables"),
     declarations.ACCURACY_TABLE,
     declarations.PAPERS,
+    declarations.COSTLY_IMAGES,
 )
 
 

@@ -82,7 +82,7 @@ def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
 
 
 def test_without_a_place_it_says_what_to_name(desk: Desk) -> None:
-    assert "name a folder of class folders, a CSV" in desk.init()
+    assert "name a folder of class folders or of tar shards, a CSV" in desk.init()
 
 
 def test_what_is_expected_is_said_to_be_accuracy(desk: Desk) -> None:
@@ -198,11 +198,3 @@ def test_a_folder_of_another_layout_ends_it_with_a_line(
 def test_classes_that_may_stand_one_deeper_are_told_of(desk: Desk) -> None:
     desk.images("x/2021/a", "x/2021/b", "x/2022/a", "x/2022/b")
     assert "every class folder holds the folders a, b; if these are the classes" in desk.init("x")
-
-
-@pytest.mark.parametrize("place", ["lesions", "lesions/train", "lesions/train/000.tar"])
-def test_shards_are_left_to_a_person(desk: Desk, place: str) -> None:
-    desk.file("lesions/train/000.tar")
-    error = desk.init(place)
-    assert "write the study by hand with `source: webdataset` (docs/your-own-data.md)" in error
-    assert "\n" not in error

@@ -38,7 +38,10 @@ def _list_tables(files: StudyFiles, dataset: str) -> list[str]:
 IMBALANCE_FIGURES = Exhibit(
     name="plot_imbalance",
     kind="figure",
-    files={"": "figures/{dataset}/imbalance_{backbone}"},
+    files={
+        "": "figures/{dataset}/imbalance_{backbone}",
+        "law": "figures/{dataset}/imbalance_law_{backbone}",
+    },
     formats=FIGURE_FORMATS,
     per=("dataset", "backbone"),
     needs={
@@ -51,11 +54,12 @@ IMBALANCE_FIGURES = Exhibit(
         )
     },
     make=f"{PACKAGE}.show:plot_imbalance",
-    words="figure of rare classes of {dataset}, {backbone}",
+    words="figures of rare classes of {dataset}, {backbone}",
     category="Rare classes",
     subcategory="{dataset}",
-    caption="imbalance.rst",
-    labels={"backbone": "{backbone}", "figure": "recall"},
+    caption={"": "imbalance.rst", "law": "imbalance_law.rst"},
+    labels={"backbone": "{backbone}"},
+    group_labels={"": {"figure": "recall"}, "law": {"figure": "law"}},
     params={"version": VERSIONS["figures"]},
     only={"dataset": list_imbalanced},
     places=lambda study: [
@@ -91,7 +95,7 @@ ANALYSIS = Analysis(
     ),
     reads=(
         "Results of rare classes",
-        "test labels, without noise.",
+        "test labels and gradients of training rows, without noise.",
     ),
     exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),
     section=Section(
@@ -104,6 +108,9 @@ ANALYSIS = Analysis(
             "imbalance_tables": waits(of_datasets(_list_tables)),
         },
         place=1,
-        figures={"imbalance_": "Recall of rare classes, {} features"},
+        figures={
+            "imbalance_": "Recall of rare classes, {} features",
+            "imbalance_law_": "What is left of a rare class, {} features",
+        },
     ),
 )
