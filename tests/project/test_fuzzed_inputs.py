@@ -55,7 +55,8 @@ from dpprobe.release.image_sources import find_images
 from dpprobe.release.predict import Predictor
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.study.study_checks import check_study
-from dpprobe.study.study_file import check_yaml, load_study
+from dpprobe.study.study_file import load_study
+from dpprobe.study.yaml_file import check_yaml
 from tests.support.bundles import write_example
 from tests.support.feature_stores import write_split
 from tests.support.fuzzing import TEXTS, Tally, damage_bytes, damage_values, damage_words

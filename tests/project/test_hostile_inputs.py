@@ -27,7 +27,8 @@ from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, write_sums
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.signing import signature_holds
-from dpprobe.study.study_file import check_yaml, load_study
+from dpprobe.study.study_file import load_study
+from dpprobe.study.yaml_file import check_yaml
 from tests.support.bundles import write_example
 from tests.support.refusals import change_values
 from tests.support.shards import pack, png, samples

@@ -113,12 +113,22 @@ def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
 
 
 def _check_files(words: Sequence[str], here: Path) -> None:
-    """Raises ConfigError for a study's file that is not there: Snakemake has a traceback for it."""
-    for file in _option_values(words, *_FILES):
+    """Checks that the files of the study are there and are YAML, since Snakemake names no line.
+
+    Raises:
+      ConfigError: naming the file, and the line of what is no YAML.
+    """
+    from dpprobe.study.yaml_file import check_yaml, written_path  # `dpprobe --help` is to be quick
+
+    files = [*_option_values(words, *_FILES)]
+    if not files and (here / STUDY).is_file():
+        files.append(STUDY)
+    for file in files:
         if not (here / file).exists():
             raise ConfigError(missing_study(file, here))
         if (here / file).is_dir():
             raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
+        check_yaml(written_path((here / file).absolute()))
 
 
 def missing_study(file: str, here: Path = Path()) -> str:

@@ -114,7 +114,8 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     # A removal leaves fewer rows, which a larger delta fits: the job that counts them tells.
     if not study.before_removal():
         if fault := delta_fault(delta, n, unit=unit, allowed=study.allows_delta_above(name)):
-            report.errors.append(f"config: datasets.{name}: {fault}")
+            written = "" if dataset.delta is not None else "delta on "
+            report.errors.append(f"config: {written}datasets.{name}: {fault}")
         if warning := delta_warning(delta, n, unit=unit):
             report.warnings.append(f"datasets.{name}: {warning}")
     report.errors += _check_methods(study, name, n, multi_label=multi_label)

@@ -85,7 +85,7 @@ def test_a_study_in_the_folder_that_is_named_is_the_default_one(
 def test_a_file_of_a_study_that_is_not_there_is_told_in_one_line(
     here: Path, started: list[Any], typed: list[str], told: str
 ) -> None:
-    (here / "mine.yaml").touch()
+    (here / "mine.yaml").write_text("study: mine\n")
     (here / "folder").mkdir()
     with pytest.raises(ConfigError, match=told):
         start_snakemake(typed)
@@ -243,3 +243,15 @@ def test_the_version_is_told(
         main()
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"{dpprobe.__version__}\n"
+
+
+def test_what_is_no_yaml_is_told_by_its_line_before_snakemake_starts(
+    here: Path, started: list[Any]
+) -> None:
+    (here / "mine.yaml").write_text("study: a\nseeds: b: 3\n")
+    with pytest.raises(ConfigError, match=r"^mine\.yaml:2:9: not YAML .* quote a value that has a"):
+        start_snakemake(["--configfile", "mine.yaml"])
+    (here / "config.yaml").write_text("study: a\nstudy: b\n")
+    with pytest.raises(ConfigError, match=r"^config\.yaml:2: key 'study' stands twice, first in"):
+        start_snakemake([])
+    assert not started
