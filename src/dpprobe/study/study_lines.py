@@ -37,7 +37,7 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """How far a text was followed into the sources.
+    """The last key that a text was followed to in the sources.
 
     Attributes:
       values: of the key that was found last, in the sources that have it.
