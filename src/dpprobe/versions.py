@@ -65,8 +65,8 @@ def check_versions() -> None:
 def describe_edit(difference: Difference) -> str:
     """Returns the line that tells of code that was edited after a job's run began."""
     return (
-        f"{difference.place}: {difference.first} when this run began, {difference.second} now: "
-        "the code was edited; run again"
+        f"{difference.place}: {difference.first} when this run began, {difference.second} "
+        "now. The code was edited meanwhile; run again"
     )
 
 

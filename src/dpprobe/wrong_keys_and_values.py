@@ -118,7 +118,9 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
         if isinstance(value, int) and abs(value) >= 2**63:
             raise ConfigError(f"{name}: a number beyond 64 bits; write a smaller one")
         if isinstance(value, str) and _NO_TEXT.search(value):
-            raise ConfigError(f"{name}: {value!r:.60}: a NUL or half a character; remove it")
+            raise ConfigError(
+                f"{name}: {value!r:.60}: contains a NUL or half a character; remove it"
+            )
         if isinstance(value, Mapping):
             pending += [((*place, key), each) for key, each in value.items()]
             pending += [((*place, "key"), key) for key in value]
@@ -202,7 +204,7 @@ def explain_fault(item: Any) -> str:
     if item["type"] == "value_error":
         return f"{path}: {wanted}" if path else wanted
     short = {"extra_forbidden": "unknown key", "missing": "missing"}.get(item["type"])
-    return f"{path}: " + (short or f"{_shorten(item['input'])}, in place of {wanted}")
+    return f"{path}: " + (short or f"{_shorten(item['input'])}, where {wanted} is expected")
 
 
 def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
@@ -263,11 +265,11 @@ def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseM
     if item["type"] == "missing":
         return f"{path}: missing; it must be given"
     if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:
-        return f"{path}: a name is lower-case letters, digits and underscores"
+        return f"{path}: a name has only lower-case letters, digits and underscores; rename it"
     if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:
         return (
-            f"{path}: {_shorten(item['input'])}: a folder's path without spaces, ~, doubled "
-            "slashes, braces and other signs that paths in rules cannot have; write another"
+            f"{path}: {_shorten(item['input'])}: a folder's path must have no spaces, no ~, "
+            "no double slashes, no braces and no other special characters; write another"
         )
     wanted = _describe_wanted(item)
     if item["type"] == "value_error":

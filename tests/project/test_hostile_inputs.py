@@ -109,7 +109,9 @@ def test_texts_that_no_path_can_have_are_one_error(place: str, text: str) -> Non
     rows = {"source": "csv", "train": "a.csv", "label_column": "x", "class_names": CLASSES}
     study = changed("datasets.rows", rows)
     value = {text: ["x"]} if place.endswith("filters") else text
-    with pytest.raises(ConfigError, match=r"^config: .*: a NUL or half a character; remove it$"):
+    with pytest.raises(
+        ConfigError, match=r"^config: .*: contains a NUL or half a character; remove it$"
+    ):
         load_study(change_values(study, {place: value}))
 
 
@@ -280,5 +282,5 @@ def test_a_sample_whose_key_has_a_nul_is_not_lost(tmp_path: Path, kind: int, key
         key = key[-3:]
     members = [*samples(0, 4), (f"{key}.png", png(9)), (f"{key}.cls", b"1")]
     shard = pack(tmp_path / "a.tar", members, format=kind)
-    with pytest.raises(DataError, match=r"a.tar: a name with a NUL in it, "):
+    with pytest.raises(DataError, match=r"a.tar: a file name contains a NUL character, "):
         prepare(tmp_path / "out", options_of("webdataset", train=str(shard)))

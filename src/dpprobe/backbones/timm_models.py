@@ -317,8 +317,8 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
         ) from error
     if not hasattr(model, "reset_classifier"):
         raise ConfigError(
-            f"model: {options.model} has no classifier that features could come before; write "
-            "another model"
+            f"model: {options.model} has no classifier, before which features are taken; "
+            "write another model"
         )
     return model
 

@@ -36,9 +36,14 @@ class Extract(Block):
         try:
             groups = re.compile(value).groups
         except re.error as error:
-            raise ValueError(f"{value!r} is no regular expression ({error}); correct it") from None
+            raise ValueError(
+                f"{value!r} is not a regular expression ({error}); correct it"
+            ) from None
         if groups != 1:
-            raise ValueError(f"{value!r} has {groups} groups; put one part in round brackets")
+            raise ValueError(
+                f"{value!r} has {groups} groups in place of one; put exactly one part in round "
+                "brackets"
+            )
         return value
 
 
@@ -194,7 +199,7 @@ class ManifestOptions(UnitOptions):
                 "numbers (a public list, not read off the labels)"
             )
         elif len(set(names)) != len(names):
-            yield f"class_names: {', '.join(names)}: a name stands twice; remove it"
+            yield f"class_names: {', '.join(names)}: a name appears twice; remove it"
         elif same := find_alike(names):
             yield f"class_names: {in_words(same[0])} differ in case or spaces alone; remove one"
         if self.label_columns is None:

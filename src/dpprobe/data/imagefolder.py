@@ -177,8 +177,9 @@ def list_images(options: Options) -> Listing:
         unknown = sorted(files["test"].keys() - files["train"].keys())
         if unknown:
             raise ConfigError(
-                f"path: {options.path}: classes in test/ but not in train/: {', '.join(unknown)}; "
-                "add training images of them or remove them"
+                f"path: {options.path}: classes in test/ but not in train/: "
+                f"{', '.join(unknown)}; add training images of these classes or remove their "
+                "test images"
             )
     if len(files["train"]) < 2:
         only = "".join(files["train"])
@@ -266,8 +267,8 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise ConfigError(
-                    f"path: {folder}: a link in it leads back to where it lies; remove the link "
-                    f"{_find_repeated_link(current)}"
+                    f"path: {folder}: it contains a link to itself or to a folder above it; "
+                    f"remove the link {_find_repeated_link(current)}"
                 ) from error
             raise ConfigError(
                 f"path: {current} cannot be listed ({error.strerror}); correct its permissions"

@@ -415,7 +415,7 @@ def headline_metric(
         )
     if metric == "macro_accuracy" and multi_label:
         raise ConfigError(
-            "metric: macro_accuracy is for one label per row, and rows here may have several; "
+            "metric: macro_accuracy needs one label per row, but rows here may have several; "
             "write auc or accuracy"
         )
     return metric
@@ -438,6 +438,7 @@ def check_several_labels(*, declared: bool, actual: bool) -> None:
     """
     if actual != declared:
         raise DataError(
-            f"several_labels: the downloaded files have {'several labels' if actual else 'one'} "
-            f"a row; write several_labels: {str(actual).lower()}"
+            "several_labels: the downloaded files have "
+            f"{'several labels' if actual else 'one label'} per row; write several_labels: "
+            f"{str(actual).lower()}"
         )

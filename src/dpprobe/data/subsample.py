@@ -133,9 +133,9 @@ class Subsample(Options):
         for each, before, after in zip(class_names, members, kept, strict=True):
             if before and not after:
                 raise DataError(
-                    f"subsample: fraction {self.fractions[each]:g} leaves none of the "
-                    f"{len(before)} of class {each} with seed {self.seed}; write a larger one or "
-                    "counts"
+                    f"subsample: fraction {self.fractions[each]:g} keeps none of the "
+                    f"{len(before)} rows of class {each} with seed {self.seed}; write a "
+                    "larger fraction, or counts"
                 )
         return [name in kept[label] for label, name in zip(labels, names, strict=True)]
 

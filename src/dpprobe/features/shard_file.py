@@ -165,8 +165,7 @@ def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any
         if actual.get(key) != value:
             raise StoreError(
                 f"{name}: {key} is {_shorten_value(actual.get(key))} where "
-                f"{_shorten_value(value)} is expected; "
-                f"it belongs to something else: {REMEDY}"
+                f"{_shorten_value(value)} is expected, so it belongs to another job: {REMEDY}"
             )
 
 

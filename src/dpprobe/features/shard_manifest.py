@@ -60,8 +60,9 @@ def write_manifest(
         check_equal(str(path), header.common_part(), expected)
         if (header.shard, header.shards) != (number, len(ordered)):
             raise StoreError(
-                f"{path}: shard {header.shard} of {header.shards} stands where {number} of "
-                f"{len(ordered)} is needed, so rows would be missing or doubled; {REMEDY}"
+                f"{path}: shard {header.shard} of {header.shards} was found where shard "
+                f"{number} of {len(ordered)} is needed, so rows would be missing or doubled; "
+                f"{REMEDY}"
             )
     content = ContentHash()
     records = [verify_shard(path, headers[path], content=content) for path in ordered]
@@ -108,9 +109,10 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
         first, reference = known[0]
         if not probes_agree(reference, probe):
             raise StoreError(
-                f"{path}: of one image its machine computes other features than that of "
-                f"{first.name}: norm {probe['norm']:.6g} where {reference['norm']:.6g} is "
-                f"expected; look at that machine's libraries and drivers, then {REMEDY}"
+                f"{path}: the machine that wrote it computes other features for the same "
+                f"image than the machine of {first.name}: norm {probe['norm']:.6g} where "
+                f"{reference['norm']:.6g} is expected; look at that machine's libraries and "
+                f"drivers, then {REMEDY}"
             )
         if probe["sha256"] != reference["sha256"]:
             logger.info(

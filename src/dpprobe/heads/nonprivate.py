@@ -58,7 +58,7 @@ class Options(MethodOptions):
             if not 0 < value < float("inf"):
                 raise ValueError(f"penalty {value!r}: must be a positive number")
             if values.count(value) > 1:
-                raise ValueError(f"penalty {value!r} stands twice in the list; remove one")
+                raise ValueError(f"penalty {value!r} appears twice in the list; remove one")
         return values
 
     @property

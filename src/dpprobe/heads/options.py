@@ -62,13 +62,13 @@ class MethodOptions(Options, ABC):
     def _check_normalize(self) -> MethodOptions:
         if self.normalize.priced and not self.private:
             raise ValueError(
-                f"normalize: {self.normalize.kind} takes a share of a privacy budget, and head "
-                f"{self.head} has none; write l2 or none"
+                f"normalize: {self.normalize.kind} takes a share of a privacy budget, but "
+                f"head {self.head} has no budget; write l2 or none"
             )
         if isinstance(self.normalize, Whitened) and (files := self.public_files()):
             raise ValueError(
-                "normalize: whitened maps rows by what is released of them, and "
-                f"{next(iter(files))} is for rows as they are; write normalize: centred"
+                f"normalize: whitened transforms rows, but {next(iter(files))} belongs to "
+                "rows that are not transformed; write normalize: centred"
             )
         return self
 

@@ -127,18 +127,17 @@ class Options(MethodOptions):
             raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
         if self.base.is_undecided or self.base.trained_options is not self.base:
             raise ValueError(
-                "base: head auto chooses its options itself, by the data's facts; write the head "
-                "that is to be tuned"
+                "base: head auto chooses its options itself; write the head that is to be tuned"
             )
         if self.base.private_choices is not None:
             raise ValueError("base: its own search is not priced; remove `search` from the base")
         if (self.shape is None) == (self.distribution == "negative_binomial"):
             raise ValueError(
-                f"shape {self.shape!r} with distribution {self.distribution}: negative_binomial "
-                "needs one, the others have none"
+                f"shape {self.shape!r} with distribution {self.distribution}: only "
+                "negative_binomial has a shape, and it needs one"
             )
         if "normalize" in self.model_fields_set and self.normalize != self.base.normalize:
-            raise ValueError("normalize: it is the base's; write it there")
+            raise ValueError("normalize: belongs to the base; write it there")
         self.__dict__["normalize"] = self.base.normalize
         if "search" not in self.model_fields_set:
             self.__dict__["search"] = self._default_space()
@@ -149,8 +148,8 @@ class Options(MethodOptions):
         space = default_space(self.base)
         if not space:
             raise ValueError(
-                f"search: of head {self.base.head} with these options nothing is searched by "
-                "default; write the options to search"
+                f"search: head {self.base.head} with these options has no default search; "
+                "write the options to search"
             )
         return space
 
@@ -166,7 +165,7 @@ class Options(MethodOptions):
         corners = math.prod(len(self._list_probes(name)) for name in self.search)
         if corners > _MOST_CORNERS:
             raise ValueError(
-                f"search: {corners} combinations of values and ends of ranges, which are all "
+                f"search: {corners} combinations of values and ends of ranges, and all are "
                 f"checked beforehand; write fewer than {_MOST_CORNERS}"
             )
         for values in self.list_corners():

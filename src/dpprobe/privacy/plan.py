@@ -229,7 +229,10 @@ class Plan:
         if self.unit not in self.UNITS:
             raise PrivacyError(f"plan: unit {self.unit!r}; write one of {', '.join(self.UNITS)}")
         if self.unit == "patient" and self.patients is not None:
-            raise PrivacyError("plan: patients have a price of their own, and are the unit too")
+            raise PrivacyError(
+                "plan: patients are priced separately although they are the unit of privacy; give "
+                "one of the two"
+            )
         if not self.epsilon > 0:
             raise PrivacyError(f"plan: epsilon {self.epsilon!r} must be positive or infinite")
         if not 0 < self.delta < 1:

@@ -234,9 +234,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
             if inner
             else ("name the folder of a dataset, which is <data_dir>/<dataset>")
         )
-        raise ConfigError(
-            f"{arguments.folder}: neither a ledger nor a dataset's split tables are there; {remedy}"
-        )
+        raise ConfigError(f"{arguments.folder}: it has neither a ledger nor split tables; {remedy}")
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:

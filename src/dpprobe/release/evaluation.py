@@ -236,9 +236,9 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
         if noise > MOST_NOISE:
             raise PrivacyError(
-                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would "
-                f"have noise of {100 * noise:.0f} points, and say nothing; write a larger one, "
-                "test on more, or leave evaluate out"
+                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy "
+                f"would have noise of {100 * noise:.0f} points and would be useless; write a "
+                "larger epsilon, test on more, or leave evaluate out"
             )
     elif classes * fewest_of_a_class(plan) > plan.n:
         name = "macro accuracy" if plan.mechanisms[0].name == CLASS_COUNTS else "AUC"

@@ -484,9 +484,9 @@ class Ledger:
                 what = "names of units"
                 remedy = f", or other_units_than: [{name}] if others have the same names"
             raise PrivacyError(
-                f"release {booking.release!r}: {what} of dataset {self._dataset} stand in entry "
-                f"{entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}) too, and the "
-                f"two ledgers are not added up; write same_units_as: {name} under "
+                f"release {booking.release!r}: {what} of dataset {self._dataset} are also in "
+                f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), "
+                f"and the two ledgers are not added up; write same_units_as: {name} under "
                 f"datasets.{self._dataset}{remedy}"
             )
 
@@ -501,12 +501,12 @@ class Ledger:
         place = f"release {booking.release!r}: entry {entry.number} of {self.path}"
         if entry.state == "closed":
             raise PrivacyError(
-                f"{place} is closed, its bundle was made; a rerun with fresh noise is another "
-                "release: give it another name"
+                f"{place} is closed, because its bundle was made; a rerun with fresh noise is "
+                "another release: give it another name"
             )
         raise PrivacyError(
-            f"{place} is open: its job is at work, or died; if it died and nothing that it made "
-            f"has been seen: {abandon_command(self.path.parent, entry.number)}"
+            f"{place} is open: its job is still running, or it died; if it died and nobody "
+            f"has seen what it made: {abandon_command(self.path.parent, entry.number)}"
         )
 
     def _refuse_other_unit(

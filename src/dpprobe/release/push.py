@@ -61,8 +61,8 @@ def push_bundle(bundle: Path, repo: str, *, private: bool = False, token: str | 
         info = api.model_info(repo)
         if private and not info.private:
             raise ConfigError(
-                f"{repo}: it is there already, and public; make it private on its page, name "
-                "another one, or push without asking for a private one"
+                f"{repo}: it exists and is public; make it private on its page, name another "
+                "one, or push without asking for a private one"
             )
         _commit_files(api, repo, checked, {file.rfilename for file in info.siblings or ()})
     return address

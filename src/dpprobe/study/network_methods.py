@@ -61,8 +61,9 @@ def network_faults(study: Study) -> Iterator[str]:
     for name, release in study.releases.items():
         if study.methods[release.method].tunes_network:
             yield (
-                f"releases.{name}: method {release.method}: it trains a network with float32 sums, "
-                "for benchmarks alone, and bundles hold linear heads; name another"
+                f"releases.{name}: method {release.method}: it trains a network with float32 "
+                "sums, which only benchmarks may use, and bundles hold linear heads; choose "
+                "another method"
             )
     yield from _registered_faults(study)
 
@@ -77,20 +78,20 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
         )
     if backbone.stored_crops:
         return (
-            "preprocessing.crops are features for linear heads; for networks remove it, and write "
+            "preprocessing.crops is only for linear heads; remove it, and for networks write "
             "augment, which draws views in each step"
         )
     if options.cut_blocks is None:
         return None
     if backbone.random_crops:
         return (
-            "preprocessing.crop: inception, and activations of one random crop would be stored for "
-            "all steps; write crop: centre, or augment, which trains from images"
+            "preprocessing.crop: inception, but activations of a single random crop would be "
+            "stored for all steps; write crop: centre, or augment, which trains from images"
         )
     if getattr(getattr(backbone, "preprocessing", None), "flip", False):
         return (
-            "preprocessing.flip makes two passes per image, and activations of one are stored; "
-            "remove it, or write augment, which trains from images"
+            "preprocessing.flip makes two passes per image, but activations of only one are "
+            "stored; remove it, or write augment, which trains from images"
         )
     return None
 
@@ -124,5 +125,6 @@ def _registered_faults(study: Study) -> Iterator[str]:
         if networks and len(networks) == len(chosen):
             yield (
                 f"tracking.register_heads: {pattern!r}: method {networks[0].method} trains a "
-                "network, and served models are linear heads on features; name others"
+                "network, but only linear heads on features can be served; write patterns of "
+                "other methods"
             )

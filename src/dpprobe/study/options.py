@@ -199,7 +199,7 @@ class FewShotOptions(Options):
     def _check_shots(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
         for value in values:
             if values.count(value) > 1:
-                raise ValueError(f"{value} stands twice in the list; remove one")
+                raise ValueError(f"{value} appears twice in the list; remove one")
         return values
 
 
@@ -223,9 +223,11 @@ class ImbalanceOptions(Options):
             values = getattr(self, key)
             for value in values:
                 if values.count(value) > 1:
-                    raise ValueError(f"{key}: {value} stands twice in the list; remove one")
+                    raise ValueError(f"{key}: {value} appears twice in the list; remove one")
         if min(self.fractions, default=1.0) == 1:
-            raise ValueError("fractions: none is below 1, so that no class is rare; add some")
+            raise ValueError(
+                "fractions: none is below 1, so no class becomes rare; add one below 1"
+            )
         return self
 
 
@@ -312,7 +314,7 @@ class TrackingOptions(Options):
         local = file is not None and file.name and not value.endswith("/")
         if not (served or local) or any(character.isspace() for character in value):
             raise ValueError(
-                f"a URI of scheme {parts.scheme!r} is not used here; write sqlite:///path, or "
+                f"the scheme {parts.scheme!r} is not supported; write sqlite:///path, or "
                 "start `mlflow server` on that database and write its http address"
             )
         if "@" in parts.netloc:

@@ -122,7 +122,7 @@ def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:
         name = (key.tag, str(key.value))
         if name in lines:
             raise ConfigError(
-                f"{path}:{line}: key {key.value!r} stands twice, first in line {lines[name]}; "
-                "rename or remove one"
+                f"{path}:{line}: key {key.value!r} appears twice, first in line "
+                f"{lines[name]}; rename or remove one"
             )
         lines[name] = line

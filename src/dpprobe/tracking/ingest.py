@@ -235,7 +235,9 @@ def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:
     for path, record in cell_files:
         other = record.cell.dataset
         if other != dataset:
-            raise TrackingError(f"{path}: a cell of {other}, not of {dataset}; correct the list")
+            raise TrackingError(
+                f"{path}: it is a cell of {other}, not of {dataset}; correct the list"
+            )
     return cell_files
 
 

@@ -163,8 +163,8 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
     """
     if store.weights_sha256 not in (None, backbone.weights_sha256):
         raise DataError(
-            f"{store.path}: of other weights than those of the backbone by now; delete it and run "
-            "again"
+            f"{store.path}: computed with other weights than the backbone has now; delete it "
+            "and run again"
         )
 
 
@@ -173,4 +173,7 @@ def _check_table(table: SplitTable, store: FeatureStore) -> None:
     info = read_info(table.path.with_name("dataset.json"))
     of_table = info.splits[table.split].fingerprint, info.fingerprint
     if of_table != (table.fingerprint, store.dataset_fingerprint):
-        raise DataError(f"{store.path}: of other images than {table.path}; delete it and run again")
+        raise DataError(
+            f"{store.path}: computed from other images than those of {table.path}; delete it and "
+            "run again"
+        )

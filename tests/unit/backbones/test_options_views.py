@@ -355,12 +355,12 @@ def test_layers_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     ("values", "message"),
     [
         ({"layers": [40]}, r"layers: test_vit has no block 40; write numbers from 0 to \d+"),
-        ({"layers": [1, 1]}, "block 1 stands twice"),
+        ({"layers": [1, 1]}, "block 1 appears twice"),
         ({"layers": [-1]}, "layers"),
         ({"layers": "last"}, "layers"),
-        ({"token": "pooled"}, "token pooled says nothing without layers"),
+        ({"token": "pooled"}, "token pooled has no effect without layers"),
         ({"model": "test_resnet", "layers": "all", "token": "class"}, "has no class token"),
-        ({"preprocessing": {"crop_seed": 3}}, "crop_seed 3 says nothing to crop centre"),
+        ({"preprocessing": {"crop_seed": 3}}, "crop_seed 3 has no effect with crop centre"),
     ],
 )
 def test_wrong_views_and_layers(values: dict[str, Any], message: str) -> None:

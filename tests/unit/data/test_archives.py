@@ -242,7 +242,7 @@ def test_a_member_that_stands_twice_is_refused(tmp_path: Path) -> None:
         packed.writestr("a", "1")
         with pytest.warns(UserWarning, match="Duplicate name"):
             packed.writestr("a", "2")
-    assert "member 'a' stands twice" in refused(tmp_path / "data.zip")
+    assert "member 'a' appears twice" in refused(tmp_path / "data.zip")
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])

@@ -660,7 +660,7 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
         ({"label_column": None}, "label_column, label_columns: write one of the two"),
         ({"label_columns": ["a", "b"]}, "label_column, label_columns: write one of the two"),
         ({"class_names": None}, "class_names: missing; with label_column write all classes"),
-        ({"class_names": ["a", "a"]}, "class_names: a, a: a name stands twice"),
+        ({"class_names": ["a", "a"]}, "class_names: a, a: a name appears twice"),
         ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one"),
         ({"test": "b.csv", "split_column": "c"}, "test, split_column: both say"),
         ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),

@@ -266,7 +266,7 @@ def test_a_class_beyond_the_list_is_refused_not_added(
     [
         (["a/b"], "group_columns: 'a/b' cannot name a group"),
         ([""], "group_columns: '' cannot name a group"),
-        (["sex", "group_sex"], "group_columns: 'sex': two groups would become 'group_sex'"),
+        (["sex", "group_sex"], "group_columns: 'sex': two groups would be named 'group_sex'"),
         (["sex", "sex"], "two groups would become 'group_sex'"),
     ],
 )

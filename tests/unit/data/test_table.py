@@ -166,7 +166,7 @@ def test_columns_of_a_range_are_read_without_the_others(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"ids": ["a", "b", "a"]}, r"train row 2 \(id a\): id 'a' stands twice"),
+        ({"ids": ["a", "b", "a"]}, r"train row 2 \(id a\): id 'a' appears twice"),
         ({"ids": ["a", "", "c"]}, "train row 1: no id"),
         ({"images": [encode(0), None, encode(2)]}, r"train row 1 \(id train-1\): no image"),
         ({"paths": [None, "no/such.png", None], "images": [encode(0), None, encode(2)]},

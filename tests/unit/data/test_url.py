@@ -354,7 +354,7 @@ FOLDER = {"source": "imagefolder", "path": "x"}
 @pytest.mark.parametrize(
     ("file", "layout", "said"),
     [
-        ({"url": "file:///x.zip"}, FOLDER, "files.0.url: .* is no http or https address"),
+        ({"url": "file:///x.zip"}, FOLDER, "files.0.url: .* is not an http or https address"),
         ({"url": "http://me:hidden@h/x.zip"}, FOLDER, "files.0.url: a user name or password"),
         ({"url": "http://h/"}, FOLDER, "files.0: name: '' cannot be the file's name"),
         ({"name": "../x.zip"}, FOLDER, "files.0: name: '../x.zip' cannot be"),

@@ -295,7 +295,7 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     pack(tmp_path / "s/a.tar", samples(0, 4))
     pack(tmp_path / "s/b.tar", [(name, data) for name, data in samples(2, 4)])
     test = str(pack(tmp_path / "t.tar", samples(20, 2)))
-    with pytest.raises(DataError, match=r"b\.tar.*id 'n00/0002' stands twice"):
+    with pytest.raises(DataError, match=r"b\.tar.*id 'n00/0002' appears twice"):
         prepare(tmp_path / "out", tmp_path / "s", test=test)
     train, _ = prepare(tmp_path / "named", tmp_path / "s", test=test, shard_in_id=True)
     assert train.read_ids()[2] == "a/n00/0002"
@@ -321,7 +321,7 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
         ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column names the ids"),
         ({"limit": {"test": 3}}, r"limit\.test: there is no `test`"),
         ({"class_names": ["cat", "Cat"]}, "differ in case or spaces alone"),
-        ({"class_names": ["cat", "cat"]}, "a name stands twice"),
+        ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],
 )
 def test_options_that_do_not_go_together(values: dict[str, Any], message: str) -> None:

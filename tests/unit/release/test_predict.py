@@ -288,7 +288,7 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
     assert summary.rows == 6
     assert dict(summary.unreadable) == {
         "a": "no image in this row",
-        "c": "cannot be decoded (no known kind of image: it is empty)",
+        "c": "cannot be decoded (not a known image format: it is empty)",
         "d": "no image in this row",
         "e": f"{tmp_path}/gone.png cannot be read (No such file or directory)",
         "f": "no image in this row",
@@ -673,7 +673,7 @@ def timm_model(values: dict[str, Any], **options: Any) -> None:
             lambda v: timm_model(v, family="open_clip", pretrained="/tmp/mine.pt"),
             "pretrained: the bundle names a place of weights",
         ),
-        (lambda v: v.update(class_names=["a", "a", "b"]), "one stands twice"),
+        (lambda v: v.update(class_names=["a", "a", "b"]), "one appears twice"),
         (lambda v: v["backbone"].update(checkpoint="../mine"), "not trained, yet with a check"),
     ],
 )  # fmt: skip

@@ -252,6 +252,6 @@ def test_what_is_no_yaml_is_told_by_its_line_before_snakemake_starts(
     with pytest.raises(ConfigError, match=r"^mine\.yaml:2:9: not YAML .* quote a value that has a"):
         start_snakemake(["--configfile", "mine.yaml"])
     (here / "config.yaml").write_text("study: a\nstudy: b\n")
-    with pytest.raises(ConfigError, match=r"^config\.yaml:2: key 'study' stands twice, first in"):
+    with pytest.raises(ConfigError, match=r"^config\.yaml:2: key 'study' appears twice, first in"):
         start_snakemake([])
     assert not started

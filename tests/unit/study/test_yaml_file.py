@@ -1,4 +1,4 @@
-"""The file of a study is read whole: a key that stands twice is an error."""
+"""The file of a study is read whole: a key that appears twice is an error."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dpprobe.study.yaml_file import check_yaml, written_path
         ("", "empty"),
         ("# nothing\n", "empty"),
         ("- a\n- b\n", "no mapping"),
-        ("seeds: 1\nseeds: 2\n", r":2: key 'seeds' stands twice, first in line 1"),
+        ("seeds: 1\nseeds: 2\n", r":2: key 'seeds' appears twice, first in line 1"),
         ("methods:\n  sgd: {head: sgd}\n  b: {}\n  'sgd': {}\n", r":4: key 'sgd' .* line 2"),
-        ("a: {b: 1, c: 2, b: 3}\n", r":1: key 'b' stands twice"),
+        ("a: {b: 1, c: 2, b: 3}\n", r":1: key 'b' appears twice"),
         ("a:\n  - x: 1\n    x: 1\n", r":3: key 'x'"),
         ("a: [1\n", ":2:1: not YAML .*; close the bracket, or write a comma"),
         ("a: 1\n---\na: 2\n", ":2:\\d+: .*; remove the line ---, or make two files"),

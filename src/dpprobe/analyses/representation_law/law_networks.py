@@ -112,7 +112,10 @@ def measure_laws(
         runtime=Runtime(device="cpu", precision="float32"),
     )
     if loaded.graph is None:
-        raise ConfigError(f"backbones.{backbone_name}: not a network; laws are of blocks")
+        raise ConfigError(
+            f"backbones.{backbone_name}: not a network, and laws are measured at the blocks of a "
+            "network; remove it"
+        )
     identity = {"use": "rows of laws", "dataset": dataset, "study_seed": seed}
     opened = {split: SplitTable(tables[split]) for split in SPLITS}
     rows = {
