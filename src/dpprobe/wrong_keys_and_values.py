@@ -44,8 +44,8 @@ _WANTED = {
     "greater_than_equal": "a number of {ge} or more",
     "less_than": "a number below {lt}",
     "less_than_equal": "a number of {le} or less",
-    "too_short": "a list or mapping of {min_length} or more",
-    "too_long": "a list or mapping of {max_length} or fewer",
+    "too_short": "a list or mapping with {min_length} or more entries",
+    "too_long": "a list or mapping with {max_length} or fewer entries",
     "string_too_short": "a text of {min_length} or more characters",
     "string_too_long": "a text of {max_length} or fewer characters",
     "string_pattern_mismatch": "a text that matches {pattern}",
@@ -134,6 +134,8 @@ def _explain_all(
     """Returns one line for each thing that is wrong: the alternatives of a union are one thing."""
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
+        if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
+            continue  # its entries are wrong, which other errors tell
         path, union = _locate_error(item, values)
         place = ("alone", number) if union is None else ("union", *union)
         groups.setdefault(place, []).append((path, item))
@@ -226,8 +228,8 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
             counterpart = options_class(registry, name).suggest_key(str(place[-1]))
             remedy = f"remove it, or write {counterpart}" if counterpart else "remove it"
             return (
-                f"{selector} {name} has none of that name, which is of {selector} "
-                f"{', '.join(takers)}; {remedy}"
+                f"{selector} {name} does not take it, but {selector} {', '.join(takers)} "
+                f"does; {remedy}"
             )
     close = difflib.get_close_matches(str(place[-1]), _known_keys(place, values, cls), 2, _ALIKE)
     return f"write {' or '.join(close)}, or remove it" if close else _REMEDY

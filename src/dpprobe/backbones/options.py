@@ -210,7 +210,7 @@ class NetworkOptions(BackboneOptions):
     def _check_layers_and_crops(self) -> NetworkOptions:
         if self.layers and self.stored_crops:
             raise ValueError(
-                f"preprocessing.crops {self.stored_crops} and layers: features of inner "
+                f"preprocessing.crops {self.stored_crops} with layers: features of inner "
                 "blocks are computed for the central crop only; write two backbones, one with "
                 "crops and one with layers"
             )

@@ -82,7 +82,7 @@ class Options(NetworkOptions):
             raise ValueError(f"{taken[0]} is an option of the backbone itself; write it there")
         channels = value.get("in_chans", 3)
         if type(channels) is not int or channels < 1:
-            raise ValueError(f"in_chans {channels!r}: must be a whole number, one or more")
+            raise ValueError(f"in_chans {channels!r}: write a whole number of 1 or more")
         return value
 
     @model_validator(mode="after")

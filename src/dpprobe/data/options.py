@@ -226,10 +226,11 @@ class DatasetOptions(Options, ABC):
         """Returns why a release cannot take this part of the training rows, with the remedy."""
         if self.subsample is None or self.subsample.fraction is not None:
             return None
-        fault = "ranks the units of a class, so that one can let another in"
         kind = "counts" if self.subsample.counts else "per_class"
+        fault = "ranks the units of a class, so one unit can decide whether another is kept"
         if self.subsample.fractions:
-            kind, fault = "fractions", "chooses by class, so that n, which is public, tells labels"
+            kind = "fractions"
+            fault = "chooses rows by class, so the public number of rows n would reveal labels"
         return f"subsample: {kind} {fault}; write fraction, one number for all classes"
 
     def public_subsample(self) -> dict[str, Any] | None:

@@ -160,8 +160,7 @@ class Probe(Block):
         method = self.method
         if not method.private or method.tunes_network or method.head in _NO_PROBES:
             raise ValueError(
-                f"probe: head {method.head} cannot be a probe; write another, such as "
-                "feature_covariance"
+                f"head {method.head} cannot be a probe; write another, such as feature_covariance"
             )
         return self
 
@@ -265,7 +264,8 @@ class Options(GradientOptions):
             )
         if self.releases_priors or (self.probe and self.probe.method.releases_priors):
             raise ValueError(
-                "class_priors: released is for linear heads; write public numbers, or remove it"
+                "class_priors: released works only for linear heads; write public numbers, or "
+                "remove it"
             )
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate has no effect with tune: head; remove it")

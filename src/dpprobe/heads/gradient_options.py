@@ -230,7 +230,7 @@ class GradientOptions(BalanceOptions):
     @classmethod
     def _check_batch_size(cls, value: int | str) -> int | str:
         if isinstance(value, int) and value < 1:
-            raise ValueError(f"{value}: must be at least 1")
+            raise ValueError(f"{value}: write a number of 1 or more")
         return value
 
     @model_validator(mode="after")
@@ -239,8 +239,8 @@ class GradientOptions(BalanceOptions):
             raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: write one of them")
         if (self.init == "file") != (self.init_file is not None):
             raise ValueError(
-                f"init {self.init} and init_file {self.init_file}: write init: file and the file's "
-                "path, or neither"
+                f"init {self.init} with init_file {self.init_file}: write both init: file and "
+                "init_file, the path of the file, or neither"
             )
         if self.init_scale is not None and self.init not in ("scaled", "file"):
             raise ValueError(

@@ -17,7 +17,7 @@ from dpprobe.privacy.plan import Mechanism, Selection, split_budget
 # A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million at
 # a rate of 0.02 have no price within 0.1%.
 MOST_STEPS = AtMost(
-    1_000_000, "each is a noisy release, and pricing more takes many minutes an epsilon, or fails"
+    1_000_000, "each is a noisy release, and pricing more takes many minutes per epsilon, or fails"
 )
 
 
@@ -184,7 +184,8 @@ class MethodOptions(Options, ABC):
                 changes[name] = path.format(dataset=dataset, backbone=backbone)
             except (KeyError, IndexError, ValueError):
                 raise ConfigError(
-                    f"{name}: {path!r}: only {{dataset}} and {{backbone}} may stand in braces"
+                    f"{name}: {path!r}: only {{dataset}} and {{backbone}} may be in braces; "
+                    "remove the others"
                 ) from None
         return self.model_copy(update=changes)
 

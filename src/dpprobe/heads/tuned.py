@@ -172,8 +172,8 @@ class Options(MethodOptions):
             try:
                 if self.make_trial(values).releases_priors:
                     raise ValueError(
-                        f"search: {_spell_options(values)}: class_priors: released is not for a "
-                        "search; write public numbers, or remove it"
+                        f"search: {_spell_options(values)}: class_priors: released does not "
+                        "work in a search; write public numbers, or remove it"
                     )
             except ValidationError as error:
                 reason = explain_first(error)

@@ -68,7 +68,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
                 public_files.check_weights(path)
             report.warnings += [f"backbones.{name}: {line}" for line in backbone.list_warnings()]
     if report.errors:
-        raise ConfigError("\n".join(report.errors))
+        raise ConfigError("\n".join(dict.fromkeys(report.errors)))
     return report.warnings
 
 

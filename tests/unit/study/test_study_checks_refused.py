@@ -10,16 +10,22 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
-from tests.support.refusals import check_lines, read_refusals
+from tests.support.refusals import check_lines, read_refusals, write_files
 from tests.support.small_study import STUDY
 
 TABLE = Path(__file__).with_name("refused.yaml")
 
 
-@pytest.mark.parametrize(("study", "says"), read_refusals(TABLE, STUDY))
+@pytest.mark.parametrize(("study", "files", "says"), read_refusals(TABLE, STUDY))
 def test_a_study_is_refused_with_these_lines_or_accepted(
-    study: dict[str, Any], says: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    study: dict[str, Any],
+    files: dict[str, Any],
+    says: list[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path, files)
     if not says:
         check_study(load_study(study))
         return

@@ -72,7 +72,7 @@ def fairness_faults(study: Study) -> Iterator[str]:
         few = ", ".join(at_infinity) or "none"
         yield (
             f"reference: no cell trains {fairness.reference} without privacy; add inf to "
-            f"epsilons, or write a method that is trained so: {few}"
+            f"epsilons, or write one of the methods that have such a cell: {few}"
         )
     if not fairness_cells(study):
         yield "no cell of the study has these methods and epsilons; write others"

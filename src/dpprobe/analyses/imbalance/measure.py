@@ -126,7 +126,7 @@ def imbalance_job(
     for name in classes:
         if name not in info.class_names:
             raise DataError(
-                f"imbalance.classes: {name!r} is no class of {dataset}; write some of "
+                f"imbalance.classes: {name!r} is not a class of {dataset}; write some of "
                 f"{', '.join(info.class_names[:10])}"
             )
     sets = {name: _training_set(name, path, info.class_names) for name, path in
