@@ -129,6 +129,6 @@ def test_the_private_source_is_no_public_dataset(
     small["public_datasets"] = {"lender": small["datasets"]["digits"] | {"split_seed": 7}}
     result = workspace.run(small, "heads", check=False)
     assert result.returncode != 0
-    line = ": public_datasets.lender: the images of the private dataset digits, "
+    line = ": public_datasets.lender: it has the images of the private dataset digits, "
     assert sum(line in text for text in result.stdout.splitlines()) == 1
     assert not (workspace.directory / "data").exists()

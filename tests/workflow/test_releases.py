@@ -140,7 +140,7 @@ def test_what_cannot_be_released_is_said_before_any_job(workspace: Workspace) ->
     output = workspace.run(study, "releases", check=False)
     assert output.returncode
     for words in (
-        ": releases.second: method sgd: its releases are not exact",
+        ": releases.second: method sgd: its noise is not exact",
         ": releases.second: dataset digits: ",
         "split_by: id",
         ": releases.second: sign_key: no file none.pem",

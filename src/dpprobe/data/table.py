@@ -266,8 +266,8 @@ def write_dataset(
     assert not (accepted and multi_label)
     if len(class_names) < 2 or len(set(class_names)) != len(class_names):
         raise DataError(
-            f"class names {', '.join(class_names) or '(none)'}: at least two different names "
-            "are needed; correct them"
+            f"class names {', '.join(class_names) or '(none)'}: at least two classes with "
+            "different names are needed; correct them"
         )
     if same := find_alike(class_names):
         raise DataError(

@@ -232,7 +232,9 @@ def test_parquet_class_names(tmp_path: Path, write_parquet: WriteParquet) -> Non
     train, _ = prepare(tmp_path / "named", source="parquet", train=path, class_names=list("abc"))
     assert train.class_names == ("a", "b", "c")
     named = write_parquet("b.parquet", [0, 1])
-    with pytest.raises(ConfigError, match="class_names: .* names its classes cat, dog"):
+    with pytest.raises(
+        ConfigError, match=r"class_names: .* already names the classes \(cat, dog\)"
+    ):
         options_of(source="parquet", train=named, class_names=["x", "y"]).check_files()
 
 
@@ -267,7 +269,7 @@ def test_a_class_beyond_the_list_is_refused_not_added(
         (["a/b"], "group_columns: 'a/b' cannot name a group"),
         ([""], "group_columns: '' cannot name a group"),
         (["sex", "group_sex"], "group_columns: 'sex': two groups would be named 'group_sex'"),
-        (["sex", "sex"], "two groups would become 'group_sex'"),
+        (["sex", "sex"], "two groups would be named 'group_sex'"),
     ],
 )
 def test_groups_that_cannot_be_columns(columns: list[str], message: str) -> None:

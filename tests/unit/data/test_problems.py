@@ -370,7 +370,9 @@ def test_large_pictures_are_told_apart_and_found_in_another_file(rows: Rows) -> 
 
 
 def test_class_names_that_look_alike_are_refused(rows: Rows) -> None:
-    with pytest.raises(DataError, match="class names 'Cat' and 'cat ' differ in case or spaces"):
+    with pytest.raises(
+        DataError, match="class names 'Cat' and 'cat ' differ only in case or spaces"
+    ):
         table.write_dataset(
             rows.directory / "out",
             rows._batches(),

@@ -52,7 +52,7 @@ def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
     }
     options = {"fractions": {"dog": fraction}, "seed": seed}
     if any(label for label, _ in rows) and not any(rows[row][0] for row in expected):
-        with pytest.raises(DataError, match="leaves none of the .* of class dog"):
+        with pytest.raises(DataError, match="keeps none of the .* of class dog"):
             chosen(options, rows)
     else:
         assert chosen(options, rows) == expected
@@ -193,7 +193,7 @@ def test_a_faulty_option_is_one_clear_error(part: dict[str, Any], message: str) 
     ("part", "message"),
     [
         ({"counts": {"3": 1000}}, "1000 of class 3, but there are 146; write 146 or fewer"),
-        ({"per_class": 140}, "140 of class 8, which has 139"),
+        ({"per_class": 140}, "140 of class 8, but there are 139"),
         ({"fractions": {"cat": 0.5}}, "'cat' is not a class of the dataset; write some of 0, 1"),
     ],
 )

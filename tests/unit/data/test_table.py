@@ -203,7 +203,7 @@ def test_empty_split_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [["cat"], ["cat", "cat"], []])
 def test_classes_need_names_of_their_own(tmp_path: Path, names: list[str]) -> None:
-    with pytest.raises(DataError, match="at least two classes"):
+    with pytest.raises(DataError, match="at least two classes with different names"):
         write(tmp_path, [], class_names=names)
 
 

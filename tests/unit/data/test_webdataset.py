@@ -231,8 +231,8 @@ def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) 
     [
         ("none", r"train: no \.tar file none; correct it"),
         ("empty", r"no \.tar file in the folder empty"),
-        ("a.tar.gz", r"a\.tar\.gz is no plain \.tar file; unpack"),
-        ("mixed", r"mixed: b\.tgz is no plain \.tar file; unpack"),
+        ("a.tar.gz", r"a\.tar\.gz is not a plain \.tar file; unpack"),
+        ("mixed", r"mixed: b\.tgz is not a plain \.tar file; unpack"),
         (["a.tar", "*.tar"], r"a\.tar is named twice"),
     ],
 )
@@ -317,10 +317,10 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"several_labels": True}, "several_labels: write label_column"),
+        ({"several_labels": True}, "several_labels needs label_column"),
         ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column names the ids"),
         ({"limit": {"test": 3}}, r"limit\.test: there is no `test`"),
-        ({"class_names": ["cat", "Cat"]}, "differ in case or spaces alone"),
+        ({"class_names": ["cat", "Cat"]}, "differ only in case or spaces"),
         ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],
 )
