@@ -112,8 +112,8 @@ class BalanceOptions(MethodOptions):
         weights = self.class_weights
         if weights and max(weights) != 1:
             raise ValueError(
-                f"class_weights: the largest is {max(weights):g}, but 1 is the most; divide "
-                "all weights by the largest"
+                f"class_weights: the largest is {max(weights):g}, but must be 1; divide all "
+                "weights by the largest"
             )
         if weights and not self.takes_units:
             raise ValueError(

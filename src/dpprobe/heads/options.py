@@ -67,8 +67,9 @@ class MethodOptions(Options, ABC):
             )
         if isinstance(self.normalize, Whitened) and (files := self.public_files()):
             raise ValueError(
-                f"normalize: whitened transforms rows, but {next(iter(files))} belongs to "
-                "rows that are not transformed; write normalize: centred"
+                "normalize: whitened changes rows by released statistics, but "
+                f"{next(iter(files))} is for rows without that change; write normalize: "
+                "centred"
             )
         return self
 

@@ -143,7 +143,7 @@ def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
     torch.testing.assert_close(run(resampled, noise()), expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(
         ConfigError,
-        match=r"not the weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]",
+        match=r"not weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]",
     ):
         load(checkpoint=str(larger), pretrained=None)
 
