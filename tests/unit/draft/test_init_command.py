@@ -60,7 +60,7 @@ def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:
     assert "a folder has no columns" in folder.init("x", "--label", "y")
 
 
-@pytest.mark.parametrize("fault", [None, "checkpoint: it is not weights of it"])
+@pytest.mark.parametrize("fault", [None, "checkpoint: it is not the weights of it"])
 def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
     fault: str | None, folder: Desk
 ) -> None:
