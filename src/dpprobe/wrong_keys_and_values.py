@@ -228,8 +228,8 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
             counterpart = options_class(registry, name).suggest_key(str(place[-1]))
             remedy = f"remove it, or write {counterpart}" if counterpart else "remove it"
             return (
-                f"{selector} {name} does not take it, but {selector} {', '.join(takers)} "
-                f"does; {remedy}"
+                f"{selector} {name} does not take it (it is an option of {selector} "
+                f"{', '.join(takers)}); {remedy}"
             )
     close = difflib.get_close_matches(str(place[-1]), _known_keys(place, values, cls), 2, _ALIKE)
     return f"write {' or '.join(close)}, or remove it" if close else _REMEDY

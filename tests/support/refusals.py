@@ -41,7 +41,10 @@ def write_files(folder: Path, files: Mapping[str, str | bytes | None]) -> None:
 
 
 def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of nested values with some set by their dotted paths; `...` removes one."""
+    """Returns a copy of nested values with some set by their dotted paths; `...` removes one.
+
+    A table of YAML has it as the text "...".
+    """
     changed = copy.deepcopy(dict(values))
     for path, value in change.items():
         *parents, last = path.split(".")
@@ -49,7 +52,7 @@ def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
         for name in parents:
             place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
         key = int(last) if isinstance(place, list) else last
-        if value is ...:
+        if value in (..., "..."):
             del place[key]
         else:
             place[key] = value

@@ -124,7 +124,7 @@ class Options(NetworkOptions):
         model = known.get(self.architecture)
         if model is None:
             raise ConfigError(
-                f"model: open_clip knows no {self.architecture!r}; "
+                f"model: open_clip has no model {self.architecture!r}; "
                 f"{suggest_names(self.architecture, known)}"
             )
         if self.tag is not None:

@@ -247,6 +247,6 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
 
 def channels_error(name: str, values: int, channels: int) -> str:
     return (
-        f"preprocessing.{name}: {values} values for {channels} channels; "
-        "write one number, or one a channel"
+        f"preprocessing.{name}: {values} values for {channels} channels; write one number, or "
+        "one per channel"
     )

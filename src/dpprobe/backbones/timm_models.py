@@ -102,7 +102,7 @@ class Options(NetworkOptions):
         architecture, _, tag = self.model.partition(".")
         if architecture not in known:
             raise ConfigError(
-                f"model: timm knows no {architecture!r}; {suggest_names(architecture, known)}"
+                f"model: timm has no model {architecture!r}; {suggest_names(architecture, known)}"
             )
         tags = known[architecture]
         if not self.pretrained or tags == (DEPRECATED,):

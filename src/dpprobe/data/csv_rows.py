@@ -190,8 +190,9 @@ def load_columns(
         if rows.empty:
             written = sorted(frame[options.split_column].unique())
             raise ConfigError(
-                f"{name}_values: {options.train}: no row of column {options.split_column!r} "
-                f"says {' or '.join(map(str, values))}; it says {', '.join(written[:SHOWN])}"
+                f"{name}_values: {options.train}: column {options.split_column!r} has no "
+                f"value {' or '.join(map(str, values))}; write one that it has: "
+                f"{', '.join(written[:SHOWN])}"
             )
         parts[name] = _use_rows(options, name, rows, quiet=quiet)
     return parts

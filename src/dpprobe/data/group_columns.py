@@ -113,7 +113,9 @@ def _check_groups(value: Groups) -> Groups:
     columns = [group_column(name) for name in names]
     for name, column in zip(names, columns, strict=True):
         if not name or "/" in name:
-            raise ValueError(f"{name!r} cannot name a group, / divides paths; {remedy}")
+            raise ValueError(
+                f"{name!r} cannot be the name of a group, because / separates folders; {remedy}"
+            )
         if columns.count(column) > 1:
             raise ValueError(f"{name!r}: two groups would be named {column!r}; remove one")
     return value

@@ -112,7 +112,9 @@ class Options(parquet.ColumnOptions):
     def _check_endpoint(cls, value: str | None) -> str | None:
         # The address is not shown: it may hold a password.
         if value is not None and "@" in urlsplit(value).netloc:
-            raise ValueError("a user name or token in the address; set HF_TOKEN instead")
+            raise ValueError(
+                "it contains a user name or token; remove that, and set HF_TOKEN instead"
+            )
         return value
 
     def check_files(self) -> None:

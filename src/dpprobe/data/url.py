@@ -140,7 +140,9 @@ class Options(DatasetOptions):
         ]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"files: two of them would become {name}; give one another `name`")
+                raise ValueError(
+                    f"files: two of them would be saved as {name}; give one of them another `name`"
+                )
         known = self._known_labels()
         if self.several_labels and known is False:
             raise ValueError("several_labels: this layout has one label per row; remove it")

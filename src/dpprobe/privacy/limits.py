@@ -29,7 +29,7 @@ def epsilon_token(value: Any) -> str:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number > 0:
-        raise ValueError(f"{value!r} is not a positive number or inf")
+        raise ValueError(f"{value!r}: write a positive number or inf")
     return INFINITE if math.isinf(number) else f"{number:.12g}"
 
 

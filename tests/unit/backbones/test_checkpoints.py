@@ -86,7 +86,7 @@ def test_what_stands_before_the_classifier_is_loaded_strictly(tmp_path: Path) ->
     ):
         save_file(changed, path)
         with pytest.raises(
-            ConfigError, match=f"a.safetensors: not weights of test_vit: .*{message}"
+            ConfigError, match=f"a.safetensors: these are not weights of test_vit: .*{message}"
         ):
             features(path)
 

@@ -918,7 +918,7 @@ def test_a_label_in_another_spelling_is_told_with_the_class(tmp_path: Path) -> N
     write_csv(tmp_path / "a.csv", rows)
     with pytest.raises(DataError, match=r"kind is 'Cat', which is none .* \(write 'cat', or spell"):
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    with pytest.raises(ConfigError, match="'cat' and 'Cat' differ in case or spaces alone"):
+    with pytest.raises(ConfigError, match="'cat' and 'Cat' differ only in case or spaces"):
         options_of(train="a.csv", label_column="kind", class_names=["cat", "Cat"])
 
 

@@ -478,9 +478,9 @@ def test_the_source_state_looks_at_each_file_once(
         (["train/a/1.png", "train/b/1.png"], "has train/ but no test/"),
         (["train/a/1.png", "train/b/1.png", "test/c/1.png"], "in test/ but not in train/: c"),
         (["a/1.png"], "fewer than two class folders"),
-        (["a/1.png", "b/notes.txt"], r"1 file is no image: b/notes.txt; move it"),
-        (["a/1.png", "b/.hidden.png"], "b holds no image"),
-        (["a/1.png", "b/.hidden/1.png"], "b holds no image"),
+        (["a/1.png", "b/notes.txt"], r"1 file is not an image: b/notes.txt; move it"),
+        (["a/1.png", "b/.hidden.png"], "b contains no image"),
+        (["a/1.png", "b/.hidden/1.png"], "b contains no image"),
         (["a/1.png", "b/1.png", "c.png"], r"no image: c.png \(beside the class folders\)"),
     ],
 )
@@ -501,9 +501,9 @@ def test_what_is_wrong_with_a_folder_is_told_at_once(tmp_path: Path) -> None:
         options_of(source="imagefolder", path=root).check_files()
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
-    assert "2 files are no image: README (beside the class folders), mole/a.txt; move" in lines[0]
-    assert "empty holds no image" in lines[1]
-    assert "the class folders 'Benign' and 'benign' differ in case or spaces alone" in lines[2]
+    assert "2 files are not images: README (beside the class folders), mole/a.txt; move" in lines[0]
+    assert "empty contains no image" in lines[1]
+    assert "the class folders 'Benign' and 'benign' differ only in case or spaces" in lines[2]
 
 
 def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
 def test_an_accent_in_two_codings_is_one_name(tmp_path: Path) -> None:
     files = ["gr\u00fcn/1.png", "gru\u0308n/2.png", "rot/3.png"]
     root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
-    with pytest.raises(ConfigError, match="differ in case or spaces alone, and would be"):
+    with pytest.raises(ConfigError, match="differ only in case or spaces, and would be"):
         options_of(source="imagefolder", path=root).check_files()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError
+from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.refusals import check_lines, read_refusals, write_files
@@ -30,5 +31,11 @@ def test_a_study_is_refused_with_these_lines_or_accepted(
         check_study(load_study(study))
         return
     with pytest.raises(ConfigError) as caught:
-        check_study(load_study(study))
+        check_all(study)
     check_lines(str(caught.value), says, start="config: ")
+
+
+def check_all(values: dict[str, Any]) -> None:
+    study = load_study(values)
+    check_study(study)
+    check_dimensions(study)
