@@ -215,7 +215,7 @@ def test_columns_that_are_not_known_end_it_with_a_line(
     [
         (b"", "is empty; its first line must name the columns"),
         ("file,label\nfiles/0.jpg,naïf\n".encode("latin-1"), "not UTF-8"),
-        (b"file,label\nfiles/0.jpg,a\nfiles/1.jpg,b,c\n", "3 values under 2 columns"),
+        (b"file,label\nfiles/0.jpg,a\nfiles/1.jpg,b,c\n", "3 values for 2 columns"),
         (b"file,file\n1,2\n", "two columns are named 'file'"),
     ],
 )

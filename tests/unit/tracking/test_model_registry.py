@@ -192,5 +192,7 @@ def test_a_pattern_that_names_no_cell_is_a_mistake() -> None:
         {**values, "tracking": {"register_heads": ["digits/*/sgd/eps-1"]}}
     )
     assert whole.tracking.register_heads == ("digits/*/sgd/eps-1",)
-    with pytest.raises(ValueError, match="'cifar/.*': no cell of the study.*digits/pixels/sgd"):
+    with pytest.raises(
+        ValueError, match="'cifar/.*': matches no cell of the study.*digits/pixels/sgd"
+    ):
         StudyOptions.model_validate({**values, "tracking": {"register_heads": ["cifar/*"]}})
