@@ -28,7 +28,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -185,9 +184,6 @@ class Desk:
         shutil.copytree(self.folder / "bundle", self.folder / "damaged")
         features = np.random.default_rng(0).normal(size=(ROWS, 5)).astype(np.float32)
         write_split(self.folder / "store" / "train", features, np.arange(ROWS) % 3)
-        with h5py.File(next((self.folder / "store" / "train").glob("*.h5"))) as file:
-            chunk = file["features"].id.get_chunk_info(0)
-            self.chunk = chunk.byte_offset, chunk.byte_offset + chunk.size
         # a network's dimension is asked of another process, which takes seconds
         small = {**STUDY, "backbones": {"pixels": STUDY["backbones"]["pixels"]}}
         (self.folder / "study.yaml").write_text(yaml.safe_dump(small))
@@ -363,7 +359,7 @@ class Desk:
         kept = shard.read_bytes(), manifest.read_bytes()
         try:
             if chance.random() < 0.6:
-                shard.write_bytes(self.damage_shard(chance, kept[0]))
+                shard.write_bytes(damage_bytes(chance, kept[0]))
             elif chance.random() < 0.5:
                 manifest.write_bytes(damage_bytes(chance, kept[1]))
             else:
@@ -376,14 +372,6 @@ class Desk:
         finally:
             shard.write_bytes(kept[0])
             manifest.write_bytes(kept[1])
-
-    def damage_shard(self, chance: random.Random, whole: bytes) -> bytes:
-        """Cuts a shard, or damages its features: on other bytes HDF5 itself may crash (SIGSEGV)."""
-        if chance.random() < 0.3:
-            return whole[: chance.randrange(len(whole))]
-        start, stop = self.chunk
-        part = damage_bytes(chance, whole[start:stop])[: stop - start]
-        return whole[:start] + part.ljust(stop - start, b"\0") + whole[stop:]
 
     def command(self, chance: random.Random) -> None:
         known = [word for words in COMMANDS for word in words]

@@ -64,7 +64,9 @@ def write_manifest(
                 f"{len(ordered)} is needed, so rows would be missing or doubled; {REMEDY}"
             )
     content = ContentHash()
-    records = [verify_shard(path, headers[path], content=content) for path in ordered]
+    records = [
+        verify_shard(path, headers[path], content=content, compared=True) for path in ordered
+    ]
     widths = _common_widths(ordered)
     _compare_probes(ordered, records)
     body = {
@@ -82,10 +84,14 @@ def write_manifest(
 
 
 def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
-    """Returns the width of the features (None) and of each layer, which all shards share."""
+    """Returns the width of the features (None) and of each layer, which all shards share.
+
+    Args:
+      shards: whose bytes were compared with their seals.
+    """
     common: dict[str | None, int] = {}
     for path in shards:
-        with opened_shard(path) as file:
+        with opened_shard(path, compared=True) as file:
             layers: list[str | None] = [None, *layer_hashes(file)]
             widths = {layer: int(feature_array(file, layer).shape[1]) for layer in layers}
         common = common or widths

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_writer import write_shard
 
@@ -96,4 +95,4 @@ def _find_places(
 def _header_at(store: FeatureStore, row: int) -> ShardHeader:
     """Returns the header of the shard that holds a row."""
     record = next(record for record in store.shards if record.stop > row)
-    return read_header(store.path.parent / record.file)
+    return store.read_header(record)

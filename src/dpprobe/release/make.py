@@ -45,7 +45,6 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import DatasetOptions, Headline
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import read_header
 from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
@@ -699,7 +698,7 @@ class _Task:
         """
         store = self.stores[0]
         first = store.shards[0]
-        header = read_header(store.path.with_name(first.file))
+        header = store.read_header(first)
         if header.precision is None or first.probe is None:
             raise DataError(
                 f"{store.path.with_name(first.file)}: an earlier dpprobe wrote it, without the "
