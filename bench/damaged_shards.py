@@ -1,7 +1,7 @@
 """Damaged bytes anywhere in a feature shard: HDF5 alone beside dpprobe, and what the check costs.
 
 In each damaged copy one bit is flipped, or 1 to 64 bytes are overwritten, in HDF5's own structures
-or anywhere, as a seed chooses. Each is read in a process of its own, for at most five seconds. The
+or anywhere, as a seed chooses. Each is read in a process of its own, for at most two seconds. The
 costs are those of reading a shard of 50,000 x 768 float16 from the page cache.
 """
 
@@ -30,7 +30,7 @@ from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_verification import verify_shard
 from dpprobe.features.shard_writer import write_shard
 
-SECONDS = 5
+SECONDS = 2
 REFUSED, READ, OTHER = 3, 0, 4  # exit codes of a reader
 
 
@@ -141,7 +141,7 @@ def measure_seconds(run: Callable[[], object], rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tries", type=int, default=1000)
+    parser.add_argument("--tries", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()

@@ -130,7 +130,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            logger.info("%s: another process is unpacking; waiting for it", directory)
+            logger.warning("%s: another process is unpacking; waiting for it to end", directory)
             lock.acquire()
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in NO_LOCKS:

@@ -605,7 +605,10 @@ class Ledger:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):  # another has it; which, systems differ
-                logger.info("%s: another process writes to it; waiting", self.path)
+                logger.warning(
+                    "%s: another release is being booked in it; waiting for that job to end",
+                    self.path,
+                )
                 fcntl.lockf(lock, fcntl.LOCK_EX)
             yield
         finally:

@@ -35,11 +35,9 @@ from dpprobe.tracking.runs import (
 from dpprobe.tracking.store import (
     checkpoint_log,
     create_tables,
-    hold_lock,
+    hold_store,
     is_server,
-    lock_file,
     public_uri,
-    readable_errors,
 )
 from dpprobe.tracking.views import (
     ALL_VIEW,
@@ -150,7 +148,7 @@ def update_dataset(
             (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
         ),
     )  # fmt: skip
-    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+    with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / dataset
         client = MlflowClient(tracking_uri=uri)
@@ -210,7 +208,7 @@ def ingest_study(
         files.append((path, "tables" if folder == "tables" else f"tables/{folder}"))
     files += [(path, "figures") for path in figures]
     run = study_run(study, read_grid(summaries), dataset_infos, files)
-    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+    with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / STUDY_FOLDER
         writer = Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)

@@ -41,11 +41,9 @@ from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, run_
 from dpprobe.tracking.store import (
     checkpoint_log,
     create_tables,
-    hold_lock,
+    hold_store,
     is_server,
-    lock_file,
     public_uri,
-    readable_errors,
     search_all,
 )
 from dpprobe.tracking.views import releases_experiment
@@ -82,7 +80,7 @@ def register_release(
     digest = bundle_digest(bundle)
     name = content.facts.name
     run = release_run(content, study=study, digest=digest)
-    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+    with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / RELEASES_FOLDER
         client = MlflowClient(tracking_uri=uri)
