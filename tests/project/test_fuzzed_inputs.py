@@ -70,7 +70,10 @@ MEMORY = 4 << 30  # bytes beyond what is taken at the start
 ROWS = 24
 CLASSES = ["cat", "dog"]
 # Kinds and numbers of inputs that failed.
-CORPUS = ["bundle 8000000062", "shard 8000000111", "command 8000000254"]
+CORPUS = [
+    "bundle 8000000062", "shard 8000000111", "command 8000000254", "tar 4102000000257",
+    "tar 4103000000780",
+]  # fmt: skip
 
 STUDY: dict[str, Any] = {
     "study": "fuzzed",

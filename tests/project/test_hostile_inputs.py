@@ -272,6 +272,26 @@ def write_source(folder: Path, source: str, **columns: list[Any]) -> Any:
 # tars
 
 
+@pytest.mark.parametrize("column", ["id_column", "unit_column", "group_columns", "label_column"])
+@pytest.mark.parametrize("split_by", ["class", "id"])
+def test_half_of_a_character_in_a_field_is_named(
+    tmp_path: Path, column: str, split_by: str
+) -> None:
+    """`"\\ud800"` is JSON, and no UTF-8: it ended in a traceback of the split."""
+    half = ["\ud800" if number == 3 else "" for number in range(12)]
+    fields = {"name": [f"{half[number]}row-{number}" for number in range(12)]}
+    if column == "label_column":
+        fields["label"] = [f"{CLASSES[number % 2]}{half[number]}" for number in range(12)]
+    shard = pack(tmp_path / "a.tar", samples(0, 12, **fields))
+    given = {column: "label" if column == "label_column" else "name"}
+    if column == "group_columns":
+        given = {"group_columns": {"sort": "name"}}
+    options = options_of("webdataset", train=str(shard), split_by=split_by, **given)
+    with pytest.raises(DataError) as error:
+        prepare(tmp_path / "out", options)
+    assert "ud800" in str(error.value) + (tmp_path / "out" / "problems.csv").read_text()
+
+
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("key", ["a\0b", "x" * 120 + "\0b"])
 def test_a_sample_whose_key_has_a_nul_is_not_lost(tmp_path: Path, kind: int, key: str) -> None:

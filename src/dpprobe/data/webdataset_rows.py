@@ -127,7 +127,23 @@ def _read_fields(
         return {}, [("label", f"{member.name} is no JSON ({error})")]
     if not isinstance(fields, dict):
         return {}, [("label", f"{member.name} is no mapping of fields to values")]
-    return fields, []
+    return _replace_surrogates(options, fields)
+
+
+def _replace_surrogates(
+    options: ShardOptions, fields: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Fault]]:
+    """Replaces halves of characters, such as "\\ud800", which JSON can have and no table can."""
+    kinds: dict[str | None, str] = dict.fromkeys(_group_fields(options), "value")
+    kinds |= {options.id_column: "id", options.unit_column: "patient"}
+    clean, faults = dict(fields), list[Fault]()
+    for name, value in fields.items():
+        if not isinstance(value, str):
+            continue
+        clean[name] = value.encode("utf-8", "backslashreplace").decode("utf-8")
+        if clean[name] != value and name in kinds:
+            faults.append((kinds[name], f"{name} is {value!r}, with half of a character"))
+    return clean, faults
 
 
 def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterator[Fault]:
