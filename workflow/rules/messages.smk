@@ -30,7 +30,7 @@ def print_results():
 
 
 if workflow.is_main_process:
-    TOLD_RUN.follow(workflow, print_results)
+    TOLD_RUN.follow(workflow, print_results, results=Path(STUDY.results_dir))
 
 
 # A job that runs here has its standard error on this terminal, and its error is printed when the run ends.
