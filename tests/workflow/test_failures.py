@@ -106,7 +106,8 @@ def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
     assert len(told) == 1
     assert re.fullmatch(
         rf"dpprobe: making a: in\.csv is dated {day}, and the clock says {day}: the clock was "
-        r"wrong when it was written, or is wrong now; correct the clock, `touch in\.csv`, and run again",
+        r"wrong when it was written, or is wrong now; correct the clock, `touch in\.csv`, and run "
+        r"again",
         told[0],
     ), told
 
