@@ -53,8 +53,8 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
 
     One panel per (class, private method). The last column is the reference without privacy on the
-    same rows. A line is drawn round the cells that keep at least half of its recall, and a small number
-    below a recall counts the seeds that never predict the class. "\N{INFINITY}" is the same
+    same rows. A line is drawn round the cells that keep at least half of its recall, and a small
+    number below a recall counts the seeds that never predict the class. "\N{INFINITY}" is the same
     optimiser without noise.
 
     Raises:
