@@ -59,8 +59,8 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
     return Chosen(
         name=fetched,
         keys=keys,
-        comment=f"{entry['title']}, trained on {entry['trained_on']}: its weights are in this "
-        "machine's Hugging Face cache. They must not have been trained on your private images.",
+        comment=f"{entry['title']}, trained on {entry['trained_on']}. Its weights are in this "
+        "machine's Hugging Face cache. It must not have been trained on your private images.",
         dimension=entry["dimension"],
         pretrained=True,
     )
@@ -71,7 +71,7 @@ def _choose_scattering() -> Chosen:
     return Chosen(
         name="scattering",
         keys=keys,
-        comment="Wavelets, which need no weights, projected to fewer numbers by public random "
+        comment="Wavelets, which need no weights, projected to fewer features with public random "
         "signs. A pretrained network is far better.",
         dimension=_make_options(keys).computed_dimension,
         pretrained=False,
@@ -94,9 +94,9 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     return Chosen(
         name=model.split(".")[0].lower().replace("-", "_"),
         keys=keys,
-        comment="Features are what enters its classifier, so the classes that it was trained on do "
-        "not matter. It must not have been trained on your private images. Where it was trained "
-        "with another preprocessing than timm has for its name, write that (docs/features.md).",
+        comment="Features are the input of its last layer, so the classes it was trained on do not "
+        "matter. It must not have been trained on your private images. If it was trained with "
+        "other preprocessing than timm has for this model, add it (docs/features.md).",
         dimension=known.known["network"],
         pretrained=True,
     )
@@ -115,8 +115,8 @@ def _model_of(path: Path) -> str:
     names = [name for name in known if stem.startswith(name.lower())]
     if not names:
         raise ConfigError(
-            f"--checkpoint {path}: its name does not begin with a model's of timm, so say of which "
-            "network the weights are: --model, such as --model resnet50"
+            f"--checkpoint {path}: its name does not begin with the name of a timm model; give the "
+            "model with --model, such as --model resnet50"
         )
     return max(names, key=len)
 

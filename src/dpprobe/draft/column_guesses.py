@@ -149,15 +149,15 @@ def unit_line(column: str, *, people: bool) -> Line:
     """Returns the option of the unit of privacy, and says that it is a guess."""
     if people:
         comment = (
-            "Guessed from its name: whose an image is. The unit of privacy is then the patient, "
-            "all images of one together, on one side of the split. Check it: a wrong column "
-            "promises the wrong thing."
+            "Guessed from its name: the patient that an image shows. The unit of privacy is the "
+            "patient, and all images of a patient are on one side of the split. Check it: with a "
+            "wrong column the promise is about the wrong thing."
         )
     else:
         comment = (
-            "Guessed from its name: what several images are of. No column names people, and a "
-            "person may have several of these: the promise is for each of them alone. Name the "
-            "column of patients if there is one."
+            "Guessed from its name: images with the same value belong together. No column names "
+            "patients, and a patient may have several of these values: the promise is for each "
+            "value alone. If there is a patient column, write its name here."
         )
     return Line(value=column, comment=comment)
 
@@ -166,19 +166,20 @@ def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
     """Says what a person should know of the unit of privacy."""
     if unit is None:
         return [
-            f"no column is known to name patients ({', '.join(PATIENTS[:4])} and the like), so "
-            "the unit of privacy is one image; if people have several, name theirs with --patient"
+            f"no column looks like patients ({', '.join(PATIENTS[:4])} and the like), so the unit "
+            "of privacy is one image; if patients have several images, give their column with "
+            "--patient"
         ]
     name, people = unit
     notes = []
     if not people:
         notes.append(
-            f"column {name} is taken for whose an image is, and a person may have several; name "
-            "the column of patients with --patient if there is one"
+            f"column {name} is the unit of privacy, and a patient may have several of its values; "
+            "if there is a patient column, give it with --patient"
         )
     if blanks := columns[name].blanks:
         notes.append(
-            f"column {name} is blank in {blanks} rows, and a run refuses them: whose are they?"
+            f"column {name} is blank in {blanks} rows, and a run refuses them; fill in the patient"
         )
     return notes
 
@@ -219,18 +220,18 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
     if blanks := sum(columns[name].blanks for name in labels):
         words = "zeros or drop" if len(labels) > 1 else "drop"
         notes.append(
-            f"{blanks} labels are blank, and a run refuses them: complete them, or write "
-            f"`missing:` {words} beside the labels"
+            f"{blanks} labels are blank, and a run refuses them: fill them in, or add `missing: "
+            f"{words}` below the label column"
         )
     if any(columns[name].values & _UNCERTAIN for name in labels) and len(labels) > 1:
         notes.append(
-            "some labels are -1, uncertain, and a run refuses them: write `uncertain:` ones, zeros "
-            "or drop beside the labels"
+            "some labels are -1 (uncertain), and a run refuses them: add `uncertain: ones`, "
+            "`zeros` or `drop` below the label columns"
         )
     if len(labels) == 1 and (joined := joined_labels(columns[labels[0]].values)):
         notes.append(
-            f"{', '.join(joined[:3])} in {labels[0]}: taken for a class of its own, and its parts "
-            "are classes too; if an image may have several labels, make a column of 0 and 1 of "
-            "each and name them in `label_columns`"
+            f"{', '.join(joined[:3])} in {labels[0]} is read as a class of its own, beside its "
+            "parts; if an image may have several labels, write one column of 0 and 1 per label and "
+            "list the columns in `label_columns`"
         )
     return notes

@@ -56,14 +56,14 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
         keys["label_column"] = Line(value=label)
         keys["class_names"] = Line(value=names, comment=PUBLIC_NAMES)
     else:
-        keys["label_columns"] = Line(value=labels, comment="Several labels an image.")
+        keys["label_columns"] = Line(value=labels, comment="Several labels per image.")
     if unit is not None:
         keys["unit_column"] = guesses.unit_line(unit[0], people=unit[1])
     if groups := guesses.guess_groups(columns):
         keys["group_columns"] = Line(
             value=dict(groups),
-            comment="Guessed from their names: kept beside every prediction, not trained on. "
-            "`fairness: {}` below the seeds compares them.",
+            comment="Guessed from their names: stored beside every prediction, not used in "
+            "training. To compare these groups, add `fairness: {}` below `seeds`.",
         )
     notes = [*guesses.unit_notes(columns, unit),
              *guesses.uncertain_notes(columns, labels or [str(label)])]  # fmt: skip

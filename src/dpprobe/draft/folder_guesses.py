@@ -116,21 +116,22 @@ def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
 def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     """Lists what is unusual, though no mistake for certain."""
     notes = [
-        "a folder does not say whose an image is, so the unit of privacy is one image; if people "
-        "have several, list the images in a CSV with a column of patients, and name that"
+        "a folder does not tell which patient an image shows, so the unit of privacy is one image; "
+        "if patients have several images, list them in a CSV with a patient column and run init on "
+        "the CSV"
     ]
     places = [root / name for name in listing.files] if "test" in listing.files else [root]
     inner = {name: _list_folders(places[0] / name) for name in listing.class_names}
     first = inner[listing.class_names[0]]
     if len(first) > 1 and all(names == first for names in inner.values()):
         notes.append(
-            f"every class folder holds the folders {name_some(first)}; if these are the classes, "
-            "they must stand above the others"
+            f"every class folder has the folders {name_some(first)}; if these are the classes, "
+            "move them to the top level"
         )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}
     if "test" in listing.files and unused:
-        notes.append(f"not used, as it is neither train nor test: {name_some(sorted(unused))}")
+        notes.append(f"not used (neither train nor test): {name_some(sorted(unused))}")
     return notes
 
 

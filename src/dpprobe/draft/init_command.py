@@ -87,9 +87,9 @@ def _run_init(arguments: argparse.Namespace) -> int:
     for fault in refused:
         print(f"refused:     {fault}")
     if refused:
-        print(f"\nUntil {output} is corrected where it is refused, a run stops at once.")
-    print(f"\nThe counts above are of private data: {output} has none of them.")
-    print(f"Read it, then run:  {command_line(*draft.run_words)}")
+        print(f"\nA run stops at once until you correct what is refused in {output}.")
+    print(f"\nThe counts above describe private data; {output} contains none of them.")
+    print(f"Wrote {output}. Read it, then run:  {command_line(*draft.run_words)}")
     return 0
 
 

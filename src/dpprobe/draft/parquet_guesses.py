@@ -51,7 +51,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(columns, plain=True):
         keys["group_columns"] = Line(
             value=[str(column) for column in groups.values()],
-            comment="Guessed from their names: kept beside every prediction, not trained on.",
+            comment="Guessed from their names: stored beside predictions, not used in training.",
         )
     return _count_rows(place, keys, label, guesses.unit_notes(columns, unit))
 

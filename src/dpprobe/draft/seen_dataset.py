@@ -45,8 +45,8 @@ SPLIT = {
     "test_fraction": Line(value=0.2),
     "split_by": Line(
         value="id",
-        comment="Who is tested on follows from each name alone, which a release needs; `class` "
-        "takes the same part of each class, for benchmarks alone.",
+        comment="The name alone decides which side of the split it is on; a release needs this. "
+        "`class` takes the same share of each class, for benchmarks only.",
     ),
 }
 
@@ -158,7 +158,7 @@ def check_counts(counts: Mapping[str, int], place: str) -> None:
     if len(counts) < 2:
         name = next(iter(counts), "none")
         raise ConfigError(
-            f"{place}: one class, {name}: a classifier tells two or more apart; add images of "
+            f"{place}: only one class, {name}; a classifier needs two or more, so add images of "
             "another"
         )
 
@@ -170,6 +170,7 @@ def rare_notes(counts: Mapping[str, int], *, multi_label: bool = False) -> list[
         return []
     kind = "labels" if multi_label else "classes"
     return [
-        f"{kind} of fewer than {RARE} images: {', '.join(few)}. Names are published with every "
-        "head, so that a rare one may tell of a person; merge it with another or leave it out"
+        f"{kind} with fewer than {RARE} images: {', '.join(few)}. Their names are published with "
+        "every head, and the name of a rare class may reveal a person: merge it with another class "
+        "or leave it out"
     ]

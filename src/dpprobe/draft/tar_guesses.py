@@ -137,7 +137,7 @@ def look_at_shards(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(contents.fields, plain=True):
         keys["group_columns"] = Line(
             value=[str(name) for name in groups.values()],
-            comment="Guessed from their names: kept beside every prediction, not trained on.",
+            comment="Guessed from their names: stored beside predictions, not used in training.",
         )
     return _count_rows(place, keys, [*notes, *_list_notes(contents, unit)], shards)
 

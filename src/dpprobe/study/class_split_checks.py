@@ -41,7 +41,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
     alone = [each for each in untested if train[each] == 1]
     few = [each for each in train if train[each] and 0 < test[each] < RARE]
     errors = describe(
-        untrained, f"no training {unit}", "Add some, merge it with another, or leave it out"
+        untrained, f"no training {unit}", "Add some, merge it with another class, or leave it out"
     )
     refused = [
         *describe(
@@ -53,7 +53,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
             f"no test {unit}" + (f", which {need} needs" if need else ""),
         ),
     ]  # fmt: skip
-    warnings = describe(few, f"fewer than {RARE} test {unit}s, too few to tell anything")
+    warnings = describe(few, f"fewer than {RARE} test {unit}s, too few for a result")
     return (errors + refused, warnings) if need else (errors, refused + warnings)
 
 

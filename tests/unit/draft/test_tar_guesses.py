@@ -64,7 +64,7 @@ def test_a_folder_of_shards_becomes_a_study_that_prepares(desk: Desk, lesions: P
     assert "shard_in_id" not in (desk.folder / "lesions.yaml").read_text()
     dataset_preparation.prepare_dataset(dataset, desk.folder / "out")
     train, test = (SplitTable(desk.folder / f"out/{name}.parquet") for name in ("train", "test"))
-    assert f"trained on:  {len(train.read_ids())} images" in printed
+    assert f"training:    {len(train.read_ids())} images" in printed
     assert f"`expect: {{train: {len(train.read_ids())}, test: {len(test.read_ids())}}}`" in printed
 
 
@@ -86,7 +86,7 @@ def test_fields_of_key_json_are_labels_patients_and_groups(desk: Desk, lesions: 
     dataset_preparation.prepare_dataset(dataset, desk.folder / "out")
     train = SplitTable(desk.folder / "out/train.parquet")
     patients = {f"p{int(name) // 2}" for name in train.read_ids()}
-    assert f"trained on:  {len(patients)} patients" in printed
+    assert f"training:    {len(patients)} patients" in printed
     assert "expect:" not in printed  # how many images patients have is their matter
 
 
@@ -250,7 +250,7 @@ def unlabelled(path: Path) -> None:
         (
             "y/a.tar",
             lambda path: pack(path, described(4, labels=lambda _: [1])),
-            "y: one class, 0: a classifier tells two or more apart",
+            "y: only one class, 0; a classifier needs two or more",
         ),
         ("y/a.tar", lambda path: pack(path, described(4, kind=str)), "it has kind: name it with"),
         ("y/a.tar", lambda path: pack(path, [("a.txt", b"x"), ("a.cls", b"0")]), "txt, cls: name"),

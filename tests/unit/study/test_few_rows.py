@@ -15,7 +15,7 @@ def test_too_few_images_for_an_epsilon_are_warned_of() -> None:
     assert warning.startswith(
         "datasets.digits: 60 images of 10 classes are too few for epsilon 0.1"
     )
-    assert "would do)" in warning
+    assert "would be enough)" in warning
     assert check_dimensions(load_study(FEW | {"epsilons": ["inf"]})) == []
     ceiling = FEW | {"methods": {"ceiling": {"head": "nonprivate"}}}
     assert check_dimensions(load_study(ceiling)) == []
