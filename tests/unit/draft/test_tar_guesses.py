@@ -244,7 +244,7 @@ def unlabelled(path: Path) -> None:
         ("x/cat/c.png", lambda path: path.write_bytes(png(1)), "such as cat/c.png; a study reads"),
         ("y/a.tar", lambda path: pack(path, []), "y: no sample in the tar files"),
         ("y/a.tar", unlabelled, "y: no labels: there are png.*if cat and the like are the classes"),
-        ("y/more/a.tar", unlabelled, r"name its folder: `python -m dpprobe init y/more`"),
+        ("y/more/a.tar", unlabelled, r"name its folder: `dpprobe init y/more`"),
         ("y/test/a.tar", unlabelled, "y: tar files in test and no folder train"),
         ("y/a.tar", lambda path: pack(path, labelled(range(4), "a")), "column key.cls has 1 class"),
         (
