@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from dpprobe.data.webdataset_rows import Row
 
 NUMBERED = (
-    "The shards do not name their classes: these are the numbers of their labels. Write names in "
-    "their place, in the order of the numbers. They are published with every head."
+    "The shards have no class names: these are the numbers of their labels. Replace them by names "
+    "in the order of the numbers. They are published with every head."
 )
 CLS = "key.cls"
 # Words in the names of shards, or of folders of them; what is validated on is tested on where
@@ -128,7 +128,7 @@ def look_at_shards(place: str, wishes: Wishes) -> Seen:
         )
     keys |= _image_keys(contents, place, wishes.image) | _label_keys(contents, place, wishes.label)
     if contents.repeated:
-        keys["shard_in_id"] = Line(value=True, comment="Shards have keys in common.")
+        keys["shard_in_id"] = Line(value=True, comment="Different shards use the same keys.")
     if wishes.patient is not None:
         _check_field(contents, wishes.patient, "--patient", place)
     unit = (wishes.patient, True) if wishes.patient else guesses.guess_unit(contents.fields)
@@ -137,7 +137,8 @@ def look_at_shards(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(contents.fields, plain=True):
         keys["group_columns"] = Line(
             value=[str(name) for name in groups.values()],
-            comment="Guessed from their names: kept beside every prediction, not trained on.",
+            comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
+            "not trained on.",
         )
     return _count_rows(place, keys, [*notes, *_list_notes(contents, unit)], shards)
 
@@ -208,10 +209,9 @@ def _check_plain(place: str, tars: Iterable[Path]) -> None:
     packed = [tar.name for tar in tars if tar.suffix != tar_shards.SUFFIX]
     if packed:
         raise ConfigError(
-            f"{place}: {name_some(packed)}: no plain .tar files, in which images can be found by "
-            f"their "
-            "places; of shards unpack what is compressed (gunzip, bunzip2, unxz, unzstd), of a "
-            "folder of images unpack that (tar -xf) and name it"
+            f"{place}: {name_some(packed)}: compressed, but images are read from plain .tar files; "
+            "decompress shards (gunzip, bunzip2, unxz, unzstd), or unpack an archive of images "
+            "(tar -xf) and name its folder"
         )
 
 
@@ -331,9 +331,8 @@ def _image_keys(contents: Contents, place: str, wish: str | None) -> dict[str, L
             f"{', '.join(contents.image_extensions)}; name the extension of those to classify "
             f"with --image"
         )
-    comment = (
-        f"Keys have several images ({', '.join(contents.image_extensions)}), and all have this one."
-    )
+    extensions = ", ".join(contents.image_extensions)
+    comment = f"Keys have several images ({extensions}); every key has this one."
     return {"image_member": Line(value=everywhere[0], comment=comment)}
 
 
@@ -400,13 +399,13 @@ def _list_notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
         notes += guesses.unit_notes(contents.fields, unit)
     else:
         notes.append(
-            "shards without key.json do not say whose an image is, so the unit of privacy is one "
-            "image; if people have several, pack key.json with a field of patients"
+            "shards without key.json name no patients, so the unit of privacy is one image; if "
+            "people have several images, pack key.json with a field of patients"
         )
     if joined := joined_labels(contents.labels.values):
         notes.append(
-            f"{name_some(joined)} in {CLS}: taken for a class of its own, and its parts are "
-            "classes too; if an image may have several labels, pack key.json with a list of 0 and 1"
+            f"{name_some(joined)} in {CLS} is read as one class, and its parts are classes too; if "
+            "images have several labels, pack key.json with a list of 0 and 1"
         )
     return notes
 
@@ -437,8 +436,8 @@ def _count_rows(place: str, keys: dict[str, Line], notes: list[str], shards: Rea
     if not patients:
         notes = [
             *notes,
-            "the number of images is not looked up at each start; to have delta checked there, "
-            f"write `expect: {{train: {len(train)}, test: {len(rows) - len(train)}}}`",
+            "a run does not count the images when it starts; to check delta at the start, set "
+            f"`expect: {{train: {len(train)}, test: {len(rows) - len(train)}}}`",
         ]
     return Seen(
         place=place,
@@ -469,6 +468,6 @@ def _list_faults(rows: Iterable[Row]) -> list[str]:
     if not faulty:
         return []
     return [
-        f"{len(faulty)} samples have a fault, and a run refuses them, such as {faulty[0].id}: "
+        f"{len(faulty)} samples are faulty, which a run refuses; the first is {faulty[0].id}: "
         f"{faulty[0].faults[0][1]}"
     ]

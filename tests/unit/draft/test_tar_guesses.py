@@ -56,7 +56,7 @@ def test_a_folder_of_shards_becomes_a_study_that_prepares(desk: Desk, lesions: P
     printed = desk.init("lesions")
     assert "lesions: 60 images, 2 classes" in printed
     assert "benign            40" in printed
-    assert "shards without key.json do not say whose an image is" in printed
+    assert "shards without key.json name no patients" in printed
     dataset = options(desk)
     assert dataset.train == "lesions"
     assert dataset.class_names == ("benign", "malignant")
@@ -64,7 +64,7 @@ def test_a_folder_of_shards_becomes_a_study_that_prepares(desk: Desk, lesions: P
     assert "shard_in_id" not in (desk.folder / "lesions.yaml").read_text()
     dataset_preparation.prepare_dataset(dataset, desk.folder / "out")
     train, test = (SplitTable(desk.folder / f"out/{name}.parquet") for name in ("train", "test"))
-    assert f"trained on:  {len(train.read_ids())} images" in printed
+    assert f"training:    {len(train.read_ids())} images" in printed
     assert f"`expect: {{train: {len(train.read_ids())}, test: {len(test.read_ids())}}}`" in printed
 
 
@@ -86,7 +86,7 @@ def test_fields_of_key_json_are_labels_patients_and_groups(desk: Desk, lesions: 
     dataset_preparation.prepare_dataset(dataset, desk.folder / "out")
     train = SplitTable(desk.folder / "out/train.parquet")
     patients = {f"p{int(name) // 2}" for name in train.read_ids()}
-    assert f"trained on:  {len(patients)} patients" in printed
+    assert f"training:    {len(patients)} patients" in printed
     assert "expect:" not in printed  # how many images patients have is their matter
 
 
@@ -106,11 +106,11 @@ def test_numbers_of_classes_have_a_comment_and_gaps_are_names(desk: Desk, lesion
     desk.init("lesions")
     assert options(desk).class_names == tuple(map(str, range(11)))
     text = (desk.folder / "lesions.yaml").read_text()
-    assert "The shards do not name their classes" in text
+    assert "The shards have no class names" in text
     pack(lesions / "000.tar", labelled(range(30), "2", "7"))
     desk.init("lesions", "--force")
     assert options(desk).class_names == ("2", "7")
-    assert "Read off the labels" in (desk.folder / "lesions.yaml").read_text()
+    assert "Read from the labels" in (desk.folder / "lesions.yaml").read_text()
 
 
 def test_lists_are_several_labels(desk: Desk, lesions: Path) -> None:
@@ -202,12 +202,12 @@ def test_images_of_several_extensions(desk: Desk, lesions: Path) -> None:
     pack(lesions / "001.tar", [*labelled(range(20, 40), "a", "b"), ("0020.webp", png(1))])
     desk.init("lesions", "--force")
     assert options(desk).image_member == "png"
-    assert "all have this one" in (desk.folder / "lesions.yaml").read_text()
+    assert "every key has this one" in (desk.folder / "lesions.yaml").read_text()
     pack(lesions / "000.tar", [*labelled(range(20), "a", "b", image="jpg"), ("0000.png", png(1))])
     error = desk.init("lesions", "--force")
     assert "several images of one key, such as 0000: png, jpg, webp; name" in error
     assert "--image tiff: lesions has no such member" in desk.init("lesions", "--image", "tiff")
-    assert "19 samples have a fault" in desk.init("lesions", "--force", "--image", ".png")
+    assert "19 samples are faulty" in desk.init("lesions", "--force", "--image", ".png")
 
 
 def test_faulty_samples_and_empty_shards_are_told(desk: Desk, lesions: Path) -> None:
@@ -216,7 +216,7 @@ def test_faulty_samples_and_empty_shards_are_told(desk: Desk, lesions: Path) -> 
     pack(lesions / "001.tar", [])
     printed = desk.init("lesions")
     assert "note:        no sample in 001.tar" in printed
-    assert "1 samples have a fault, and a run refuses them, such as 0003: no member" in printed
+    assert "1 samples are faulty, which a run refuses; the first is 0003: no member" in printed
 
 
 def gzipped(path: Path) -> None:
@@ -235,7 +235,7 @@ def unlabelled(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "make", "message"),
     [
-        ("x/a.tar.gz", gzipped, "x: a.tar.gz: no plain .tar files.*unpack what is compressed"),
+        ("x/a.tar.gz", gzipped, "x: a.tar.gz: compressed, .*decompress shards"),
         ("x/b.tar", gzipped, r"x/b\.tar: compressed"),
         ("x/b.tar", lambda path: path.write_bytes(b""), r"x/b\.tar: empty; fetch"),
         ("x/b.tar", lambda path: path.write_bytes(b"x" * 600), r"x/b\.tar: cannot be read after"),
