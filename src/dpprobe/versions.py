@@ -31,7 +31,7 @@ VERSIONS = {
     "removal": 1,
     "calibration": 4,
     "training": 3,
-    "statement": 4,  # statements and metrics: cells are written again with their heads as they are
+    "statement": 5,  # statements and metrics: cells are written again with their heads as they are
     "summary": 10,
     "figures": 9,
     "tables": 6,

@@ -27,8 +27,8 @@ FORMAT_VERSION = 4
 MODES = {
     "benchmark": "Not for release. Noise and batches come from seeds stored with the results, so "
     "anyone who has them can recompute the noise and subtract it.",
-    "release": "Made for release. One head was trained; its noise and batches come from random "
-    "words that the operating system keyed and nothing keeps.",
+    "release": "Made for release. One head was trained; its noise and batches come from a random "
+    "generator that the operating system keyed, and nothing stores the key.",
 }
 PUBLIC_DATA = (
     "The backbone was pretrained on public data, assumed to hold none of the private images nor "
@@ -52,8 +52,8 @@ ROWS_LEFT = (
     "and test, each by itself, whatever the other private rows are"
 )
 LEFT_OUT_NOT_COVERED = (
-    "that a unit's rows were among those left out as near-duplicates of public images: who knows "
-    "all other rows can tell it from n. Nothing else here depends on rows that were left out"
+    "that a unit's rows were among those left out as near-duplicates of public images: anyone who "
+    "knows all other rows can tell it from n. Nothing else here depends on rows that were left out"
 )
 ROWS_DRAWN = (
     "which rows n counts: those of the units whose name, hashed with the public seed "
@@ -61,8 +61,8 @@ ROWS_DRAWN = (
     "all other rows are"
 )
 DRAWN_NOT_COVERED = (
-    "that a unit's rows were among those that the subsample left out: who knows its name can "
-    "compute that. Nothing else here depends on rows that were left out"
+    "that a unit's rows were among those that the subsample left out: anyone who knows its name "
+    "can compute that. Nothing else here depends on rows that were left out"
 )
 PUBLIC_N = {
     "image": "the number of training rows n (sampling rates and step counts are computed from it)",
@@ -71,7 +71,7 @@ PUBLIC_N = {
 }
 PUBLIC_FACTS = ("the list of classes and the dimension of the features",)
 FIXED_OPTIONS = (
-    "the hyperparameters but for what a search chose, fixed without looking at the private data"
+    "the hyperparameters (except what a search chose), fixed without looking at the private data"
 )
 CHOSEN_BY_RULE = (
     "{rule}, fixed without looking at the private data, and the facts that it chose head {head} "
@@ -137,19 +137,19 @@ FLOATS_NOT_COVERED = (
     "what floating-point arithmetic reveals beyond real-valued Gaussian noise: see engine_limits"
 )
 COPIES_NOT_COVERED = {
-    "image": "a picture that stands in several training rows: of each of them alone the promise "
-    "holds, of the picture only what it gives to a group of as many rows",
-    "patient": "a picture that stands under several patients, such as one person under two names: "
-    "of each of them alone the promise holds, of the picture only what it gives to a group of as "
-    "many patients",
+    "image": "a picture that appears in several training rows: the promise covers each row alone, "
+    "and the picture only as a group of that many rows, which is weaker",
+    "patient": "a picture that appears under several patients, such as one person under two names: "
+    "the promise covers each patient alone, and the picture only as a group of that many patients, "
+    "which is weaker",
 }
 COPIES_FOUND = {
     "image": " But {rows} of the training rows repeat the picture of an earlier row, and one "
-    "picture stands {most} times: where a picture stands k times, the promise to it is that to a "
-    "group of k rows, which is weaker.",
+    "picture appears {most} times: a picture that appears k times has the promise of a group of k "
+    "rows, which is weaker.",
     "patient": " But {rows} of the training rows repeat a picture of another patient, and one "
-    "picture stands under {most} patients: where it stands under k, the promise to it is that to a "
-    "group of k patients, which is weaker.",
+    "picture appears under {most} patients: a picture that appears under k patients has the "
+    "promise of a group of k patients, which is weaker.",
 }
 COPIES_UNKNOWN = "not counted"
 COUNTED_NOT_COVERED = (
@@ -182,8 +182,8 @@ GROUPS_NOT_COVERED = (
 # False-positive rates (units that were not trained on) at which the statement explains epsilon.
 FALSE_POSITIVE_RATES = {"0.001": 0.001, "0.01": 0.01}
 EVERYTHING_ALLOWED = (
-    "Everything is allowed: whoever wants to tell whether one unit was trained on may be right "
-    "every time."
+    "Nothing is ruled out: an attacker who wants to tell whether one unit was trained on may be "
+    "right every time."
 )
 
 
@@ -555,22 +555,25 @@ def _allowed_in_words(
     few, many = map(per_hundred, one.true_positives)
     unit = plan.unit
     words = (
-        f"An attacker who knows everything but the rows of {plan.unit_in_words}, and takes it for "
-        "as likely trained on as not, is right about that at most "
-        f"{per_hundred(one.balanced_accuracy)} % of the time. Who may be wrong about 1 in 1,000 "
-        f"{unit}s that were not trained on finds at most {few} % of those that were; about 1 in "
-        f"100, at most {many} %."
+        f"An attacker who knows everything but the rows of {plan.unit_in_words}, and thinks it "
+        "equally likely that they were or were not in the training data, guesses right at most "
+        f"{per_hundred(one.balanced_accuracy)}% of the time. An attack that wrongly flags 0.1% of "
+        f"the {unit}s that were not trained on finds at most {few}% of those that were; one that "
+        f"wrongly flags 1%, at most {many}%."
     )
     if several:
         right = per_hundred(several.balanced_accuracy)
-        words += f" With all {heads} heads in hand the attacker is right at most {right} %."
+        words += (
+            f" With all {heads} heads, the attacker guesses right at most {right}% of the time."
+        )
     if patient and plan.patients is not None:
         of = "any number of" if plan.patients.images is None else f"{plan.patients.images}"
         right = per_hundred(patient.balanced_accuracy)
         words += (
-            f" About a patient of {of} images the attacker may be right every time."
+            f" For a patient of {of} images, the attacker may be right every time."
             if patient.balanced_accuracy == 1
-            else f" About a patient of {of} images the attacker is right at most {right} %."
+            else f" For a patient of {of} images, the attacker guesses right at most {right}% of "
+            "the time."
         )
     return words
 

@@ -36,18 +36,17 @@ UNITS = {
     "row": ("row", "rows"),
     "group": ("group", "groups"),
 }
-AN = {"image": "an image", "patient": "a patient", "row": "a row", "group": "a group"}
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 INTENDED_USE = (
-    "To classify images of the kind that it was trained on, as a help to people who check its "
-    "answers, and for research."
+    "Classify images of the kind it was trained on, to assist people who check its answers, and "
+    "for research."
 )
 LIMITS = (
-    "Not a medical device, and not made for decisions about people without a person who decides. "
-    "Tested, if at all, on units of this dataset alone: on images of other places, devices or "
-    "groups it may do worse, and nobody has looked how much. Differential privacy costs accuracy, "
-    "and rare classes and small groups pay more of it than others. It answers with one of its "
-    "classes for every image, also for one that shows none of them."
+    "This is not a medical device. Do not use it for decisions about people unless a person makes "
+    "the decision. It was tested, if at all, on this dataset only: on images from other places, "
+    "devices or groups it may do worse, and nobody has measured by how much. Differential privacy "
+    "costs accuracy, and rare classes and small groups lose more of it than others. It predicts "
+    "one of its classes for every image, even if the image shows none of them."
 )
 
 
@@ -125,21 +124,21 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
     """Says what is guaranteed in one sentence, and what it is worth in two."""
     one, many = UNITS[unit_of(statement)]
     whole = {
-        "patient": "patient, with all of their images,",
-        "group": "group, with all of its rows,",
+        "patient": "patient (with all of their images)",
+        "group": "group (with all of its rows)",
     }
-    whose = whole.get(one, one)
     first = (
-        f"Noise was added in training, so that what anybody can learn from these files about one "
-        f"{whose} is limited, even if they know all other {many}, every setting and the code."
+        "Noise added during training limits what anyone can learn from these files about one "
+        f"{whole.get(one, one)}, even someone who knows all other {many}, every setting and the "
+        "code."
     )
     middle = next(attack for attack in table if attack.false == 0.01)
     second = (
-        f"Of all tests of whether {AN[one]} was trained on that are wrong about 1 in 100 {many} "
-        f"that were not, none is right about more than {per_hundred(middle.trained)} in 100 that "
-        f"were; guessing is right about 1. Who takes {AN[one]} for as likely trained on as not is "
+        f"At a false-positive rate of 1%, no attack identifies more than "
+        f"{percent_up(middle.trained)} of the training {many} (guessing: 1%). An attacker who "
+        f"thinks it equally likely that a given {one} was or was not in the training data guesses "
         f"right at most {percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the "
-        "time; a coin, 50 %."
+        "time (tossing a coin: 50%)."
     )
     return first, second
 
@@ -149,12 +148,12 @@ def to_patients(statement: Mapping[str, Any]) -> str | None:
     patients = statement["patients"]
     if patients is None:
         return None
-    first = "The promise is for one image; somebody with several has less of it."
+    first = "The guarantee is for one image; for a patient with several images it is weaker."
     most, worth = patients["images"], patients["epsilon"]
     if most is None or worth is None or math.isinf(float(worth)):
-        return f"{first} Here patients may have several, and nothing is promised to a patient."
+        return f"{first} Patients here may have several, and nothing is guaranteed to a patient."
     return (
-        f"{first} To a patient of {most} training images, the most that one has here, it is "
+        f"{first} For a patient with {most} training images, the most that one has here, it is "
         f"epsilon {format_price(worth)} at delta {format_small(statement['delta'])}."
     )
 
@@ -185,23 +184,23 @@ def is_telling(evaluation: Mapping[str, Any]) -> bool:
 
 
 def state_measured(evaluation: Mapping[str, Any]) -> str:
-    """States the metric with its interval, such as "Accuracy 81.2% (95% interval ...)"."""
+    """States the metric with its interval, such as "Accuracy 81.2% (95% CI ...)"."""
     low, high = evaluation["interval"]
     metric, value = evaluation["metric"], evaluation["value"]
     if not is_telling(evaluation):
-        return f"{METRICS[metric]} not measurable: the 95 % interval is {low:.2f} to {high:.2f}"
+        return f"{METRICS[metric]} not measurable: its 95% CI is {low:.2f} to {high:.2f}"
     if metric == "auc":
-        return f"{METRICS[metric]} {value:.3f} (95 % interval {low:.3f} to {high:.3f})"
+        return f"{METRICS[metric]} {value:.3f} (95% CI {low:.3f} to {high:.3f})"
     measured = f"{METRICS[metric]} {_in_percent(value, evaluation['interval'])}"
     if worst := evaluation.get("worst_class"):
         recall = _in_percent(worst["recall"], worst["interval"])
-        measured += f"; worst-class recall {recall}, of {worst['name']}"
+        measured += f"; worst-class recall ({worst['name']}) {recall}"
     return measured
 
 
 def _in_percent(value: float, interval: Sequence[float]) -> str:
     low, high = interval
-    return f"{100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+    return f"{100 * value:.1f}% (95% CI {100 * low:.1f} to {100 * high:.1f}%)"
 
 
 def state_spent(ledger: Mapping[str, Any]) -> str:
@@ -209,12 +208,12 @@ def state_spent(ledger: Mapping[str, Any]) -> str:
     one, _ = UNITS[ledger["unit"]]
     if ledger["releases"] == 1:
         return (
-            "When it was made, this was the only release from this dataset: it costs one "
+            "When it was made, this was the only release from this dataset. It costs each "
             f"{one} {_write_sum(ledger)}."
         )
     return (
-        f"When it was made, there were {ledger['releases']} releases from this dataset, this one "
-        f"included: together they cost one {one} {_write_sum(ledger)}."
+        f"When it was made, there were {ledger['releases']} releases from this dataset, including "
+        f"this one. Together they cost each {one} {_write_sum(ledger)}."
     )
 
 
@@ -255,8 +254,8 @@ def format_small(value: float) -> str:
 
 
 def percent_up(rate: float) -> str:
-    """Writes a rate in per cent, rounded up as in `per_hundred`."""
-    return f"{per_hundred(rate)} %"
+    """Writes a rate in percent, rounded up as in `per_hundred`."""
+    return f"{per_hundred(rate)}%"
 
 
 def one_line(text: str) -> str:
@@ -330,7 +329,7 @@ def _make_environment(**options: Any) -> Environment:
         per_hundred=per_hundred,
         one_line=one_line,
         count=lambda value: f"{value:,}",
-        percent=lambda rate: f"{100 * rate:g} %",
+        percent=lambda rate: f"{100 * rate:g}%",
         digits=lambda value: f"{value:.4g}",
         sentence=as_sentence,
     )

@@ -84,7 +84,7 @@ FEWEST_BINS, MOST_BINS = 16, 128
 EMPTY, COUNTED = 2.0, 4.0
 # A share of a class is a fact of the test units that no mechanism releases.
 CONSTANT_ANSWER = (
-    " A head that names the most frequent class alone (of several labels, each label's more "
+    " A model that always predicts the most frequent class (with several labels: each label's more "
     "frequent answer) reaches that class's share, which is not published."
 )
 _SIMULATIONS = 4000
@@ -267,12 +267,12 @@ def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
     Args:
       split: public words for how units come to be on the two sides.
     """
-    units = {"image": "images", "patient": "patients"}[head.unit]
+    unit = head.unit
     return (
-        f"Test {units} are other {units} than training {units} (split: {split}), so nobody pays "
-        f"both prices: the head costs training {units} epsilon {head.realised_epsilon:g} and test "
-        f"{units} nothing, the test result costs test {units} epsilon {tested.realised_epsilon:g} "
-        f"and training {units} nothing."
+        f"Training and test {unit}s do not overlap (split: {split}), so nobody pays twice: the "
+        f"head costs each training {unit} epsilon {head.realised_epsilon:g} and test {unit}s "
+        f"nothing; the test result costs each test {unit} epsilon {tested.realised_epsilon:g} and "
+        f"training {unit}s nothing."
     )
 
 
@@ -284,8 +284,8 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
         "macro_accuracy": "macro accuracy (mean recall of the classes)",
     }[metric]
     words = (
-        f"The {what} on {plan.n} test units, from sums with Gaussian noise; the 95 % interval "
-        f"covers both the noise and which units are in the test split.{remark}"
+        f"The {what} on {plan.n} test units, computed from sums with Gaussian noise. The 95% "
+        f"confidence interval covers the noise and the choice of test units.{remark}"
     )
     if metric == "accuracy":
         words += CONSTANT_ANSWER
@@ -301,8 +301,8 @@ def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate,
     """Returns the macro accuracy, and a remark on what one answer for all images would have."""
     estimate = Estimate(recalls.mean, recalls.low, recalls.high, recalls.standard_error)
     if recalls.worst is None:
-        return estimate, " Too few test units of a class to measure it at all."
-    return estimate, f" A head that names one class alone has {100 / len(names):.1f} %."
+        return estimate, " A class has too few test units to measure it."
+    return estimate, f" A model that always predicts the same class scores {100 / len(names):.1f}%."
 
 
 def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | None:
@@ -509,9 +509,10 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     kept = counts[enough]
     left = len(counts) - len(kept)
     of = f" of {len(counts)} labels" if len(counts) > 1 else ""
-    remark = f" Left out{of} as too rare to measure at this epsilon: {left}." if left else ""
+    remark = f" Left out as too rare to measure at this epsilon: {left}{of}." if left else ""
     if not len(kept):
-        return Estimate(0.5, 0.0, 1.0, 0.5), " Too few rows of one kind to measure it at all."
+        none = " Too few test units of one class, or without a label, to measure it."
+        return Estimate(0.5, 0.0, 1.0, 0.5), none
     areas = _histogram_areas(kept)
     value = float(np.clip(areas.mean(), 0, 1))
     noise = _noise_of_area(kept, deviation)

@@ -43,7 +43,7 @@ def _list_changes(before: Bundle, after: Bundle) -> Iterator[str]:
     if first.backbone.name != second.backbone.name:
         yield f"Backbone: {first.backbone.name}, now {second.backbone.name}."
     elif first.backbone.weights_sha256 != second.backbone.weights_sha256:
-        yield f"Backbone {second.backbone.name}: other weights."
+        yield f"Backbone {second.backbone.name}: different weights."
     elif first.backbone.options != second.backbone.options:
         yield (
             f"Backbone {second.backbone.name}: {_compare_options(first.backbone, second.backbone)}."
@@ -63,7 +63,7 @@ def _compare_promises(before: Mapping[str, Any], after: Mapping[str, Any]) -> It
     """Lists the numbers of the promise that differ."""
     old, new = documents.state_formally(before), documents.state_formally(after)
     if old != new:
-        yield f"Promise: {old}; now {new}."
+        yield f"Guarantee: {old}; now {new}."
 
 
 def _compare_accuracy(
@@ -78,13 +78,13 @@ def _compare_classes(before: tuple[str, ...], after: tuple[str, ...]) -> Iterato
     """Lists the classes that came and went."""
     for words, names in (
         ("New", [name for name in after if name not in before]),
-        ("No longer there", [name for name in before if name not in after]),
+        ("Removed", [name for name in before if name not in after]),
     ):
         if names:
             more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
             yield f"Classes. {words}: {', '.join(names[:NAMES_SHOWN])}{more}."
     if before != after and set(before) == set(after):
-        yield "Classes: the same in another order."
+        yield "Classes: same names, different order."
 
 
 def _compare_options(before: Any, after: Any) -> str:

@@ -44,30 +44,29 @@ from dpprobe.study.study import Study
 logger = logging.getLogger("dpprobe")
 
 NO_CHOICE = (
-    "The study trains no other head on this dataset: nothing was chosen by its results. Looks at "
-    "results elsewhere are not covered."
+    "The study trains no other head on this dataset, so nothing was chosen by its results. Looking "
+    "at results elsewhere is not covered."
 )
 SEEDED = (
-    " The bound is for people who cannot compute the noise of these cells again: it comes from "
-    "seeds, which follow from the study and its data. Against somebody who knows both but for one "
-    "unit the choice is not covered."
+    " The bound holds against anyone who cannot recompute the noise of these cells, which comes "
+    "from seeds that follow from the study and its data. Against someone who knows the study and "
+    "all data but one unit, the choice is not covered."
 )
-NOT_COVERED = "A choice of this release by looking at their results is not covered by any price: "
+NOT_COVERED = "No epsilon covers choosing this release by looking at their results: "
 WHAT_IT_MEANS = (
-    "That means: the epsilon of this head holds for the head as it was named. What it leaves out "
-    "is the decision, if it was made after a look at these results, to publish this head rather "
-    "than another: that may tell something of the training rows, and nothing bounds how much. A "
-    "choice on public data costs nothing; one in a study without these cells has a price."
+    "The epsilon holds for this head as it was named. It does not cover the decision to publish "
+    "this head rather than another, if that was made after looking at these results: the decision "
+    "may reveal something about the training rows, and nothing bounds how much. A choice on public "
+    "data costs nothing; the cost of a choice in a study without these cells can be computed."
 )
 TEST_UNITS = (
-    " The test results of these cells are exact, and nothing covers the test units that they are "
-    "of."
+    " The test results of these cells are exact, without noise, so nothing covers their test units."
 )
 LOOKED_AT = (
-    " This price is of heads and test results alone. Training-loss curves and t-SNE plots are "
-    "computed from the images without noise: a choice by them has no price."
+    " This epsilon covers heads and test results only. Training-loss curves and t-SNE plots are "
+    "computed from the images without noise: no epsilon covers a choice by them."
 )
-MAKE_FEATURES = "Make their features first: head auto chooses by them."
+MAKE_FEATURES = "Make their features first: head auto chooses from them."
 _NAMED = 3
 
 
@@ -133,21 +132,20 @@ def choice_words(
     if epsilon is not None:
         return (
             f"{trains}Choosing this release by looking at all their results costs at most epsilon "
-            f"{rounded_up(epsilon):g} at delta {delta:g} to one training unit, the release "
-            f"included.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
+            f"{rounded_up(epsilon):g} at delta {delta:g} per training unit, including the release "
+            f"itself.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
         )
     if unknown:
-        listed = _name_first("not known yet", unknown)
+        listed = _name_first("these are not known yet", unknown)
         return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
-    return (
-        f"{trains}{NOT_COVERED}{_name_first('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
-    )
+    listed = _name_first("these are not private", exposed)
+    return f"{trains}{NOT_COVERED}{listed}. {WHAT_IT_MEANS}{TEST_UNITS}"
 
 
 def _name_first(what: str, names: Sequence[str]) -> str:
     """Names the first few."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{what} among them: {', '.join(names[:_NAMED])}{more}"
+    return f"{what}: {', '.join(names[:_NAMED])}{more}"
 
 
 def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:

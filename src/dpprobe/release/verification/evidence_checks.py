@@ -19,6 +19,11 @@ from dpprobe.release import release_choice_price as choices
 from dpprobe.release.audit_evidence import Evidence
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.class_recalls import CLASS_COUNTS, estimate_recalls
+from dpprobe.release.verification.earlier_words import (
+    EARLIER_NOT_COVERED,
+    in_earlier_words,
+    require_same_words,
+)
 from dpprobe.release.verification.stated import (
     Values,
     read_block,
@@ -76,10 +81,13 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
     expected = [mechanism_values(item, tested) for item in tested.mechanisms]
     require_same("mechanisms", expected, block["mechanisms"])
     _check_result(block, tested, facts.class_names)
-    words = re.escape(evaluations.composition_words(plan, tested, split=_ANY))
+    words = evaluations.composition_words(plan, tested, split=_ANY)
+    patterns = (
+        re.escape(text).replace(re.escape(_ANY), SPLIT_WORDS)
+        for text in (words, in_earlier_words(words))
+    )
     require_true(
-        re.fullmatch(words.replace(re.escape(_ANY), SPLIT_WORDS), str(block["composition"]))
-        is not None,
+        any(re.fullmatch(pattern, str(block["composition"])) for pattern in patterns),
         "composition: not what head and test result cost",
     )
     return f"{documents.state_measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
@@ -134,12 +142,14 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
         return
     words = evaluations.released_words(block["metric"], stated, tested)
     if block["metric"] == "auc":  # with a remark on labels between the sentences
-        first = words.split(". ")[0]
-        require_true(str(block["released"]).startswith(first), f"released: not {first!r} first")
+        first = ". ".join(words.split(". ")[:2])
+        begins = (first, in_earlier_words(words).split(". ")[0])
+        require_true(str(block["released"]).startswith(begins), f"released: not {first!r} first")
         return
     # earlier bundles say nothing of constant answers
-    earlier = words.replace(evaluations.CONSTANT_ANSWER, "")
-    require_same("released", earlier if block["released"] == earlier else words, block["released"])
+    earlier = in_earlier_words(words.replace(evaluations.CONSTANT_ANSWER, ""))
+    if block["released"] != earlier:
+        require_same_words("released", words, block["released"])
     computed = evaluations.accuracy_estimate(value, tested.n, deviation)
     require_true(
         np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
@@ -165,7 +175,7 @@ def _check_recalls(
         f"value {block['value']:g}: it and the worst class do not follow from {CLASS_COUNTS}",
     )
     words = evaluations.released_words(block["metric"], computed, tested, remark)
-    require_same("released", words, block["released"])
+    require_same_words("released", words, block["released"])
 
 
 def _name_and_numbers(worst: Values | None) -> tuple[str | None, list[float]]:
@@ -189,8 +199,8 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
             read_real("epsilon", epsilon) > plan.realised_epsilon,
             f"epsilon {epsilon:g}: no more than the release alone costs",
         )
-    if epsilon is not None or (cells == 0 and choices.NOT_COVERED not in words):
-        require_same(
+    if epsilon is not None or (cells == 0 and not _is_uncovered(words)):
+        require_same_words(
             "words", choices.choice_words(cells, epsilon, delta=plan.delta), block["words"]
         )
     else:
@@ -198,12 +208,19 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
             choices.choice_words(cells, None, ["x"]),
             choices.choice_words(cells, None, unknown=["x"]),
         )
-        begins = tuple(text.split("x.")[0] for text in without_price)
+        texts = [each for text in without_price for each in (text, in_earlier_words(text))]
+        begins = tuple(text.split("x.")[0] for text in texts)
+        ends = (choices.TEST_UNITS, in_earlier_words(choices.TEST_UNITS))
         require_true(
-            words.startswith(begins) and words.endswith(choices.TEST_UNITS),
+            words.startswith(begins) and words.endswith(ends),
             "words: do not say that the choice is not covered",
         )
     return words, True
+
+
+def _is_uncovered(words: str) -> bool:
+    """Returns True if words on a choice say, as today or earlier, that no epsilon covers it."""
+    return any(text in words for text in (choices.NOT_COVERED, EARLIER_NOT_COVERED))
 
 
 def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:

@@ -15,6 +15,7 @@ from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_statement import release_statement
 from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification.earlier_words import require_same_words
 from dpprobe.release.verification.method import data_facts
 from dpprobe.release.verification.stated import (
     Values,
@@ -22,7 +23,6 @@ from dpprobe.release.verification.stated import (
     read_block,
     read_real,
     read_whole,
-    require_same,
     require_true,
 )
 from dpprobe.versions import code_version
@@ -63,7 +63,7 @@ def check_words(
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
     for name, value in expected.items():
         try:
-            require_same(name, value, values[name])
+            require_same_words(name, value, values[name])
         except DataError as error:
             raise DataError(f"{error}{_other_version(facts)}") from None
     return "the statement is what options, facts and noise give, word for word", True
