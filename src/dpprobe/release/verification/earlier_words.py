@@ -139,8 +139,8 @@ PIECES = (
     ),
     (
         "The epsilon holds for this head as it was named. It does not cover the decision to "
-        "publish this head rather than another, if that was made after looking at these results: the "
-        "decision may reveal something about the training rows, and nothing bounds how much. A "
+        "publish this head rather than another, if that was made after looking at these results: "
+        "the decision may reveal something about the training rows, and nothing bounds how much. A "
         "choice on public data costs nothing; the cost of a choice in a study without these cells "
         "can be computed.",
         "That means: the epsilon of this head holds for the head as it was named. What it leaves "
