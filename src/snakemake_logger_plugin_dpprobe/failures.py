@@ -55,6 +55,17 @@ def describe_clock(text: str) -> str | None:
     )
 
 
+def describe_limit(error: str, job: Any) -> str:
+    """Returns the time limit of a job that Slurm ended at it, and how to raise it; else nothing."""
+    limit = dict(job.resources.items()).get("runtime")
+    if "DUE TO TIME LIMIT" not in error or not isinstance(limit, int):
+        return ""
+    return (
+        f"; its limit was {limit} minutes (runtime); to raise it write `{job.rule.name}: "
+        f"{{runtime: {2 * limit} * attempt}}` under set-resources of the profile"
+    )
+
+
 def read_wait(log: Path) -> str | None:
     """Returns what a job waits for and what to do about it, if its log ends with such a line."""
     try:
@@ -151,7 +162,7 @@ class Failures:
     def _describe(self, job: Any) -> str:
         error, log = self._find_cause(job)
         if error:
-            return f"dpprobe: {job.message}: {error}\n  log: {log}"
+            return f"dpprobe: {job.message}: {error}{describe_limit(error, job)}\n  log: {log}"
         logs = self._list_logs(job)
         place = f"\n  log: {logs[-1]}" if logs else ""
         if cause := self._find_own_error(job):

@@ -43,6 +43,8 @@ rule make:
         "{{name}}.txt",
     log:
         "{{name}}.log",
+    params:
+        shown={{"a": [1, None]}},
     message:
         "making {{wildcards.name}}"
     script:
@@ -167,6 +169,29 @@ def test_a_group_is_told_with_the_log_of_the_scheduler_or_of_the_job_that_ended_
         assert told in (parts[0] + parts[1], parts[1] + parts[0])
 
 
+def test_a_time_limit_is_told_with_the_option_that_raises_it(
+    tmp_path: Path, repository: Path
+) -> None:
+    kept = tmp_path / "logs/slurm/make/a/17.log"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(
+        "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***\n"
+    )
+    commands = {"submit": "echo 17", "status": "echo failed"}
+    for name, text in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--set-resources", "make:runtime=7"]
+    words += ["--seconds-between-status-checks", "1"]
+    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in commands]
+    lines = say(tmp_path, repository, {"a": PASSES}, *QUIET, *words)
+    assert lines[-2] == (
+        "dpprobe: making a: *** JOB 17 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***; its limit "
+        "was 7 minutes (runtime); to raise it write `make: {runtime: 14 * attempt}` under "
+        "set-resources of the profile"
+    )
+
+
 def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
     tmp_path: Path, repository: Path
 ) -> None:
@@ -233,3 +258,23 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
         "dpprobe: stopped; run the same command again to resume",
     ]
     assert "making b: failed" not in output
+
+
+def test_jobs_import_no_library_of_tables(tmp_path: Path, repository: Path) -> None:
+    """Each job's Snakemake imported pandas to ask whether a parameter of its script is a table."""
+    commands = {
+        "submit": 'PYTHONPROFILEIMPORTTIME=1 sh "$1" 2>imported.txt || exit 1; echo 17',
+        "status": "echo success",
+    }
+    for name, text in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1"]
+    words += ["--seconds-between-status-checks", "1"]
+    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in commands]
+    passes = f"assert snakemake.params.shown == {{'a': [1, None]}}\n{PASSES}"
+    say(tmp_path, repository, {"a": passes}, *QUIET, *words, code=0)
+    lines = (tmp_path / "imported.txt").read_text().splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines}
+    assert "snakemake.iocontainers" in imported
+    assert not imported & {"pandas._libs", "pyarrow.lib"}
