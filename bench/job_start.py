@@ -71,8 +71,8 @@ def prepare_job(folder: Path, checkout: Path) -> str:
     subprocess.run(words, cwd=folder, env=describe_environment(checkout, folder), check=True)
     lines = (folder / "job.sh").read_text().splitlines()
     command = next(line for line in lines if "--target-jobs" in line)
-    # a file that Snakemake removed when the run ended
-    return re.sub(r"'?\S*/\.snakemake/tmp\.\S+'? ", "", command)
+    # files that Snakemake removed when the run ended
+    return re.sub(r"'\S*/\.snakemake/tmp\.\S+' |--runtime-source-cache-path '\S+' ", "", command)
 
 
 def describe_environment(checkout: Path, folder: Path) -> dict[str, str]:
@@ -89,10 +89,12 @@ def measure_job(command: str, folder: Path, checkout: Path) -> dict[str, Part]:
     """Runs a job and returns what each of its processes took."""
     notes = folder / "notes"
     notes.unlink(missing_ok=True)
-    subprocess.run(
-        ["sh", "-c", command], env=describe_environment(checkout, folder), check=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    result = subprocess.run(
+        ["sh", "-c", command], env=describe_environment(checkout, folder), check=False,
+        capture_output=True, text=True,
     )  # fmt: skip
+    if result.returncode:
+        sys.exit(result.stderr[-3000:])
     parts = {}
     for line in notes.read_text().splitlines():
         name, seconds, modules, heavy = line.split("|")

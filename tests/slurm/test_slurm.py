@@ -811,6 +811,8 @@ def test_what_disturbs_a_run_leaves_no_trace(
             "both to tell of the disk",
             run,
         )
+        until(lambda: "no room on" in run.output, "the console to tell of it too", run)
+        assert "the disk is full" in run.output
     finally:
         full.unlink(missing_ok=True)
         cluster.start_jobs(True)
