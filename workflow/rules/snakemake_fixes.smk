@@ -186,7 +186,8 @@ def without_tables(store_params):
     return store_plain_params
 
 
-# Each job's Snakemake imports pandas, and pyarrow with it, to ask whether a parameter is a table: a fifth of its start.
+# Each job's Snakemake imports pandas, and pyarrow with it, to ask whether a parameter is a table: 29% of what its
+# imports take (-X importtime, one run).
 # Upstream: no thread is known; Snakemake 9.27 has it, in iocontainers.Snakemake._safely_store_params.
 # Test: tests/workflow/test_failures.py::test_jobs_import_no_library_of_tables
 ScriptValues._safely_store_params = without_tables(ScriptValues._safely_store_params)
