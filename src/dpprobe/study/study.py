@@ -218,8 +218,7 @@ class Study(_Analysed):
             if self.dataset_unit(name) == "patient" and not options.names_units():
                 raise ValueError(
                     f"privacy.unit: patient, but datasets.{name} does not say which patient "
-                    "an image is of; give it a unit_column (sources csv and parquet take "
-                    "one), or write unit: image"
+                    "an image is of; give it a unit_column, or write unit: image"
                 )
         for name, method in self.methods.items():
             if isinstance(method, auto.Options) and method.rule is not None:
