@@ -667,16 +667,16 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
         ({"class_names": None}, "class_names: missing; with label_column write all classes"),
         ({"class_names": ["a", "a"]}, "class_names: a, a: a name appears twice"),
         ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one"),
-        ({"test": "b.csv", "split_column": "c"}, "test, split_column: both say"),
+        ({"test": "b.csv", "split_column": "c"}, "test, split_column: both choose"),
         ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),
         ({"limit": {"test": 3}}, "limit.test: there is no test split"),
-        ({"uncertain": "ones"}, "uncertain: only label_columns"),
+        ({"uncertain": "ones"}, "uncertain: works only with label_columns"),
         ({"missing": "zeros"}, "missing: zeros is for label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "class_names": ["x", "y", "z"]},
          "class_names: not as many as label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "uncertain": {"c": "ones"},
           "class_names": None}, "uncertain.c: not one of label_columns"),
-        ({"group_columns": ["Frontal/Lateral"]}, "'Frontal/Lateral' cannot name a group"),
+        ({"group_columns": ["Frontal/Lateral"]}, "'Frontal/Lateral' cannot be the name of a group"),
         ({"group_columns": ["a", "group_a"]}, "two groups would be named 'group_a'"),
         ({"extract": {"a": {"column": "b", "pattern": "c"}}}, "'c' has 0 groups"),
         ({"extract": {"a": {"column": "b", "pattern": "("}}}, "is not a regular expression"),
@@ -739,7 +739,10 @@ def test_values_that_leave_no_row(tmp_path: Path) -> None:
     values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
     with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row left whose sex is x"):
         options_of(filters={"sex": ["x"]}, **values).count_rows()
-    with pytest.raises(ConfigError, match=r"test_values: a.csv: no row .* says test; it says f, m"):
+    with pytest.raises(
+        ConfigError,
+        match=r"test_values: a.csv: column 'sex' has no value test; write one that it has: f, m",
+    ):
         options_of(split_column="sex", train_values=["f"], **values).count_rows()
     extract = {"n": {"column": "path", "pattern": "(x)"}}
     with pytest.raises(ConfigError, match=r"extract.n: a.csv line 2: path 'images/000.png' does"):

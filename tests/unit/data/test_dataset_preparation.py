@@ -264,8 +264,8 @@ def test_a_class_beyond_the_list_is_refused_not_added(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["a/b"], "group_columns: 'a/b' cannot name a group"),
-        ([""], "group_columns: '' cannot name a group"),
+        (["a/b"], "group_columns: 'a/b' cannot be the name of a group"),
+        ([""], "group_columns: '' cannot be the name of a group"),
         (["sex", "group_sex"], "group_columns: 'sex': two groups would be named 'group_sex'"),
         (["sex", "sex"], "two groups would be named 'group_sex'"),
     ],
@@ -481,7 +481,7 @@ def test_the_source_state_looks_at_each_file_once(
         (["a/1.png", "b/notes.txt"], r"1 file is not an image: b/notes.txt; move it"),
         (["a/1.png", "b/.hidden.png"], "b contains no image"),
         (["a/1.png", "b/.hidden/1.png"], "b contains no image"),
-        (["a/1.png", "b/1.png", "c.png"], r"no image: c.png \(beside the class folders\)"),
+        (["a/1.png", "b/1.png", "c.png"], r"is not an image: c.png \(beside the class folders\)"),
     ],
 )
 def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:

@@ -186,5 +186,5 @@ def test_a_check_of_other_rows_is_refused(tmp_path: Path, public: Path) -> None:
     record = read_json(files["counts"])
     record["train"]["near"] += 1
     write_json(files["counts"], record)
-    with pytest.raises(DataError, match=r"not what pixels\.json counts"):
+    with pytest.raises(DataError, match=r"not those that pixels\.json counts"):
         remove_near_duplicates(whole, tmp_path / "again", options, **files)

@@ -177,7 +177,10 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, info: Path) -> None:
         ({"chosen": ("no class",)}, "has no {c}"),
         ({"prompt_names": {"bird": "x"}}, "no class 'bird'"),
         ({"options": options("tiny-tokenizer")}, "tokenizer of tiny-tokenizer cannot be loaded"),
-        ({"chosen": ("{c} " + "very " * 80 + "long",)}, "tokens and tiny-quickgelu reads 77"),
+        (
+            {"chosen": ("{c} " + "very " * 80 + "long",)},
+            "tokens, but tiny-quickgelu reads at most 77",
+        ),
     )
     for wrong, message in cases:
         with pytest.raises(ConfigError, match=message) as error:
