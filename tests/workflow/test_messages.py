@@ -48,7 +48,7 @@ def test_a_run_ends_with_the_next_step(workspace: Workspace, small: dict[str, An
     assert not [line for line in lines if line.strip().startswith(JOB_LINES)]
     assert any(line.startswith("1 of 2 steps") for line in lines), "how far the run is"
     assert len(lines) < 10, lines
-    assert lines[-1].startswith("done; next: snakemake --cores all ")
+    assert lines[-1].startswith("done; next: dpprobe run --cores all ")
     assert lines[-1].endswith("--configfile study.yaml")
     again = say(workspace, small, "data")
     assert again[-1] == lines[-1]

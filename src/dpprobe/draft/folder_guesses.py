@@ -68,7 +68,7 @@ def _check_layout(root: Path, place: str) -> None:
     if tables:
         raise ConfigError(
             f"{place}: {tables[0].name} lies in it; if it lists the images, name it: "
-            f"`python -m dpprobe init {Path(place) / tables[0].name}`; else move it elsewhere"
+            f"`dpprobe init {Path(place) / tables[0].name}`; else move it elsewhere"
         )
     if images and folders:
         raise ConfigError(
@@ -91,7 +91,7 @@ def _check_layout(root: Path, place: str) -> None:
             deeper = Path(place) / folders[0].name
             raise ConfigError(
                 f"{place}: one folder, {folders[0].name}, which holds {len(inner)} more; if these "
-                f"are the classes, name it: `python -m dpprobe init {deeper}`"
+                f"are the classes, name it: `dpprobe init {deeper}`"
             )
 
 

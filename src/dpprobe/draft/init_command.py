@@ -59,6 +59,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     from dpprobe.draft.init_output import seen_in_words
     from dpprobe.draft.study_text import make_draft, study_text
     from dpprobe.study.class_split_checks import class_split_faults
+    from dpprobe.study.run_command import command_line
     from dpprobe.study.study_checks import check_study
     from dpprobe.study.study_file import load_study
 
@@ -85,7 +86,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     if refused:
         print(f"\nUntil {output} is corrected where it is refused, a run stops at once.")
     print(f"\nThe counts above are of private data: {output} has none of them.")
-    print(f"Read it, then run:  {draft.run_command_line}")
+    print(f"Read it, then run:  {command_line(*draft.run_words)}")
     return 0
 
 
@@ -104,7 +105,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     if arguments.place is None:
         raise ConfigError(
             "init: name a folder of class folders, a CSV with one row per image, or a parquet "
-            "file: python -m dpprobe init images/lesions"
+            "file: dpprobe init images/lesions"
         )
     place = arguments.place.rstrip("/") or "/"
     path = Path(place).expanduser()

@@ -10,6 +10,7 @@ from dpprobe.draft.study_text import Draft
 from dpprobe.planner.accuracy_plan import make_plan
 from dpprobe.planner.plan_text import beaten_words, format_span, too_few_words
 from dpprobe.planner.predicted_accuracy import Setting
+from dpprobe.study.run_command import command_line
 
 MOST_SHOWN = 12
 EPSILON = 1.0
@@ -108,10 +109,12 @@ def _list_expected(draft: Draft) -> Iterator[str]:
         )
     if plan.too_few:
         yield f"{too_few_words(setting, plan.would_do, unit=seen.unit_name)}."
-    dimension = f" --d {setting.dimension}" if setting.dimension else ""
-    unit = "" if seen.unit_name == "image" else f" --unit {seen.unit_name}"
-    majority = f" --majority {seen.majority_share:.3f}" if seen.is_imbalanced else ""
-    yield (
-        f"More of it: python -m dpprobe plan --n {n} --classes {setting.classes} --epsilon "
-        f"{EPSILON:g} --delta {draft.delta:g}{dimension}{unit}{majority}"
-    )
+    words = ["--n", f"{n}", "--classes", f"{setting.classes}", "--epsilon", f"{EPSILON:g}"]
+    words += ["--delta", f"{draft.delta:g}"]
+    if setting.dimension:
+        words += ["--d", f"{setting.dimension}"]
+    if seen.unit_name != "image":
+        words += ["--unit", seen.unit_name]
+    if seen.is_imbalanced:
+        words += ["--majority", f"{seen.majority_share:.3f}"]
+    yield f"For other settings: {command_line('dpprobe', 'plan', *words)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import yaml
 from dpprobe.data.options import ClassUnits, Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
-from dpprobe.study.run_command import run_command
+from dpprobe.study.run_command import run_words
 
 WIDTH = 110
 EPSILONS = (0.5, 1, 2, 4, 8)
@@ -93,8 +94,9 @@ class Draft:
         return name_of([self.output.stem])
 
     @property
-    def run_command_line(self) -> str:
-        return run_command("--configfile", str(self.output))
+    def run_words(self) -> list[str]:
+        """The words that run the study from the folder in which `init` runs."""
+        return run_words(call=["--configfile", str(self.output)])
 
 
 def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
@@ -140,10 +142,10 @@ def _write_head(draft: Draft) -> Iterator[str]:
         yield f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, draft.output.parent)}"
         yield "#"
     yield from write_comment(
-        f"Made by `python -m dpprobe init {draft.seen.place}`: every line is yours to edit "
+        f"Made by `dpprobe init {draft.seen.place}`: every line is yours to edit "
         "(docs/configuration.md). Run it:"
     )
-    yield f"#     {draft.run_command_line}"
+    yield f"#     {shlex.join(draft.run_words)}"
     yield f"study: {_write_flow(draft.study_name)}"
     yield ""
 

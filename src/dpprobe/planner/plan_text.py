@@ -179,7 +179,7 @@ def too_few_warning(
     ]
     return (
         f"{n:,} {unit}s of {classes} classes are too few for {', '.join(each)}: a head is "
-        "expected to do hardly better than naming the largest class; `python -m dpprobe plan` "
+        "expected to do hardly better than naming the largest class; `dpprobe plan` "
         "says more"
     )
 

@@ -18,7 +18,7 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
     assert "trained on:  " in printed
     assert "imbalance:   1.0 to 1; accuracy is a fair metric" in printed
     assert "Expected accuracy at epsilon 1" in printed
-    assert printed.endswith("snakemake --cores all --configfile skin_lesions.yaml\n")
+    assert printed.endswith("dpprobe run --cores all --configfile skin_lesions.yaml\n")
     study = desk.study("skin_lesions.yaml")
     dataset = study.datasets["skin_lesions"]
     assert dataset.count_classes() == 2
@@ -177,8 +177,8 @@ def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
         ),
         (["x/a/1.jpg"], "fewer than two class folders"),
         (["x/in/a/1.jpg", "x/in/b/1.jpg"], "x: one folder, in, which holds 2 more"),
-        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "name it: `python -m dpprobe init x/in`"),
-        (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "name it: `python -m dpprobe init x/list.csv`"),
+        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "name it: `dpprobe init x/in`"),
+        (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "name it: `dpprobe init x/list.csv`"),
         (["x/a/1.jpg", "x/b/1.jpg", "x/b/2.txt"], "2.txt"),
         (["x/train/a/1.jpg", "x/train/b/1.jpg"], "x has train/ but no test/"),
     ],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.draft.seen_dataset import study_name
 from dpprobe.errors import ConfigError
-from tests.conftest import REPOSITORY
 from tests.unit.draft.conftest import Desk
 
 
@@ -117,16 +116,14 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(folder: Desk) -> N
     assert said.endswith("note.txt cannot be written; name another folder")
 
 
-def test_snakemake_plans_what_was_written(folder: Desk) -> None:
-    """The run that the last line names, without running it."""
+def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
+    """In a folder that is no clone; planned, not run."""
     printed = folder.init("x")
-    command = printed.splitlines()[-1].partition("snakemake ")[2].split()
-    for name in ("Snakefile", "workflow", "scripts", "resources", "envs"):
-        (folder.folder / name).symlink_to(REPOSITORY / name)
-    snakemake = Path(sys.executable).with_name("snakemake")
-    if not snakemake.exists():
-        pytest.skip(f"no {snakemake}")
-    done = subprocess.run([snakemake, "-n", *command], capture_output=True, text=True, check=False)
+    program, *words = shlex.split(printed.splitlines()[-1].partition("run:  ")[2])
+    assert program == "dpprobe"
+    if not shutil.which(program):
+        pytest.skip(f"no {program} on PATH")
+    done = subprocess.run([program, *words, "-n"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "train_heads" in done.stdout + done.stderr
     shutil.rmtree(folder.folder / ".snakemake", ignore_errors=True)

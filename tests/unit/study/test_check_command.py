@@ -29,7 +29,7 @@ def test_a_good_study_is_counted_and_its_command_told(
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first)
     counted, unread = capsys.readouterr().out.splitlines()
-    assert counted == "first.yaml: 4 cells; run: snakemake --cores all --configfile first.yaml"
+    assert counted == "first.yaml: 4 cells; run: dpprobe run --cores all --configfile first.yaml"
     assert unread.startswith("Not read yet: images, and labels row by row. The first job")
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first, second)
