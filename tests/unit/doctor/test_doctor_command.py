@@ -382,7 +382,9 @@ def test_nothing_is_deleted_while_a_run_holds_the_folder(doctor: Doctor) -> None
     truncate(Path(CELL, "heads.safetensors"))
     Path(".snakemake/locks").mkdir()
     Path(".snakemake/locks/0.output.lock").touch()
-    assert "`dpprobe run --cores all --unlock`" in str(doctor("--fix")[0])
+    assert "run `dpprobe run --cores all --configfile 'my study.yaml' --unlock` if" in str(
+        doctor("--fix")[0]
+    )
     assert doctor()[0] == 1
     assert Path(CELL, "heads.safetensors").exists()
 
