@@ -54,8 +54,8 @@ def look_at_folder(place: str) -> Seen:
 def _describe_layout(parted: bool) -> str:
     parts = "train/<class>/ and test/<class>/" if parted else "<class>/"
     return (
-        f"{parts} hold the images. The names of the classes are published with every head, so "
-        "each must be one that may be known."
+        f"The images are in {parts}. Class names are published with every head, so each must be "
+        "public."
     )
 
 
@@ -111,8 +111,8 @@ def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
 def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     """Lists what is unusual, though no mistake for certain."""
     notes = [
-        "a folder does not say whose an image is, so the unit of privacy is one image; if people "
-        "have several, list the images in a CSV with a column of patients, and name that"
+        "a folder names no patients, so the unit of privacy is one image; if people have several "
+        "images, list them in a CSV with a column of patients and run init on that CSV"
     ]
     places = [root / name for name in listing.files] if "test" in listing.files else [root]
     inner = {name: _list_folders(places[0] / name) for name in listing.class_names}
@@ -120,12 +120,12 @@ def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     if len(first) > 1 and all(names == first for names in inner.values()):
         notes.append(
             f"every class folder holds the folders {_name_some(first)}; if these are the classes, "
-            "they must stand above the others"
+            "move them one level up"
         )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}
     if "test" in listing.files and unused:
-        notes.append(f"not used, as it is neither train nor test: {_name_some(sorted(unused))}")
+        notes.append(f"ignored (neither train nor test): {_name_some(sorted(unused))}")
     return notes
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_command(commands: Any) -> None:
     """Adds `init` to a parser's commands."""
-    summary = "look at a folder, a CSV or a parquet file of images, and write a study"
+    summary = "write a study for a folder, a CSV or a parquet file of images"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run_init)
     parser.add_argument(
@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--model", metavar="NAME", help="timm's name of the model with these weights"
     )
-    columns = parser.add_argument_group("of a CSV or parquet file, where guesses are wrong")
+    columns = parser.add_argument_group("columns of a CSV or parquet file, if guesses are wrong")
     columns.add_argument("--label", metavar="COLUMN", help="column with the labels")
     columns.add_argument(
         "--image",
@@ -44,10 +44,10 @@ def add_command(commands: Any) -> None:
         help="column with the images or their paths",
     )
     columns.add_argument(
-        "--patient", metavar="COLUMN", help="column that says which patient an image is of"
+        "--patient", metavar="COLUMN", help="column with the patient of each image"
     )
     columns.add_argument(
-        "--root", metavar="FOLDER", help="folder to which the paths of a CSV are relative"
+        "--root", metavar="FOLDER", help="folder that the paths in a CSV are relative to"
     )
 
 
@@ -84,8 +84,8 @@ def _run_init(arguments: argparse.Namespace) -> int:
     for fault in refused:
         print(f"refused:     {fault}")
     if refused:
-        print(f"\nUntil {output} is corrected where it is refused, a run stops at once.")
-    print(f"\nThe counts above are of private data: {output} has none of them.")
+        print(f"\nCorrect {output} before you run it: a run stops at what is refused.")
+    print(f"\nWrote {output}. The counts above are private; the file holds none of them.")
     print(f"Read it, then run:  {command_line(*draft.run_words)}")
     return 0
 

@@ -44,8 +44,8 @@ SPLIT = {
     "test_fraction": Line(value=0.2),
     "split_by": Line(
         value="id",
-        comment="Who is tested on follows from each name alone, which a release needs; `class` "
-        "takes the same part of each class, for benchmarks alone.",
+        comment="Each name alone decides between training and test, as a release requires. `class` "
+        "splits each class in the same proportion, but is for benchmarks only.",
     ),
 }
 

@@ -15,8 +15,8 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
     desk.images("images/Skin Lesions/benign", "images/Skin Lesions/naevus")
     printed = desk.init("images/Skin Lesions")
     assert "24 images, 2 classes" in printed
-    assert "trained on:  " in printed
-    assert "imbalance:   1.0 to 1; accuracy is a fair metric" in printed
+    assert "training:    " in printed
+    assert "imbalance:   1.0 to 1; metric: accuracy" in printed
     assert "Expected accuracy at epsilon 1" in printed
     assert printed.endswith("dpprobe run --cores all --configfile skin_lesions.yaml\n")
     study = desk.study("skin_lesions.yaml")
@@ -34,7 +34,7 @@ def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
     desk.images("x/train/a", "x/train/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
     printed = desk.init("x")
     assert "48 images, 2 classes" in printed
-    assert "not used, as it is neither train nor test: val" in printed
+    assert "ignored (neither train nor test): val" in printed
     assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)
     assert "test_fraction" not in (desk.folder / "x.yaml").read_text()
 
@@ -43,8 +43,10 @@ def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: 
     desk.images("x/benign", count=347)
     desk.images("x/malignant", count=31)
     printed = desk.init("x")
-    assert "imbalance:   11.2 to 1; always naming benign is right in 91.8 %" in printed
-    assert "so look at AUC" in printed
+    assert (
+        "imbalance:   11.2 to 1; metric: AUC, because always predicting benign already" in printed
+    )
+    assert "metric: AUC, because" in printed
     assert "malignant         31 images:" in printed
     assert "test  (the smallest)" in printed
     assert desk.study("x.yaml").datasets["x"].metric == "auc"
@@ -60,11 +62,11 @@ def test_the_remedy_for_a_rare_class_is_drafted_whatever_the_labels(desk: Desk) 
     for name in printed:
         text = (desk.folder / f"{name}.yaml").read_text()
         start = text.index("  # balanced: ")
-        lines = text[start : text.index("  # The ceiling")].splitlines()
+        lines = text[start : text.index("  # The non-private")].splitlines()
         taken = "\n".join(f"  {line[4:]}" for line in lines)
         (desk.folder / f"{name}.yaml").write_text(text.replace("\n".join(lines), taken))
         assert desk.study(f"{name}.yaml").methods["balanced"].balanced  # type: ignore[attr-defined]
-        assert "the choice has no price" in " ".join(text.replace("#", "").split())
+        assert "no epsilon covers the choice" in " ".join(text.replace("#", "").split())
     assert "`balanced: true`" in printed["y"]
     assert "`balanced: true`" not in printed["x"]
 
@@ -88,13 +90,13 @@ def test_without_a_place_it_says_what_to_name(desk: Desk) -> None:
 def test_what_is_expected_is_said_to_be_accuracy(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=400)
     desk.images("x/c", count=40)
-    assert "This is accuracy; the study's metric is macro accuracy" in desk.init("x")
+    assert "The study reports macro accuracy instead" in desk.init("x")
 
 
 def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=40)
     desk.images("x/c", count=12)
-    assert "so look at the macro accuracy" in desk.init("x")
+    assert "metric: macro accuracy, because" in desk.init("x")
     assert desk.study("x.yaml").datasets["x"].metric == "macro_accuracy"
 
 

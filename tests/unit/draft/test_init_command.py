@@ -77,7 +77,7 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
     if fault is not None:
         assert printed == f"dpprobe: --{fault}"
         return
-    assert "mobilenetv2_100, 1,280 features an image" in printed
+    assert "mobilenetv2_100, 1,280 features per image" in printed
     assert folder.study("x.yaml").backbones["mobilenetv2_100"].input_files() == (
         "mobilenetv2_100_imagenet.safetensors",
     )
@@ -105,7 +105,7 @@ def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     (repository / "refs/main").write_text(commit)
     (repository / "snapshots" / commit).mkdir(parents=True)
     (repository / "snapshots" / commit / "model.safetensors").write_bytes(b"x")
-    assert "vit_b16, 768 features an image" in folder.init("x")
+    assert "vit_b16, 768 features per image" in folder.init("x")
     assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
 
 
@@ -148,7 +148,7 @@ def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyw
     assert f"99 images:{99 - tested:>9} train, {tested} test patients\n" in printed
     assert f"20 images:{20:>9} train, 0 test patients  (the smallest)" in printed
     assert "refused:     1 class has no test patient, which `metric: auc` needs: malig" in printed
-    assert "Until lesions.yaml is corrected where it is refused, a run stops at once." in printed
+    assert "Correct lesions.yaml before you run it: a run stops at what is refused." in printed
     text = (desk.folder / "lesions.yaml").read_text()
     assert "test_fraction: 0.2" in text
     with pytest.raises(ConfigError, match="no test patient"):
