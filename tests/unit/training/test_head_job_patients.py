@@ -158,8 +158,8 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
         assert statement["patients"]["epsilon"] > 4
         assert "differentially private to one image; to a patient" in statement["promise"]
         assert (
-            "to a patient of 20 training images, the most that one has here, the promise is ("
-            in (statement["promise"])
+            "to a patient with 20 training images, the most that any patient has here, the promise "
+            "is (" in statement["promise"]
         )
     full = run.read("full", "privacy")
     mu = 20 * accountants.gaussian_mu(composition(full))
