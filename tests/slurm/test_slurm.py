@@ -468,7 +468,8 @@ def test_the_default_study(clone: Workspace) -> None:
         name for name, _ in jobs
     )
     assert len(jobs) == len(set(jobs)), "each ran once"
-    assert any("results/report.html" in line for line in result.stdout.splitlines()[-8:])
+    shown = "  python -m webbrowser results/report.html  # report"
+    assert shown in result.stdout.splitlines()
     here = {"all"}  # everything but the target itself ran as a Slurm job
     assert clone.counts() == Counter({r: n for r, n in planned.items() if r not in here})
     assert clone.counts()["train_heads"] == 2
