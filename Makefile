@@ -15,7 +15,7 @@ help:
 	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas and docs/options.md from the code"
-	@echo "make screenshots  make the README's pictures again, in Chromium"
+	@echo "make screenshots  make the pictures of README and docs/tracking.md again, in Chromium"
 	@echo "make docs     build the docs site, build/site/index.html, and check its links"
 	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
 	@echo "make lock     resolve requirements/*.in again"

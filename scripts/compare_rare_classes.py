@@ -14,13 +14,11 @@ if __name__ == "__main__":
         limit_threads(snakemake.threads)
         study = run_study(snakemake.config)
         infos = {Path(path).parent.name: Path(path) for path in snakemake.input.infos}
-        manifests = [Path(path) for path in snakemake.input.manifests]
         imbalance_job(
             Sources(
                 # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
                 cells=Path(snakemake.input.cells[0]).parents[4],
                 infos=infos,
-                manifests=dict(zip(infos, manifests, strict=True)),
                 names=[
                     CellName(**cell._asdict())
                     for cell in study.list_cells(*infos)

@@ -33,7 +33,6 @@ if __name__ == "__main__":
             receipt=Path(snakemake.output[0]),
             lock=results / "mlflow.lock",
             commit=clone_commit(),
-            register=params.register,
             audits=[Path(path) for path in paths.audits],
             fairness=[Path(path) for path in paths.fairness],
             zero_shot=[Path(path) for path in paths.zero_shot],

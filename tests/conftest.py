@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 # Processes of the tests fill the processors; threads that wait for each other would only spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# As in an activated environment: printed commands then name programs without their paths.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 # Modules and tests stay to the end: looking for garbage among them is a quarter of collection.
 gc.disable()

@@ -103,20 +103,14 @@ def count_tables(study: Study, dataset: str) -> tuple[int, int]:
 
 
 def count_networks(study: Study) -> int:
-    """Counts the networks that a study trains on one dataset and backbone.
-
-    Each trial of a search is a network too; of a priced search the mean number of trials counts.
-    """
-    total = 0.0
+    """Counts the networks that a study trains on one dataset and backbone, searches included."""
+    total = 0
     for epsilon in study.job_epsilons():
         for name in study.job_methods(epsilon):
             options = study.methods[name].model_dump()
-            base = options.get("base") or {}
             if options["head"] in NETWORKS:
                 total += study.seeds + ((options.get("search") or {}).get("trials") or 0)
-            elif base.get("head") in NETWORKS:
-                total += study.seeds * options["trials"]
-    return round(total)
+    return total
 
 
 def _network(study: Study, backbone: str, facts: Facts) -> Network:

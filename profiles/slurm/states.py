@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import scheduler
 from answer import FRESH, QUEUE
@@ -115,10 +116,11 @@ def explain(job: str, state: str, reason: str) -> str:
     """Returns a line on a failed job: why it failed, and where to read on."""
     record = scheduler.read_record(job)
     code = exit_code(job)
-    memory = f"it needed more than its {record.get('mem_mb')} MB"
+    memory = f"it needed more than its {record.get('mem_mb')} MB{raise_limit(record, 'mem_mb')}"
     reasons = {
         "OUT_OF_MEMORY": memory,
-        "TIMEOUT": f"it needed more than its {record.get('runtime')} minutes",
+        "TIMEOUT": f"it needed more than its {record.get('runtime')} minutes"
+        f"{raise_limit(record, 'runtime')}",
         "CANCELLED": "somebody, or a limit of the cluster, cancelled it",
         "NODE_FAIL": "its node went down",
         scheduler.LAUNCH_FAILED: "its node could not start it",
@@ -132,6 +134,17 @@ def explain(job: str, state: str, reason: str) -> str:
     if state == "FAILED" and over_memory(record.get("log")):
         why = memory
     return f"slurm: job {job} ({record.get('name')}): {state}, {why}; log: {record.get('log')}"
+
+
+def raise_limit(record: dict[str, Any], name: str) -> str:
+    """Returns how a limit of a job is raised: for retries it grows by itself."""
+    rule, asked = str(record.get("name")).split(".")[1:2], record.get(name)
+    if not rule or not isinstance(asked, int | float):
+        return ""
+    return (
+        f" ({name}); a retry asks for more; to raise it write `{rule[0]}: {{{name}: "
+        f"{2 * asked:g} * attempt}}` under set-resources of the profile"
+    )
 
 
 def over_memory(log: str | None) -> bool:

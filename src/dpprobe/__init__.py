@@ -1,15 +1,55 @@
-"""Differentially private classifiers on features of frozen foundation models."""
+"""Differentially private classifiers on features of frozen foundation models.
 
+The names in `__all__` are the public Python API; docs/python.md has the stability policy. They are
+imported when they are first used, so that `import dpprobe` takes no time. Everything else is
+internal.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dpprobe.estimator.budget import Budget as Budget
+    from dpprobe.estimator.private_classifier import PrivateClassifier as PrivateClassifier
+    from dpprobe.estimator.public_functions import audit as audit
+    from dpprobe.estimator.public_functions import calibrate as calibrate
+    from dpprobe.estimator.public_functions import epsilon_of as epsilon_of
+    from dpprobe.estimator.public_functions import plan_accuracy as plan_accuracy
+    from dpprobe.estimator.public_functions import read_cells as read_cells
+    from dpprobe.estimator.public_functions import read_features as read_features
+    from dpprobe.estimator.public_functions import verify as verify
+    from dpprobe.release.predict import Predictor as Predictor
+
     __version__: str
-else:
 
-    def __getattr__(name):
-        """Computes `__version__` when it is asked for: in a clone that is a call of git."""
-        if name == "__version__":
-            from dpprobe.versions import code_version  # not for every import of dpprobe
+_PLACES = {
+    "Budget": "dpprobe.estimator.budget",
+    "Predictor": "dpprobe.release.predict",
+    "PrivateClassifier": "dpprobe.estimator.private_classifier",
+    **dict.fromkeys(
+        (
+            "audit", "calibrate", "epsilon_of", "plan_accuracy", "read_cells", "read_features",
+            "verify",
+        ),
+        "dpprobe.estimator.public_functions",
+    ),
+}  # fmt: skip
 
-            return code_version()
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [*_PLACES]
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name, or computes `__version__`: in a clone that is a call of git."""
+    if name == "__version__":
+        from dpprobe.versions import code_version  # not for every import of dpprobe
+
+        return code_version()
+    if name in _PLACES:
+        value = getattr(import_module(_PLACES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

@@ -30,7 +30,7 @@ ANALYSES: dict[str, Registered] = {
     "long_tail": Registered("dpprobe.analyses.long_tail", 1, "long_tail"),
     "representation_law": Registered("dpprobe.analyses.representation_law", 1, "layers"),
     "fairness": Registered("dpprobe.analyses.fairness", 2, "fairness"),
-    "imbalance": Registered("dpprobe.analyses.imbalance", 1, "imbalance"),
+    "imbalance": Registered("dpprobe.analyses.imbalance", 2, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
     "zero_shot": Registered("dpprobe.analyses.zero_shot", 4, "zero_shot"),
     "few_shot": Registered("dpprobe.analyses.few_shot", 4, "few_shot"),

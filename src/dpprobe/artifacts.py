@@ -346,7 +346,10 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
             left = deadline - time.monotonic()
             if left <= 0:
                 raise DiskError(f"{lacking}; {ROOM}") from error
-        logger.warning("%s; what is computed is kept for %.0f minutes more", lacking, left / 60)
+        logger.warning(
+            "%s; waiting up to %.0f minutes more; make room or have the quota raised",
+            lacking, left / 60,
+        )  # fmt: skip
         time.sleep(min(PAUSE, left))
 
 

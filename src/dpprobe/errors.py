@@ -43,12 +43,6 @@ class DownloadError(DpprobeError):
     passes = True
 
 
-class UploadError(DpprobeError):
-    """Files could not be handed to a server."""
-
-    passes = True
-
-
 class WrongDownloadError(DownloadError):
     """An address gives another file than was asked for, or refuses to give any."""
 
@@ -61,6 +55,10 @@ class StoreError(DpprobeError):
 
 class PrivacyError(DpprobeError):
     """A mechanism cannot be priced or run as it was planned."""
+
+
+class BudgetError(PrivacyError):
+    """A release or a fit would cost more than the budget of its dataset allows."""
 
 
 class DiskError(DpprobeError):

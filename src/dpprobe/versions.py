@@ -38,7 +38,6 @@ VERSIONS = {
     "papers": 7,
     "tracking": 11,
     "report": 12,
-    "costly_images": 1,
     "tsne_page": 2,
     "release": 1,
     "fine_tuning": 1,
@@ -65,8 +64,8 @@ def check_versions() -> None:
 def describe_edit(difference: Difference) -> str:
     """Returns the line that tells of code that was edited after a job's run began."""
     return (
-        f"{difference.place}: {difference.first} when this run began, {difference.second} now: "
-        "the code was edited; run again"
+        f"{difference.place}: {difference.first} when this run began, {difference.second} "
+        "now. The code was edited meanwhile; run again"
     )
 
 

@@ -44,8 +44,8 @@ _WANTED = {
     "greater_than_equal": "a number of {ge} or more",
     "less_than": "a number below {lt}",
     "less_than_equal": "a number of {le} or less",
-    "too_short": "a list or mapping of {min_length} or more",
-    "too_long": "a list or mapping of {max_length} or fewer",
+    "too_short": "a list or mapping with {min_length} or more entries",
+    "too_long": "a list or mapping with {max_length} or fewer entries",
     "string_too_short": "a text of {min_length} or more characters",
     "string_too_long": "a text of {max_length} or fewer characters",
     "string_pattern_mismatch": "a text that matches {pattern}",
@@ -55,6 +55,8 @@ _WANTED = {
 # Keys of a study that are gone, and why.
 _REMOVED = {
     "features.compile": "no gain was ever measured",
+    "report": "it showed costly images; compare the scores in two cells' predictions.parquet",
+    "tracking.register_heads": "heads of cells are not for release, and releases are registered",
     "tsne.components": "t-SNE starts from 50, and from more where they keep too few neighbours",
     "tsne.perplexity": "it is 30, and less where there are few rows",
 }
@@ -118,7 +120,9 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
         if isinstance(value, int) and abs(value) >= 2**63:
             raise ConfigError(f"{name}: a number beyond 64 bits; write a smaller one")
         if isinstance(value, str) and _NO_TEXT.search(value):
-            raise ConfigError(f"{name}: {value!r:.60}: a NUL or half a character; remove it")
+            raise ConfigError(
+                f"{name}: {value!r:.60}: contains a NUL or half a character; remove it"
+            )
         if isinstance(value, Mapping):
             pending += [((*place, key), each) for key, each in value.items()]
             pending += [((*place, "key"), key) for key in value]
@@ -132,6 +136,8 @@ def _explain_all(
     """Returns one line for each thing that is wrong: the alternatives of a union are one thing."""
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
+        if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
+            continue  # its entries are wrong, which other errors tell
         path, union = _locate_error(item, values)
         place = ("alone", number) if union is None else ("union", *union)
         groups.setdefault(place, []).append((path, item))
@@ -202,7 +208,7 @@ def explain_fault(item: Any) -> str:
     if item["type"] == "value_error":
         return f"{path}: {wanted}" if path else wanted
     short = {"extra_forbidden": "unknown key", "missing": "missing"}.get(item["type"])
-    return f"{path}: " + (short or f"{_shorten(item['input'])}, in place of {wanted}")
+    return f"{path}: " + (short or f"{_shorten(item['input'])}, where {wanted} is expected")
 
 
 def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
@@ -224,8 +230,8 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
             counterpart = options_class(registry, name).suggest_key(str(place[-1]))
             remedy = f"remove it, or write {counterpart}" if counterpart else "remove it"
             return (
-                f"{selector} {name} has none of that name, which is of {selector} "
-                f"{', '.join(takers)}; {remedy}"
+                f"{selector} {name} does not take it (it is an option of {selector} "
+                f"{', '.join(takers)}); {remedy}"
             )
     close = difflib.get_close_matches(str(place[-1]), _known_keys(place, values, cls), 2, _ALIKE)
     return f"write {' or '.join(close)}, or remove it" if close else _REMEDY
@@ -263,11 +269,11 @@ def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseM
     if item["type"] == "missing":
         return f"{path}: missing; it must be given"
     if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:
-        return f"{path}: a name is lower-case letters, digits and underscores"
+        return f"{path}: a name has only lower-case letters, digits and underscores; rename it"
     if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:
         return (
-            f"{path}: {_shorten(item['input'])}: a folder's path without spaces, ~, doubled "
-            "slashes, braces and other signs that paths in rules cannot have; write another"
+            f"{path}: {_shorten(item['input'])}: a folder's path must have no spaces, no ~, "
+            "no double slashes, no braces and no other special characters; write another"
         )
     wanted = _describe_wanted(item)
     if item["type"] == "value_error":

@@ -10,6 +10,7 @@ import copy
 import errno
 import logging
 import re
+import shutil
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from logging import LogRecord
+from pathlib import Path
 from typing import Any
 
 from snakemake.logging import (
@@ -30,13 +32,14 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpprobe.artifacts import explain_unwritable
+from dpprobe.artifacts import explain_unwritable, file_system, format_size
 from dpprobe.study.run_command import missing_study
-from snakemake_logger_plugin_dpprobe.failures import Failures, read_status
+from snakemake_logger_plugin_dpprobe.failures import Failures, read_status, read_wait
 
 PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
 # Without a line for so long, a run says which jobs it waits for; then less often for the same jobs.
 WAIT_SECONDS, SAME_WAIT_SECONDS = 5, 60
+FULL_BYTES = 1_000_000  # with less, the disk of the results counts as full
 JOBS_NAMED, RULES_NAMED = 3, 22  # of jobs that are waited for; of those that a dry run would start
 NOTHING_TO_DO = "Nothing to be done"
 # Lines that say nothing about the study, or what this plugin says better.
@@ -71,16 +74,20 @@ class Run:
     Attributes:
       workflow: Snakemake's, whose jobs failed or did not.
       print_results: prints the last lines of a run that did what it was asked to.
+      results: the folder of the study's results; None where nobody told.
     """
 
     def __init__(self) -> None:
         self.workflow: Any = None
         self.print_results: Callable[[], None] = lambda: None
+        self.results: Path | None = None
         self.succeeded = False
 
-    def follow(self, workflow: Any, print_results: Callable[[], None]) -> None:
-        """Takes the workflow of a run, and the function that prints its results."""
-        self.workflow, self.print_results = workflow, print_results
+    def follow(
+        self, workflow: Any, print_results: Callable[[], None], *, results: Path | None = None
+    ) -> None:
+        """Takes the workflow of a run, its folder, and the function that prints its results."""
+        self.workflow, self.print_results, self.results = workflow, print_results, results
 
     def note_success(self) -> None:
         """Notes that all jobs of the run succeeded."""
@@ -134,7 +141,7 @@ class LogHandler(LogHandlerBase):
         self._planned: dict[str, int] = {}  # jobs of a dry run by rule
         self._reasons: Counter[str] = Counter()
         self._targets: set[str] = set()  # rules that make nothing
-        self._running: dict[int, tuple[str, float]] = {}  # name and start by job number
+        self._running: dict[int, _RunningJob] = {}  # by job number
         self._said, self._waited_for = time.monotonic(), frozenset[int]()
         sys.excepthook = shorten_interrupt
         if self._brief:
@@ -153,10 +160,17 @@ class LogHandler(LogHandlerBase):
         if not running or now - self._said < pause:
             return
         self._said, self._waited_for = now, running
-        named = [f"{name} ({now - start:.0f} s)" for name, start in self._running.values()]
+        jobs = list(self._running.values())
+        named = [f"{job.name} ({now - job.start:.0f} s)" for job in jobs]
         more = [f"{len(named) - JOBS_NAMED} more"] if len(named) > JOBS_NAMED else []
-        text = "; ".join([*named[:JOBS_NAMED], *more])
-        self._terminal.handle(logging.makeLogRecord({"msg": f"running: {text}", "levelno": 20}))
+        lines = [f"running: {'; '.join([*named[:JOBS_NAMED], *more])}"]
+        if RUN.workflow is not None and RUN.workflow.remote_exec:  # others write on the terminal
+            waits = [(job.name, job.read_wait()) for job in jobs]
+            lines += [f"  {name}: {wait}" for name, wait in waits if wait][:JOBS_NAMED]
+        if full := describe_full_disk(RUN.results):
+            lines.append(f"  {full}")
+        text = "\n".join(lines)
+        self._terminal.handle(logging.makeLogRecord({"msg": text, "levelno": 20}))
 
     def emit(self, record: LogRecord) -> None:
         """Notes what a record says of jobs, and writes it if the run shows such records."""
@@ -175,13 +189,14 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.ERROR:
             # the error that a job's process ended with; the job is named by the same thread's next
             self._statuses[record.thread] = read_status(str(record.msg))
+            failures.errors.append(str(record.msg))
         elif event == LogEvent.JOB_INFO:
             failures.attempts[record.jobid] += 1
             if record.output:
                 name = record.rule_msg or record.rule_name
                 if not self._running:
                     self._said = time.monotonic()  # planning is no wait for a job
-                self._running[record.jobid] = name, time.monotonic()
+                self._running[record.jobid] = _RunningJob(record, name, time.monotonic())
             else:
                 self._targets.add(record.rule_name)
             self._reasons.update(list_reasons(record.reason))
@@ -281,6 +296,45 @@ class LogHandler(LogHandlerBase):
             if stopped:
                 causes.append("dpprobe: stopped; run the same command again to resume")
             print(*causes, sep="\n", end="\n" if causes else "", file=sys.stderr)
+
+
+class _RunningJob:
+    """A job that runs, and the logs that tell what it waits for."""
+
+    def __init__(self, record: Any, name: str, start: float) -> None:
+        self.name, self.start = name, start
+        self._began = time.time()
+        self._rule = record.rule_name
+        self._wildcards = [str(value) for value in dict(getattr(record, "wildcards", {})).values()]
+        self._logs = [Path(log) for log in getattr(record, "log", None) or ()]
+
+    def read_wait(self) -> str | None:
+        """Returns what the job waits for, by its log or the scheduler's; None where it works.
+
+        On a full disk the job's own log may lack the line.
+        """
+        folder = Path(
+            "logs", "slurm", self._rule, re.sub(r"[^\w.+=-]+", "_", ".".join(self._wildcards))
+        )
+        logs = [*self._logs, *sorted(folder.glob("*.log"))[-1:]]
+        with suppress(OSError):
+            written = [log for log in logs if log.is_file() and log.stat().st_mtime >= self._began]
+            return next((wait for wait in map(read_wait, written) if wait), None)
+        return None
+
+
+def describe_full_disk(folder: Path | None) -> str | None:
+    """Returns a line for a folder whose disk is full; None for any other."""
+    with suppress(OSError):
+        if folder is not None and folder.is_dir():
+            usage = shutil.disk_usage(folder)
+            if usage.total and usage.free < FULL_BYTES:
+                return (
+                    f"{folder}: the disk is full ({format_size(usage.free)} free on "
+                    f"{file_system(folder)}); jobs wait for room to write; make some, or have "
+                    "the quota raised"
+                )
+    return None
 
 
 def list_reasons(text: str) -> list[str]:

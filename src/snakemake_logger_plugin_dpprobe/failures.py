@@ -17,6 +17,15 @@ _STATUS = re.compile(
     r"died with <Signals\.\w+: (?P<signal>\d+)>|died with unknown signal (?P<unknown>\d+)"
     r"|returned non-zero exit status (?P<status>-?\d+)"
 )
+# Snakemake's words for a file that its clock, or another machine's, dates before its input.
+_CLOCK = re.compile(
+    r"Output (?P<output>.+?) has older modification time \((?P<made>.+?)\) "
+    r"than input (?P<input>.+?) \((?P<read>.+?)\)\. .*System time: (?P<now>[\d :.-]+\d)",
+    re.DOTALL,
+)
+# The last line of a log of a job that waits.
+_WAIT = re.compile(r"\d\d:\d\d:\d\d WARNING (?P<text>.*(?:; waiting|; try \d+ of \d+ in ).*)")
+_TAIL = 4096
 
 
 def read_status(text: str) -> int | None:
@@ -26,6 +35,47 @@ def read_status(text: str) -> int | None:
         return None
     number = found[-1]["signal"] or found[-1]["unknown"]
     return -int(number) if number else int(found[-1]["status"])
+
+
+def describe_clock(text: str) -> str | None:
+    """Returns the cause and the remedy where Snakemake's error is about the clock; else None."""
+    found = _CLOCK.search(text)
+    if found is None:
+        return None
+    made, read, now = (found[name][:19] for name in ("made", "read", "now"))
+    if read > now:
+        return (
+            f"{found['input']} is dated {read}, and the clock says {now}: the clock was wrong when "
+            f"it was written, or is wrong now; correct the clock, `touch {found['input']}`, and "
+            "run again"
+        )
+    return (
+        f"{found['output']} is dated {made}, before its input {found['input']} ({read}): the "
+        "clock was set back, or those of two machines differ; correct the clocks, and run again"
+    )
+
+
+def describe_limit(error: str, job: Any) -> str:
+    """Returns the time limit of a job that Slurm ended at it, and how to raise it; else nothing."""
+    limit = dict(job.resources.items()).get("runtime")
+    if "DUE TO TIME LIMIT" not in error or not isinstance(limit, int):
+        return ""
+    return (
+        f"; its limit was {limit} minutes (runtime); to raise it write `{job.rule.name}: "
+        f"{{runtime: {2 * limit} * attempt}}` under set-resources of the profile"
+    )
+
+
+def read_wait(log: Path) -> str | None:
+    """Returns what a job waits for and what to do about it, if its log ends with such a line."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _TAIL))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    found = _WAIT.fullmatch(lines[-1]) if lines else None
+    return found["text"] if found else None
 
 
 def list_written_logs(job: Any, since: float) -> list[Path]:
@@ -53,12 +103,14 @@ class Failures:
       attempts: how often each job has started, by its number.
       statuses: how the last attempt's process ended, of jobs that ran here.
       scheduler_ids: the numbers of jobs that ran elsewhere, by their numbers here.
+      errors: Snakemake's own, of jobs whose processes may have ended well.
     """
 
     def __init__(self) -> None:
         self.attempts: Counter[int] = Counter()
         self.statuses: dict[int, int | None] = {}
         self.scheduler_ids: dict[int, str] = {}
+        self.errors: list[str] = []
         self._started = time.time()
 
     def note_scheduler_id(self, record: Mapping[str, Any]) -> None:
@@ -110,13 +162,23 @@ class Failures:
     def _describe(self, job: Any) -> str:
         error, log = self._find_cause(job)
         if error:
-            return f"dpprobe: {job.message}: {error}\n  log: {log}"
+            return f"dpprobe: {job.message}: {error}{describe_limit(error, job)}\n  log: {log}"
         logs = self._list_logs(job)
         place = f"\n  log: {logs[-1]}" if logs else ""
+        if cause := self._find_own_error(job):
+            return f"dpprobe: {job.message}: {cause}{place}"
         status = self._find_status(job)
         ended = "see above" if status is None else f"its process ended with status {status}"
         cause = self._describe_signal(job) or f"failed without an error in its log, {ended}"
         return f"dpprobe: {job.message}: {cause}{place}"
+
+    def _find_own_error(self, job: Any) -> str | None:
+        """Returns Snakemake's complaint about a job's files in words of ours; None without any."""
+        for text in reversed(self.errors):
+            named = any(str(path) in text for path in job.output)
+            if named and (cause := describe_clock(text)):
+                return cause
+        return None
 
     def _is_tried_again(self, workflow: Any, job: Any) -> bool:
         """Returns True for a job with attempts left, in a run that starts further jobs."""

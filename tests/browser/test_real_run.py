@@ -34,7 +34,6 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
     },
     "epsilons": [0.5, 2, 8],
     "tsne": {"points": 100, "thumbnails": True},
-    "tracking": {"register_heads": ["digits/pixels/sgd/eps-2"]},
 }
 
 
@@ -179,15 +178,6 @@ def test_the_study_has_a_run_with_its_report(results: Path, server: str, browser
         await_text(browser, "Benchmark mode: not for release.")
     finally:
         browser.switch_to.default_content()
-    assert_quiet(browser, server)
-
-
-def test_a_registered_head_says_that_it_is_not_for_release(
-    results: Path, server: str, browser: Any
-) -> None:
-    ((name, version),) = receipt(results)["models"].items()
-    text = open_page(browser, f"{server}/#/models/{name}/versions/{version}", "Not for release")
-    assert "(2, 1e-05)-differentially private" in text
     assert_quiet(browser, server)
 
 

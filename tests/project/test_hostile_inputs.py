@@ -27,7 +27,8 @@ from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, write_sums
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.signing import signature_holds
-from dpprobe.study.study_file import check_yaml, load_study
+from dpprobe.study.study_file import load_study
+from dpprobe.study.yaml_file import check_yaml
 from tests.support.bundles import write_example
 from tests.support.refusals import change_values
 from tests.support.shards import pack, png, samples
@@ -108,7 +109,9 @@ def test_texts_that_no_path_can_have_are_one_error(place: str, text: str) -> Non
     rows = {"source": "csv", "train": "a.csv", "label_column": "x", "class_names": CLASSES}
     study = changed("datasets.rows", rows)
     value = {text: ["x"]} if place.endswith("filters") else text
-    with pytest.raises(ConfigError, match=r"^config: .*: a NUL or half a character; remove it$"):
+    with pytest.raises(
+        ConfigError, match=r"^config: .*: contains a NUL or half a character; remove it$"
+    ):
         load_study(change_values(study, {place: value}))
 
 
@@ -272,6 +275,26 @@ def write_source(folder: Path, source: str, **columns: list[Any]) -> Any:
 # tars
 
 
+@pytest.mark.parametrize("column", ["id_column", "unit_column", "group_columns", "label_column"])
+@pytest.mark.parametrize("split_by", ["class", "id"])
+def test_half_of_a_character_in_a_field_is_named(
+    tmp_path: Path, column: str, split_by: str
+) -> None:
+    """`"\\ud800"` is JSON, and no UTF-8: it ended in a traceback of the split."""
+    half = ["\ud800" if number == 3 else "" for number in range(12)]
+    fields = {"name": [f"{half[number]}row-{number}" for number in range(12)]}
+    if column == "label_column":
+        fields["label"] = [f"{CLASSES[number % 2]}{half[number]}" for number in range(12)]
+    shard = pack(tmp_path / "a.tar", samples(0, 12, **fields))
+    given: dict[str, Any] = {column: "label" if column == "label_column" else "name"}
+    if column == "group_columns":
+        given = {"group_columns": {"sort": "name"}}
+    options = options_of("webdataset", train=str(shard), split_by=split_by, **given)
+    with pytest.raises(DataError) as error:
+        prepare(tmp_path / "out", options)
+    assert "ud800" in str(error.value) + (tmp_path / "out" / "problems.csv").read_text()
+
+
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("key", ["a\0b", "x" * 120 + "\0b"])
 def test_a_sample_whose_key_has_a_nul_is_not_lost(tmp_path: Path, kind: int, key: str) -> None:
@@ -279,5 +302,5 @@ def test_a_sample_whose_key_has_a_nul_is_not_lost(tmp_path: Path, kind: int, key
         key = key[-3:]
     members = [*samples(0, 4), (f"{key}.png", png(9)), (f"{key}.cls", b"1")]
     shard = pack(tmp_path / "a.tar", members, format=kind)
-    with pytest.raises(DataError, match=r"a.tar: a name with a NUL in it, "):
+    with pytest.raises(DataError, match=r"a.tar: a file name contains a NUL character, "):
         prepare(tmp_path / "out", options_of("webdataset", train=str(shard)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +16,13 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from snakemake_interface_logger_plugins.tests import MockOutputSettings, TestLogHandlerBase
 
 from snakemake_logger_plugin_dpprobe import (
+    RUN,
     LogHandler,
     is_quiet_typed,
     shorten_error,
     shorten_interrupt,
 )
-from snakemake_logger_plugin_dpprobe.failures import read_status
+from snakemake_logger_plugin_dpprobe.failures import describe_clock, read_status
 
 
 class TestHandler(TestLogHandlerBase):
@@ -135,6 +138,88 @@ def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> 
         handler.handle(make_record(LogEvent.JOB_FINISHED, "Finished", job_id=number))
     handler._report_wait(began + 400)
     assert capsys.readouterr().err == "", "nothing runs"
+
+
+def start_job(handler: LogHandler, log: Path) -> float:
+    """Tells a handler of a job that starts; returns when the handler last wrote."""
+    record = make_record(
+        LogEvent.JOB_INFO, jobid=1, rule_name="train", rule_msg="heads", reason="", output=["a"],
+        threads=1, resources={}, local=False, log=[str(log)], wildcards={"dataset": "digits"},
+    )  # fmt: skip
+    handler.handle(record)
+    return handler._said
+
+
+@pytest.mark.parametrize(
+    "place", ["results/logs/train/digits.log", "logs/slurm/train/digits/7.log"]
+)
+def test_what_a_job_elsewhere_waits_for_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
+    """On Slurm a job's warnings stand in its log, where nobody looks while a run says nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RUN, "workflow", SimpleNamespace(remote_exec=True, is_main_process=False))
+    handler = make_handler("rules", "host")
+    began = start_job(handler, Path("results/logs/train/digits.log"))
+    log = Path(place)
+    log.parent.mkdir(parents=True)
+    wait = "cells: no room on / (No space left on device); waiting up to 60 minutes more; make room"
+    log.write_text(f"10:00:00 INFO begins\n10:00:01 WARNING {wait}\n")
+    handler._report_wait(began + 6)
+    told = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"running: heads \(\d+ s\)", told[0])
+    assert told[1:] == [f"  heads: {wait}"]
+    with log.open("a") as stream:
+        stream.write("10:01:00 INFO goes on\n")
+    handler._report_wait(began + 100)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    monkeypatch.setattr(RUN, "workflow", None)
+    handler.close()
+
+
+def test_a_full_disk_is_told_while_jobs_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where even logs have no room."""
+    monkeypatch.setattr(RUN, "results", tmp_path)
+    handler = make_handler("rules", "host")
+    began = start_job(handler, tmp_path / "a.log")
+    handler._report_wait(began + 6)
+    assert "full" not in capsys.readouterr().err
+    usage = shutil.disk_usage(tmp_path)._replace(free=12_288)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    handler._report_wait(began + 100)
+    told = capsys.readouterr().err.splitlines()[1]
+    assert told.startswith(f"  {tmp_path}: the disk is full (12288 bytes free on ")
+    assert told.endswith("make some, or have the quota raised")
+    handler.close()
+
+
+CLOCK = (
+    'WorkflowError in rule train_heads in file "training.smk", line 8:\n'
+    "Output cells/metrics.json has older modification time ({made}) than input manifest.json "
+    "({read}). This could indicate a clock skew problem in your network and would trigger a rerun "
+    "of this job in the next execution and should therefore be fixed on system level. "
+    "System time: 2026-11-25 06:52:35.028176"
+)
+
+
+def test_an_error_of_the_clock_has_its_remedy() -> None:
+    ahead = CLOCK.format(made="2026-11-25 06:52:35.023513", read="2026-11-25 08:51:38.499620")
+    told = describe_clock(ahead)
+    assert told is not None
+    assert told.startswith("manifest.json is dated 2026-11-25 08:51:38, and the clock says 2026-11")
+    assert "`touch manifest.json`" in told
+    back = CLOCK.format(made="2026-11-25 06:50:00.0", read="2026-11-25 06:51:00.0")
+    assert describe_clock(back) == (
+        "cells/metrics.json is dated 2026-11-25 06:50:00, before its input manifest.json "
+        "(2026-11-25 06:51:00): the clock was set back, or those of two machines differ; correct "
+        "the clocks, and run again"
+    )
+    assert describe_clock("WorkflowError: another") is None
 
 
 @pytest.mark.parametrize("text", ["Assuming unrestricted shared filesystem usage.",

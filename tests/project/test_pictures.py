@@ -43,11 +43,19 @@ def test_the_readmes_pictures_are_those_that_make_screenshots_makes(repository: 
     assert "python -m tests.browser.screenshots" in (repository / "Makefile").read_text()
 
 
+def test_the_page_on_mlflow_shows_each_view_that_make_screenshots_makes(repository: Path) -> None:
+    text = (repository / "docs/tracking.md").read_text(encoding="utf-8")
+    names = [Path(address).name for _, address in PICTURE.findall(text)]
+    assert sorted(names) == sorted(screenshots.TRACKING_NAMES)
+    assert len(names) == len(re.findall(r"^### \d\. ", text, flags=re.MULTILINE))
+
+
 def test_without_a_browser_it_says_what_to_install(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(screenshots, "MISSING", True)
-    monkeypatch.setattr(screenshots, "run_default_study", lambda: pytest.fail("too early"))
+    for study in ("run_default_study", "run_few_shot_study"):
+        monkeypatch.setattr(screenshots, study, lambda: pytest.fail("too early"))
     with pytest.raises(SystemExit, match=screenshots.INSTALL):
         screenshots.main()
     assert (repository / screenshots.INSTALL.split()[1]).exists()

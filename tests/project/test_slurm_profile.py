@@ -148,8 +148,16 @@ def test_what_an_earlier_job_of_the_same_id_wrote_is_not_believed(slurm: Slurm) 
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ("OUT_OF_MEMORY", "it needed more than its 500 MB"),
-        ("TIMEOUT", "it needed more than its 1 minutes"),
+        (
+            "OUT_OF_MEMORY",
+            "it needed more than its 500 MB (mem_mb); a retry asks for more; to raise it write "
+            "`train: {mem_mb: 1000 * attempt}` under set-resources of the profile; log: ",
+        ),
+        (
+            "TIMEOUT",
+            "it needed more than its 1 minutes (runtime); a retry asks for more; to raise it write "
+            "`train: {runtime: 2 * attempt}` under set-resources of the profile; log: ",
+        ),
         ("CANCELLED", "cancelled it"),
         ("NODE_FAIL", "its node went down"),
     ],

@@ -80,7 +80,7 @@ def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace)
         "wrong": "FAILED, exit code 1",
         "cancelled": "CANCELLED",
         "hungry": r"\w+, it needed more than its 500 MB",
-        "slow": "TIMEOUT, it needed more than its 1 minutes",
+        "slow": r"TIMEOUT, it needed more than its 1 minutes \(runtime\).*`make: {runtime: 2 \*",
     }.items():
         found = re.search(
             rf"slurm: job \d+ \(dpprobe.make.{name}\): {reason}.*; log: (\S+)", output
@@ -812,6 +812,8 @@ def test_what_disturbs_a_run_leaves_no_trace(
             "both to tell of the disk",
             run,
         )
+        until(lambda: "no room on" in run.output, "the console to tell of it too", run)
+        assert "the disk is full" in run.output
     finally:
         full.unlink(missing_ok=True)
         cluster.start_jobs(True)

@@ -4,14 +4,10 @@ Written after what huggingface_hub 2.4 asks for and reads: `dataset_info` of a r
 `siblings`), HEAD of a file (commit, ETag, X-Linked-Etag, X-Linked-Size, a redirect to the store of
 large files), GET with Range, and refusals by X-Error-Code. As the Hub does, it also offers its
 other protocol, xet, which whoever asks for a file's own address need not take.
-
-For uploads: `create_repo`, `model_info`, and the requests of `create_commit` without xet: the check
-of the card, `preupload`, the batch, the transfer and the check of large files, the commit.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
@@ -39,15 +35,6 @@ class Repository:
 
 
 @dataclass
-class Model:
-    """One model repository, as uploads leave it."""
-
-    private: bool = False
-    files: dict[str, bytes] = field(default_factory=dict)
-    messages: list[str] = field(default_factory=list)  # of its commits
-
-
-@dataclass
 class Hub:
     """What the server has, what it shall do wrong, and what it has seen."""
 
@@ -64,18 +51,11 @@ class Hub:
     # Whether the store of large files, which is another host, was sent a token.
     store_saw_token: bool = False
     requests: list[str] = field(default_factory=list)
-    models: dict[str, Model] = field(default_factory=dict)
-    # The accounts and organisations that TOKEN may write to.
-    writable: frozenset[str] = frozenset({"someone"})
-    large: dict[str, bytes] = field(default_factory=dict)  # by SHA-256
-    # What a refused card lacks, in the Hub's words.
-    card_error: str | None = None
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: Hub
-    body: bytes
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
@@ -96,44 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
             (r"/api/datasets/([^/]+/[^/]+)/revision/([^/]+)", self._info),
             (r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self._file),
             (r"/store/([^/]+/[^/]+)/(.+)", self._stored),
-            (r"/api/models/([^/]+/[^/]+)(?:/revision/main)?", self._model_info),
         )
         self._route(path, patterns)
-
-    def do_POST(self) -> None:
-        self._take(
-            (r"/api/repos/create", self._create),
-            (r"/api/validate-yaml", self._check_card),
-            (r"/api/models/([^/]+/[^/]+)/preupload/main", self._preupload),
-            (r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", self._batch),
-            (r"/([^/]+/[^/]+)\.git/verify", self._verify),
-            (r"/api/models/([^/]+/[^/]+)/commit/main", self._commit),
-        )
-
-    def do_PUT(self) -> None:
-        self._take((r"/large/([0-9a-f]{64})", self._put))
-
-    def _take(self, *patterns: tuple[str, Callable[..., None]]) -> None:
-        self.body = self._read_body()
-        path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append(f"{self.command} {path}")
-        if self.hub.failures:
-            self._send(self.hub.failures.pop(0), b"later")
-        elif self.command == "POST" and not self._known():
-            message = "Invalid credentials in Authorization header"
-            self._send(401, b"", {"X-Error-Message": message})
-        else:
-            self._route(path, patterns)
-
-    def _read_body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        parts = []
-        while size := int(self.rfile.readline(), 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
 
     def _route(self, path: str, patterns: Sequence[tuple[str, Callable[..., None]]]) -> None:
         for pattern, answer in patterns:
@@ -142,93 +86,6 @@ class _Handler(BaseHTTPRequestHandler):
                 answer(*match.groups())
                 return
         self._send(404, b"no such page")
-
-    def _json(self, body: Any, status: int = 200) -> None:
-        self._send(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
-
-    def _create(self) -> None:
-        asked = json.loads(self.body)
-        name = f"{asked['organization']}/{asked['name']}"
-        if asked["organization"] not in self.hub.writable:
-            self._refuse(403, "", "You don't have the rights to create a model there")
-            return
-        status = 409 if name in self.hub.models else 200
-        self.hub.models.setdefault(name, Model(private=asked.get("visibility") == "private"))
-        self._json({"url": f"{self.hub.url}/{name}"}, status)
-
-    def _model_info(self, name: str) -> None:
-        model = self.hub.models.get(name)
-        if model is None:
-            self._refuse(401, "RepoNotFound", "Repository not found")
-            return
-        siblings = [{"rfilename": path} for path in sorted(model.files)]
-        self._json({"id": name, "sha": COMMIT, "siblings": siblings, "private": model.private})
-
-    def _check_card(self) -> None:
-        if self.hub.card_error is not None:
-            self._json({"errors": [{"message": self.hub.card_error}], "warnings": []}, 400)
-            return
-        self._json({"errors": [], "warnings": []})
-
-    def _preupload(self, name: str) -> None:
-        """Says which files are large, by their names alone, and which are there as they are."""
-        present = self.hub.models[name].files
-        answers = []
-        for asked in json.loads(self.body)["files"]:
-            path = asked["path"]
-            large = path.endswith(".safetensors")
-            data = present.get(path)
-            oid = None
-            if data is not None:
-                blob = b"blob %d\0" % len(data) + data
-                oid = hashlib.sha256(data).hexdigest() if large else hashlib.sha1(blob).hexdigest()
-            mode = "lfs" if large else "regular"
-            answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
-        self._json({"files": answers})
-
-    def _batch(self, name: str) -> None:
-        store = self.hub.url.replace("127.0.0.1", "localhost")
-        objects = []
-        for asked in json.loads(self.body)["objects"]:
-            actions = {
-                "upload": {"href": f"{store}/large/{asked['oid']}"},
-                "verify": {"href": f"{self.hub.url}/{name}.git/verify"},
-            }
-            new = asked["oid"] not in self.hub.large
-            objects.append({**asked, "actions": actions} if new else asked)
-        self._json({"transfer": "basic", "objects": objects})
-
-    def _put(self, oid: str) -> None:
-        self.hub.store_saw_token |= "Authorization" in self.headers
-        if hashlib.sha256(self.body).hexdigest() != oid:
-            self._send(400, b"another content")
-            return
-        self.hub.large[oid] = self.body
-        self._send(200, b"")
-
-    def _verify(self, name: str) -> None:  # noqa: ARG002
-        asked = json.loads(self.body)
-        whole = len(self.hub.large.get(asked["oid"], b"")) == asked["size"]
-        self._send(200 if whole else 404, b"")
-
-    def _commit(self, name: str) -> None:
-        if name.partition("/")[0] not in self.hub.writable:
-            self._refuse(403, "", "You don't have the rights to write there")
-            return
-        model = self.hub.models[name]
-        for line in self.body.splitlines():
-            entry = json.loads(line)
-            value = entry["value"]
-            if entry["key"] == "header":
-                model.messages.append(value["summary"])
-            elif entry["key"] == "file":
-                model.files[value["path"]] = base64.b64decode(value["content"])
-            elif entry["key"] == "lfsFile":
-                model.files[value["path"]] = self.hub.large[value["oid"]]
-            else:
-                assert entry["key"] == "deletedFile", entry
-                del model.files[value["path"]]
-        self._json({"commitUrl": f"{self.hub.url}/{name}/commit/{COMMIT}", "commitOid": COMMIT})
 
     def _info(self, name: str, revision: str) -> None:
         repository = self._find(name, revision)

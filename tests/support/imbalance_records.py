@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpprobe.analyses.imbalance.imbalance_record import (
-    Clipping,
     Estimate,
     ImbalanceRecord,
     RareCell,
     TrainingSet,
 )
-from dpprobe.analyses.imbalance.rare_classes import break_down, fit_law, least_reference
+from dpprobe.analyses.imbalance.rare_classes import break_down, least_reference
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 
 EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
@@ -47,7 +46,6 @@ def rare_cell(
         "drop": 0.8 - recall,
         "drop_low": 0.75 - recall,
         "drop_high": 0.85 - recall,
-        "clipping": None,
     }
     values |= changes
     recalled = values["reference_recall"] or 0.0
@@ -81,10 +79,8 @@ def imbalance_record(cells: Sequence[RareCell], **changes: Any) -> ImbalanceReco
     values: dict[str, Any] = {
         "dataset": "digits",
         "backbone": "pixels",
-        "dimension": 64,
         "class_names": (*names, *(f"other {k}" for k in range(10 - len(names)))),
         "classes": tuple(names),
-        "gradient_rows": 1000,
         "training_sets": (
             TrainingSet(name="digits", class_name=None, fraction=1.0, rows=50_000,
                         per_class=(5000, 5000)),
@@ -95,9 +91,5 @@ def imbalance_record(cells: Sequence[RareCell], **changes: Any) -> ImbalanceReco
             for name in names
             for method in methods
         ),
-        "laws": tuple(fit_law(cells, method=method) for method in methods),
     }  # fmt: skip
     return ImbalanceRecord(**values | changes)
-
-
-CLIPPING = Clipping(clipped=(0.9, 0.2), norm=(3.0, 0.8), cosine=(0.97, 0.99), kept=(0.4, 0.9))

@@ -13,24 +13,38 @@ import yaml
 
 
 def read_refusals(path: Path, base: Mapping[str, Any]) -> list[Any]:
-    """Reads a table: a case for each line, of the changed base and the lines of the error.
+    """Reads a table: a case for each line, of the changed base, its files and the error's lines.
 
     A case that is accepted has no lines.
     """
     cases = []
     for group, table in yaml.safe_load(path.read_text(encoding="utf-8")).items():
         valid = {**copy.deepcopy(dict(base)), **table.get("study", {})}
-        rows = [(each["change"], each["says"]) for each in table["cases"]]
-        rows += [(change, []) for change in table.get("accepted", ())]
-        for number, (change, says) in enumerate(rows, start=1):
+        rows = [(each, each["says"]) for each in table["cases"]]
+        rows += [({"change": change}, []) for change in table.get("accepted", ())]
+        for number, (each, says) in enumerate(rows, start=1):
             lines = [says] if isinstance(says, str) else says
-            name = f"{group} {number}: {', '.join(map(str, change))}"
-            cases.append(pytest.param(change_values(valid, change), lines, id=name))
+            files = {**table.get("files", {}), **each.get("files", {})}
+            change = each.get("change", {})
+            name = f"{group} {number}: {', '.join(map(str, change or files))}"
+            cases.append(pytest.param(change_values(valid, change), files, lines, id=name))
     return cases
 
 
+def write_files(folder: Path, files: Mapping[str, str | bytes | None]) -> None:
+    """Writes the files of a case into a folder; None leaves out one that its group has."""
+    for name, content in files.items():
+        if content is not None:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of nested values with some set by their dotted paths; `...` removes one."""
+    """Returns a copy of nested values with some set by their dotted paths; `...` removes one.
+
+    A table of YAML has it as the text "...".
+    """
     changed = copy.deepcopy(dict(values))
     for path, value in change.items():
         *parents, last = path.split(".")
@@ -38,7 +52,7 @@ def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
         for name in parents:
             place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
         key = int(last) if isinstance(place, list) else last
-        if value is ...:
+        if value in (..., "..."):
             del place[key]
         else:
             place[key] = value
@@ -46,13 +60,9 @@ def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
 
 
 def check_lines(text: str, says: Sequence[str], *, start: str) -> None:
-    """Asserts that a text has as many lines, each beginning as said.
-
-    " ... " stands for any text, and "$" at the end for the end of the line.
-    """
+    """Asserts that a text has the lines that are said; " ... " stands for any text."""
     lines = text.splitlines()
     assert len(lines) == len(says), text
     for line, said in zip(lines, says, strict=True):
-        parts = [re.escape(part) for part in f"{start}{said.removesuffix('$')}".split(" ... ")]
-        pattern = ".*".join(parts) + "$" * said.endswith("$")
-        assert re.match(pattern, line), f"{line!r} does not say {said!r}"
+        pattern = ".*".join(map(re.escape, f"{start}{said}".split(" ... ")))
+        assert re.fullmatch(pattern, line), f"{line!r} is not {said!r}"

@@ -69,11 +69,11 @@ def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
                 "budget_share": 1.0,
             }
         ],
-        "released": "The accuracy on 375 test units, from sums with Gaussian noise; the 95 % "
-        "interval covers both the noise and which units are in the test split.",
-        "composition": "Test images are other images than training images (split: id, seed 0, "
+        "released": "The accuracy on 375 test units, computed from sums with Gaussian noise; the "
+        "95% confidence interval covers the noise and the choice of test units.",
+        "composition": "No image is both a training and a test image (split: id, seed 0, "
         "fraction 0.2), so nobody pays both prices: the head costs training images epsilon 1 and "
-        "test images nothing, the test result costs test images epsilon 0.2 and training images "
+        "test images nothing; the test result costs test images epsilon 0.2 and training images "
         "nothing.",
     }
 

@@ -143,7 +143,7 @@ def test_no_fault_of_a_clone_ends_a_job(clone: Path, monkeypatch: pytest.MonkeyP
 def test_it_is_the_package_s_version() -> None:
     assert dpprobe.__version__ == code_version()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        dpprobe.nothing  # type: ignore[attr-defined]  # noqa: B018
+        dpprobe.nothing  # noqa: B018
 
 
 def test_the_build_has_the_same_number_where_there_is_no_tag() -> None:

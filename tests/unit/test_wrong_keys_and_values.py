@@ -42,6 +42,7 @@ from tests.support.small_study import STUDY, changed
         ("features", {"shrads": 3}, ["features.shrads: unknown key; write shards, or remove it"]),
         ("epsilonz", [1], ["epsilonz: unknown key; write epsilons, or remove it"]),
         ("tsne", {"perplexity": 20}, ["tsne.perplexity: unknown key; this option was removed (it"]),
+        ("report", {"costly_images": 3}, ["report: unknown key; this option was removed"]),
         ("features", {"compile": True}, ["features.compile: unknown key; this option was removed"]),
         ("zzz", 1, ["zzz: unknown key; remove it or correct its spelling"]),
         ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),
@@ -131,9 +132,14 @@ def test_serialised_options_read_back_the_same() -> None:
 @pytest.mark.parametrize(
     ("head", "key", "value", "words"),
     [
-        ("momentum", "balanced", True, "is of head auto; remove it, or write class_priors: rel"),
+        (
+            "momentum",
+            "balanced",
+            True,
+            "is an option of head auto); remove it, or write class_priors: rel",
+        ),
         ("auto", "class_priors", "released", "remove it, or write balanced: true"),
-        ("least_squares", "class_priors", "released", "is of head adam, "),
+        ("least_squares", "class_priors", "released", "is an option of head adam, "),
         ("sgd", "batchsize", 3, "unknown key; write batch_size, or remove it"),
     ],
 )
@@ -146,7 +152,9 @@ def test_a_key_of_other_heads_is_answered_with_their_names(
     assert len(message.splitlines()) == 1
     assert message.startswith(f"config: methods.sgd.{key}: unknown key; ")
     assert words in message
-    assert f"{head}, " not in message.partition("is of head")[2], "it does not take the key"
+    assert f"{head}, " not in message.partition("is an option of head")[2], (
+        "it does not take the key"
+    )
 
 
 def test_an_empty_list_of_epsilons_asks_for_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -22,7 +23,7 @@ def test_a_wrong_study_stops_at_once_with_one_line(
     small["methods"]["sgd"]["batch_sizes"] = 3
     result = workspace.run(small, check=False)
     assert result.returncode != 0
-    assert "config: methods.sgd.batch_sizes: unknown key" in result.stdout
+    assert re.search(r"study\.yaml:\d+: methods\.sgd\.batch_sizes: unknown key", result.stdout)
     assert "Traceback" not in result.stdout
     assert not (workspace.directory / "data").exists()
 

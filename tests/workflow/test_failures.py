@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,10 +37,14 @@ rule all:
 
 
 rule make:
+    input:
+        [path for path in ["in.csv"] if Path(path).exists()],
     output:
         "{{name}}.txt",
     log:
         "{{name}}.log",
+    params:
+        shown={{"a": [1, None]}},
     message:
         "making {{wildcards.name}}"
     script:
@@ -88,6 +93,25 @@ def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) 
     lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
     assert lines[-2] == "dpprobe: making a: killed by signal 9: perhaps too little memory"
     assert "making a: failed; why is told when this run ends; log: a.log" in lines
+
+
+def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
+    tmp_path: Path, repository: Path
+) -> None:
+    """The job ends well, and Snakemake throws its output away: its log has no error."""
+    (tmp_path / "in.csv").write_text("a")
+    later = time.time() + 7200
+    os.utime(tmp_path / "in.csv", (later, later))
+    lines = say(tmp_path, repository, {"a": PASSES}, *QUIET)
+    told = [line for line in lines if line.startswith("dpprobe: ")]
+    day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert len(told) == 1
+    assert re.fullmatch(
+        rf"dpprobe: making a: in\.csv is dated {day}, and the clock says {day}: the clock was "
+        r"wrong when it was written, or is wrong now; correct the clock, `touch in\.csv`, and run "
+        r"again",
+        told[0],
+    ), told
 
 
 def test_a_silent_end_is_told_with_its_status(tmp_path: Path, repository: Path) -> None:
@@ -143,6 +167,29 @@ def test_a_group_is_told_with_the_log_of_the_scheduler_or_of_the_job_that_ended_
         log = f"  log: {kept.relative_to(tmp_path)}"
         parts = [[f"dpprobe: making {name}: Detected 1 oom_kill event", log] for name in "ab"]
         assert told in (parts[0] + parts[1], parts[1] + parts[0])
+
+
+def test_a_time_limit_is_told_with_the_option_that_raises_it(
+    tmp_path: Path, repository: Path
+) -> None:
+    kept = tmp_path / "logs/slurm/make/a/17.log"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(
+        "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***\n"
+    )
+    commands = {"submit": "echo 17", "status": "echo failed"}
+    for name, text in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--set-resources", "make:runtime=7"]
+    words += ["--seconds-between-status-checks", "1"]
+    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in commands]
+    lines = say(tmp_path, repository, {"a": PASSES}, *QUIET, *words)
+    assert lines[-2] == (
+        "dpprobe: making a: *** JOB 17 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***; its limit "
+        "was 7 minutes (runtime); to raise it write `make: {runtime: 14 * attempt}` under "
+        "set-resources of the profile"
+    )
 
 
 def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
@@ -211,3 +258,23 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
         "dpprobe: stopped; run the same command again to resume",
     ]
     assert "making b: failed" not in output
+
+
+def test_jobs_import_no_library_of_tables(tmp_path: Path, repository: Path) -> None:
+    """Each job's Snakemake imported pandas to ask whether a parameter of its script is a table."""
+    commands = {
+        "submit": 'PYTHONPROFILEIMPORTTIME=1 sh "$1" 2>imported.txt || exit 1; echo 17',
+        "status": "echo success",
+    }
+    for name, text in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1"]
+    words += ["--seconds-between-status-checks", "1"]
+    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in commands]
+    passes = f"assert snakemake.params.shown == {{'a': [1, None]}}\n{PASSES}"
+    say(tmp_path, repository, {"a": passes}, *QUIET, *words, code=0)
+    lines = (tmp_path / "imported.txt").read_text().splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines}
+    assert "snakemake.iocontainers" in imported
+    assert not imported & {"pandas._libs", "pyarrow.lib"}

@@ -84,7 +84,7 @@ def test_private_features_are_refused_before_any_job(
     small["methods"] = {"lent": {"head": "feature_covariance", "public_covariance": path}}
     result = workspace.run(small, "heads", check=False)
     assert result.returncode != 0
-    line = "config: methods.lent: public_covariance: "
+    line = ": methods.lent: public_covariance: "
     assert sum(line in text for text in result.stdout.splitlines()) == 1
     assert not (workspace.directory / "data").exists()
 
@@ -129,6 +129,6 @@ def test_the_private_source_is_no_public_dataset(
     small["public_datasets"] = {"lender": small["datasets"]["digits"] | {"split_seed": 7}}
     result = workspace.run(small, "heads", check=False)
     assert result.returncode != 0
-    line = "config: public_datasets.lender: the images of the private dataset digits, "
+    line = ": public_datasets.lender: it has the images of the private dataset digits, "
     assert sum(line in text for text in result.stdout.splitlines()) == 1
     assert not (workspace.directory / "data").exists()

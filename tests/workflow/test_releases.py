@@ -140,11 +140,11 @@ def test_what_cannot_be_released_is_said_before_any_job(workspace: Workspace) ->
     output = workspace.run(study, "releases", check=False)
     assert output.returncode
     for words in (
-        "config: releases.second: method sgd: its releases are not exact",
-        "config: releases.second: dataset digits: ",
+        ": releases.second: method sgd: its noise is not exact",
+        ": releases.second: dataset digits: ",
         "split_by: id",
-        "config: releases.second: sign_key: no file none.pem",
-        "config: releases.second: evaluate: metric: auc with 10 classes",
+        ": releases.second: sign_key: no file none.pem",
+        ": releases.second: evaluate: metric: auc with 10 classes",
     ):
         assert words in output.stdout, words
     assert not (workspace.directory / "data").exists()

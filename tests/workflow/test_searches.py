@@ -1,4 +1,4 @@
-"""Searches over options of networks in real runs: priced ones, and one that nothing prices."""
+"""An unpriced search over options of networks in a real run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
         "backbones": {"vit": VIT},
         "methods": {
             "searched": NETWORK | {"search": {"trials": 3, "space": RATES, "held_out": 0.3}},
-            "priced": {"head": "tuned", "base": NETWORK, "search": RATES, "trials": 2},
+            "fixed": NETWORK,
         },
         "seeds": 1,
     }
@@ -48,20 +48,14 @@ def test_networks_are_trained_with_what_a_search_chose(
         method: NetworkRecord.read(
             results / f"networks/digits/vit/{method}/eps-2/seed-0/result.json"
         )
-        for method in ("searched", "priced")
+        for method in ("searched", "fixed")
     }
     assert networks["searched"].chosen == record.best.values
-    assert set(networks["priced"].chosen) == {"score", "learning_rate"}
-    assert networks["priced"].seconds is None
-    said = {
-        method: json.loads((workspace.cell(method, "2", "vit") / "privacy.json").read_text())
-        for method in networks
-    }
-    assert said["searched"]["promise"].startswith("No privacy is promised")
-    assert [item["name"] for item in said["priced"]["mechanisms"]] == ["score", "gradients"]
-    assert said["priced"]["selection"]["mean"] == 2
+    assert networks["fixed"].chosen == {}
+    said = json.loads((workspace.cell("searched", "2", "vit") / "privacy.json").read_text())
+    assert said["promise"].startswith("No privacy is promised")
     assert not read_cell(workspace.cell("searched", "2", "vit") / "metrics.json").guaranteed
-    assert read_cell(workspace.cell("priced", "2", "vit") / "metrics.json").guaranteed
+    assert read_cell(workspace.cell("fixed", "2", "vit") / "metrics.json").guaranteed
     assert not list((results / "networks").rglob("*.checkpoint"))
     assert "Nothing to be done" in workspace.run(study, "heads", "searches").stdout
 

@@ -1,4 +1,4 @@
-"""Subgroups and costly images in real runs: what is made, shown and kept out."""
+"""Subgroups in real runs: what is made and shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from dpprobe.artifacts import read_json
 from tests.support.medical_tables import FINDINGS, write_chexpert, write_mimic
 
 from .conftest import Workspace
@@ -15,13 +14,8 @@ from .conftest import Workspace
 METHODS = {"proto": {"head": "feature_covariance"}, "nonprivate": {"head": "nonprivate"}}
 
 
-def test_gaps_and_costly_images_are_made_and_shown(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    study = small | {
-        "methods": METHODS, "epsilons": [1, 8], "fairness": {"resamples": 200},
-        "report": {"costly_images": 3},
-    }  # fmt: skip
+def test_gaps_are_made_and_shown(workspace: Workspace, small: dict[str, Any]) -> None:
+    study = small | {"methods": METHODS, "epsilons": [1, 8], "fairness": {"resamples": 200}}
     workspace.run(study, "results/report.html", "tracking", "fairness")
     results = workspace.directory / "results"
     for name in ("fairness_gap", "fairness_auc"):
@@ -31,21 +25,8 @@ def test_gaps_and_costly_images_are_made_and_shown(
     assert "**gap, best to worst**" in table
     assert "gap less that of nonprivate at ∞" in table
     page = (results / "report.html").read_text(encoding="utf-8")
-    for part in ("subgroups", "gaps-digits", "costly-images", "costly-digits-1"):
+    for part in ("subgroups", "gaps-digits"):
         assert f'id="{part}"' in page
-    costly = read_json(results / "costly_images/digits.json")
-    assert [len(part["images"]) for part in costly["parts"]] == [3, 3]
-    assert all(f">{row_id}<" in page for row_id in costly["thumbnails"])
-
-    # Off again, images leave the page; nothing else is made anew.
-    del study["report"]
-    planned = workspace.planned(study, "results/report.html", "tracking")
-    made = {rule for rule, count in planned.items() if count}
-    assert made <= {"write_report", "write_study_run", "tracking"}
-    workspace.run(study, "results/report.html")
-    page = (results / "report.html").read_text(encoding="utf-8")
-    assert "costly-images" not in page
-    assert not any(f">{row_id}<" in page for row_id in costly["thumbnails"])
 
 
 def test_the_medical_study_is_planned_whole(workspace: Workspace, repository: Path) -> None:
@@ -62,4 +43,3 @@ def test_the_medical_study_is_planned_whole(workspace: Workspace, repository: Pa
     assert planned["train_heads"] == 2 * 2 * len(study["epsilons"])
     assert planned["compare_groups"] == 4
     assert planned["plot_fairness"] == planned["write_fairness_table"] == 2
-    assert planned["write_costly_images"] == 0

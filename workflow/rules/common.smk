@@ -55,7 +55,9 @@ from dpprobe.analyses.audit.audited_cells import audit_cells
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.imbalance import rare_classes
-from dpprobe.study.study_file import check_yaml, load_study
+from dpprobe.study.study_file import load_study
+from dpprobe.study.yaml_file import check_yaml, written_path
+from dpprobe.study.study_lines import StudyLines
 from dpprobe.study.network_methods import (
     head_methods,
     network_methods,
@@ -68,22 +70,33 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_datasets,
     list_law_networks,
 )
+from dpprobe.run_marks import MARKED, find_other_runs, mark_run
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 
+# A job's configuration is the snapshot of its run, which beside the study has what it is checked against.
+RUN = {} if workflow.is_main_process else config.pop(RUN_KEY, {})
 try:
     if workflow.is_main_process:
-        for file in workflow.overwrite_configfiles or ["config.yaml"]:
-            check_yaml(Path(file))
-    # A job's configuration is the snapshot of its run, which beside the study has what it is checked against.
-    RUN = {} if workflow.is_main_process else config.pop(RUN_KEY, {})
-    STUDY = load_study(config)
-    if RUN:
-        check_run(RUN, STUDY)
-    if workflow.is_main_process:
-        for warning in [*check_study(STUDY), *check_dimensions(STUDY)]:
+        lines = StudyLines(
+            files=[
+                written_path(Path(file))
+                for file in workflow.overwrite_configfiles or ["config.yaml"]
+            ],
+            overrides=workflow.config_settings.config,
+        )
+        for file in lines.files:
+            check_yaml(file)
+        with lines.name_lines():
+            STUDY = load_study(config)
+            warnings = [*check_study(STUDY), *check_dimensions(STUDY)]
+        for warning in warnings:
             print(f"dpprobe: warning: {warning}", file=sys.stderr)
+    else:
+        STUDY = load_study(config)
+        if RUN:
+            check_run(RUN, STUDY)
 except ConfigError as error:
     if not workflow.is_main_process:
         # the line that the main process looks for in the log of a job that failed

@@ -24,7 +24,7 @@ for exhibit in EXHIBITS:
         threads: 1
         resources:
             mem_mb=memory(exhibit.memory_mb, factor=exhibit.memory_factor),
-            runtime=minutes(exhibit.minutes, per_gb=exhibit.minutes_per_gb),
+            runtime=minutes(exhibit.minutes),
         params:
             **declared_params(exhibit.params),
         message:

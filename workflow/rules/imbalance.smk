@@ -14,16 +14,6 @@ rule compare_rare_classes:
         infos=lambda wildcards: expand(
             "<data>/{name}/dataset.json", name=with_rare(wildcards.dataset)
         ),
-        manifests=lambda wildcards: [
-            FILES.locate_manifest(name, wildcards.backbone, "train")
-            for name in with_rare(wildcards.dataset)
-        ],
-        # rows whose gradients are looked at
-        shards=lambda wildcards: [
-            path
-            for name in with_rare(wildcards.dataset)
-            for path in FILES.list_shards(name, wildcards.backbone, "train")
-        ],
     output:
         record=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.json",
         table=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.parquet",

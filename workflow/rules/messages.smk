@@ -1,11 +1,10 @@
 """What a run tells the logger plugin of itself: src/snakemake_logger_plugin_dpprobe writes all messages."""
 
-import shlex
 import subprocess
 
 from snakemake.settings.enums import Quietness
 
-from dpprobe.study.run_command import profile_words, run_words
+from dpprobe.study.run_command import command_line, profile_words, run_words
 from dpprobe.logs import BRIEF
 from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
 
@@ -23,14 +22,15 @@ def print_results():
         job.wildcards.release for job in jobs if job.rule.name == "make_release"
     ]
     for name in releases:
-        print(f"next: dpprobe verify {STUDY.results_dir}/releases/{name}")
+        folder = f"{STUDY.results_dir}/releases/{name}"
+        print("next:", command_line("dpprobe", "verify", folder))
     if not releases:
         following = run_words(call=CALL, where=profile_words(sys.argv))
-        print("done; next:", shlex.join(following))
+        print("done; next:", command_line(*following))
 
 
 if workflow.is_main_process:
-    TOLD_RUN.follow(workflow, print_results)
+    TOLD_RUN.follow(workflow, print_results, results=Path(STUDY.results_dir))
 
 
 # A job that runs here has its standard error on this terminal, and its error is printed when the run ends.

@@ -20,9 +20,6 @@ rule write_report:
             if not Path(path).name.startswith("overlap_")
         ],
         zero_shot=later(of_all_datasets, FILES.list_zero_shot),
-        costly_images=later(
-            of_all_datasets, partial(exhibit_paths, names=("write_costly_images",))
-        ),
     output:
         "<results>/report.html",
     log:

@@ -121,15 +121,15 @@ def audit_minutes(wildcards, input, attempt):
 
 
 def imbalance_memory(wildcards, input, attempt):
-    """MB to compare rare classes: rows of one training set are in memory, at most a thousand of a class."""
-    copies = len(input.infos)
-    return int((2000 + 2.2 * size_mb(input.shards) / copies) * attempt)
+    """MB to compare rare classes: the predictions of one cell are in memory, unpacked."""
+    cells = len(input.cells) / 2
+    return int((2000 + 8 * size_mb(input.cells) / cells) * attempt)
 
 
 def imbalance_minutes(wildcards, input, attempt):
-    """Minutes to compare rare classes: a second a cell, and the reading of all shards."""
+    """Minutes to compare rare classes: a second per cell, and the reading of all predictions."""
     cells = len(input.cells) / 2
-    return int((20 + cells / 60 + 5 * size_mb(input.shards) / 1e3) * attempt)
+    return int((20 + cells / 60 + 5 * size_mb(input.cells) / 1e3) * attempt)
 
 
 def training_minutes(wildcards, input, attempt):

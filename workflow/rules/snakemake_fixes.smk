@@ -1,11 +1,13 @@
 # Works around Snakemake itself: each piece with its upstream thread and its test.
 
 import shlex
+import sys
 import time
 from pathlib import Path
 from subprocess import CalledProcessError
 
 from snakemake.exceptions import WorkflowError
+from snakemake.iocontainers import Snakemake as ScriptValues
 from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
 from snakemake_executor_plugin_cluster_generic import Executor
@@ -167,6 +169,28 @@ def start_jobs_with(snapshot):
         return format_cli_arg("--configfiles", [snapshot.path])
 
     SpawnedJobArgsFactory.get_configfiles_arg = snapshot_argument
+
+
+def without_tables(store_params):
+    """Spares a job the import of libraries that no parameter of its script can come from."""
+
+    def store_plain_params(values, params):
+        absent = [name for name in ("pandas", "polars") if name not in sys.modules]
+        sys.modules.update(dict.fromkeys(absent))  # None makes an import fail
+        try:
+            store_params(values, params)
+        finally:
+            for name in absent:
+                sys.modules.pop(name, None)
+
+    return store_plain_params
+
+
+# Each job's Snakemake imports pandas, and pyarrow with it, to ask whether a parameter is a table: 29% of what its
+# imports take (-X importtime, one run).
+# Upstream: no thread is known; Snakemake 9.27 has it, in iocontainers.Snakemake._safely_store_params.
+# Test: tests/workflow/test_failures.py::test_jobs_import_no_library_of_tables
+ScriptValues._safely_store_params = without_tables(ScriptValues._safely_store_params)
 
 
 # cluster-generic starts the commands of profiles/slurm by name, and they are in Python: the one that runs this.

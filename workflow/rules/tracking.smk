@@ -50,7 +50,6 @@ rule track:
         uri=STUDY.tracking.uri,
         study=STUDY.study,
         backbones=list(STUDY.backbones),
-        register=dumped(STUDY.tracking)["register_heads"],
         version=VERSIONS["tracking"],
     message:
         "MLflow runs of {wildcards.dataset}"

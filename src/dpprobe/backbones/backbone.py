@@ -38,6 +38,7 @@ class Backbone:
       layers: name -> width of the features of each block that was asked for; empty by default.
       forward_layers: as `forward`, with a float32 [batch, width] for each of `layers`.
       graph: a network's `forward` in float32, from bytes, to be traced; None for other families.
+      takes_vectors: True if items arrive as vectors, which no `transform` has to decode.
     """
 
     dimension: int | None
@@ -55,6 +56,7 @@ class Backbone:
         Callable[[torch.Tensor], tuple[torch.Tensor, dict[str, torch.Tensor]]] | None
     ) = None
     graph: torch.nn.Module | None = None
+    takes_vectors: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,9 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     tensors = _find_tensors(state)
     if not tensors:
         held = ", ".join(map(str, list(state)[:5])) or "nothing"
-        raise ConfigError(f"checkpoint: {path}: it holds no tensors by name, but {held}; {_REMEDY}")
+        raise ConfigError(
+            f"checkpoint: {path}: it should hold named tensors, but holds {held}; {_REMEDY}"
+        )
     return tensors
 
 
@@ -137,8 +139,8 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
     }
     if fault := _compare_tensors(given, wanted):
         raise ConfigError(
-            f"checkpoint: {path}: not the weights of {name}: {fault}; write the model that they "
-            "are of, or model_args or a preprocessing.size that they were trained with"
+            f"checkpoint: {path}: these are not weights of {name}: {fault}; write the model "
+            "that was trained, or the model_args or preprocessing.size of that training"
         )
     if not any(value.is_meta for value in given.values()):  # else these are shapes alone
         model.load_state_dict(given)
@@ -154,8 +156,8 @@ def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: 
     given = _unwrap_names(state, wanted)
     if fault := _compare_tensors(given, wanted):
         raise ConfigError(
-            f"checkpoint: {path}: not the weights of {name}: {fault}; build the network that they "
-            "are of, or load them in the function"
+            f"checkpoint: {path}: these are not weights of {name}: {fault}; build the network "
+            "that was trained, or load the weights in the function"
         )
     model.load_state_dict(given)
 

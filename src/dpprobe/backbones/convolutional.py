@@ -39,7 +39,7 @@ class Stage(Block):
     @model_validator(mode="after")
     def _check_pool(self) -> Stage:
         if self.pool == 1 and self.pool_stride is not None:
-            raise ValueError(f"pool_stride {self.pool_stride} says nothing to pool 1; remove it")
+            raise ValueError(f"pool_stride {self.pool_stride} has no effect with pool 1; remove it")
         return self
 
     def measure_side(self, side: int) -> int:
@@ -117,18 +117,18 @@ class Options(NetworkOptions):
         channels, side = self.input_shape
         groups = self.scattering.groups if self.scattering else None
         if side < 1:
-            raise ValueError("scattering.J: images are smaller than 2^J; write a smaller one")
+            raise ValueError("scattering.J: images are smaller than 2^J; write a smaller J")
         if groups is not None and channels % groups:
             raise ValueError(
-                f"scattering.groups {groups}: it does not divide the {channels} channels; write a "
-                "divisor"
+                f"scattering.groups {groups}: does not divide the {channels} channels; write "
+                "a divisor of them"
             )
         for number, stage in enumerate(self.stages, 1):
             before, side = side, stage.measure_side(side)
             if side < 1:
                 raise ValueError(
-                    f"stages: stage {number} does not fit into the {before} x {before} positions "
-                    "that enter it; write a smaller kernel, stride or pool"
+                    f"stages: stage {number} does not fit its input of {before} x {before} "
+                    "positions; write a smaller kernel, stride or pool"
                 )
         return self
 

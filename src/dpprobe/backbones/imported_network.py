@@ -46,7 +46,9 @@ class Preprocessing(Views):
     @model_validator(mode="after")
     def _check_resize(self) -> Preprocessing:
         if self.resize is not None and self.resize < self.size:
-            raise ValueError(f"resize {self.resize} is below size {self.size}; write no less")
+            raise ValueError(
+                f"resize {self.resize} is below size {self.size}; write {self.size} or more"
+            )
         return self
 
 

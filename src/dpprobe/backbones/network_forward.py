@@ -86,8 +86,8 @@ def prepare_network(
         ) from error
     if features.ndim != 2:
         raise ConfigError(
-            f"model: {name} gives features of shape {list(features.shape[1:])}, not one row per "
-            "image; choose its pooling in model_args (global_pool)"
+            f"model: {name} gives features of shape {list(features.shape[1:])} per image, not "
+            "a row of numbers; choose its pooling in model_args (global_pool)"
         )
     return Network(
         dimension=features.shape[1],
@@ -272,7 +272,7 @@ def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> li
         return []
     blocks = find_blocks(model)
     if blocks is None:
-        raise ConfigError(f"layers: {name} does not show its blocks; remove layers")
+        raise ConfigError(f"layers: {name} does not give access to its blocks; remove layers")
     if options.token == "class" and not blocks.class_token:
         raise ConfigError(f"token: {name} has no class token; write pooled")
     depth = len(blocks.modules)

@@ -88,15 +88,17 @@ class Options(NetworkOptions):
         _, named = _split_name(self.model)
         if named and self.pretrained not in (None, named):
             raise ValueError(
-                f"model {self.model} and pretrained {self.pretrained} name different weights; "
-                "keep one of them"
+                f"model {self.model} and pretrained {self.pretrained} choose different "
+                "weights; keep one of them"
             )
         if self.checkpoint is not None and (named or self.pretrained):
             raise ValueError(
                 f"pretrained {named or self.pretrained} beside a checkpoint; keep one of them"
             )
         if ":" in self.model and (self.pretrained or self.checkpoint is not None):
-            raise ValueError(f"model {self.model} brings its own weights; remove the others")
+            raise ValueError(
+                f"model {self.model} includes its weights; remove pretrained and checkpoint"
+            )
         if not (named or self.checkpoint or ":" in self.model) and self.pretrained is None:
             raise ValueError(
                 f"pretrained: missing; write a tag of {self.model}, or a checkpoint, or "
@@ -122,7 +124,7 @@ class Options(NetworkOptions):
         model = known.get(self.architecture)
         if model is None:
             raise ConfigError(
-                f"model: open_clip knows no {self.architecture!r}; "
+                f"model: open_clip has no model {self.architecture!r}; "
                 f"{suggest_names(self.architecture, known)}"
             )
         if self.tag is not None:
@@ -409,10 +411,10 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         line = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"model: the tokenizer of {options.architecture} cannot be loaded ({line}); it needs "
-            "the package transformers and files of the Hugging Face Hub: install the one, and "
-            "fetch the others once on a machine with a network, or take a model of OpenAI's "
-            "tokenizer, such as ViT-B-32-quickgelu"
+            f"model: the tokenizer of {options.architecture} cannot be loaded ({line}); it "
+            "needs the package transformers and files of the Hugging Face Hub: install the "
+            "package and fetch the files once on a machine with a network, or take a model "
+            "that uses OpenAI's tokenizer, such as ViT-B-32-quickgelu"
         ) from error
 
     def tokenize_sentences(sentences: list[str]) -> torch.Tensor:
@@ -422,8 +424,8 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
                 count = len(tokenizer.encode(sentence)) + 2  # with the marks of start and end
                 if count > limit:
                     raise ConfigError(
-                        f"prompts: {sentence!r} has {count} tokens and {options.architecture} "
-                        f"reads {limit}; shorten it"
+                        f"prompts: {sentence!r} has {count} tokens, but "
+                        f"{options.architecture} reads at most {limit}; shorten it"
                     )
         tokens: torch.Tensor = tokenizer(sentences)
         return tokens

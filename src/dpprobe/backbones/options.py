@@ -62,8 +62,8 @@ class BackboneOptions(Options, ABC):
         """Raises ConfigError when another number of features comes out than the options say."""
         if self.dimension not in (None, features):
             raise ConfigError(
-                f"dimension: {self.dimension} features per image were expected and {features} come "
-                "out; correct it, or the model's options"
+                f"dimension: {self.dimension} features per image are expected, but the "
+                f"backbone gives {features}; correct this number or the model's options"
             )
 
     def input_files(self) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class Views(Options):
             value = getattr(self, name)
             if value is not None and self.crop != "inception":
                 raise ValueError(
-                    f"{name} {value} says nothing to crop centre; remove it, or write "
+                    f"{name} {value} has no effect with crop centre; remove it, or write "
                     "crop: inception"
                 )
         return self
@@ -195,14 +195,14 @@ class NetworkOptions(BackboneOptions):
             return value
         for block in value:
             if value.count(block) > 1:
-                raise ValueError(f"block {block} stands twice; remove one")
+                raise ValueError(f"block {block} appears twice; remove one")
         return tuple(sorted(value))
 
     @model_validator(mode="after")
     def _check_token(self) -> NetworkOptions:
         if self.token is not None and not self.layers:
             raise ValueError(
-                f"token {self.token} says nothing without layers; remove it, or write layers: all"
+                f"token {self.token} has no effect without layers; remove it, or write layers: all"
             )
         return self
 
@@ -210,8 +210,9 @@ class NetworkOptions(BackboneOptions):
     def _check_layers_and_crops(self) -> NetworkOptions:
         if self.layers and self.stored_crops:
             raise ValueError(
-                f"preprocessing.crops {self.stored_crops} and layers: features of inner blocks are "
-                "of the central part alone; write two backbones, one with each"
+                f"preprocessing.crops {self.stored_crops} with layers: features of inner "
+                "blocks are computed for the central crop only; write two backbones, one with "
+                "crops and one with layers"
             )
         return self
 
@@ -246,6 +247,6 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
 
 def channels_error(name: str, values: int, channels: int) -> str:
     return (
-        f"preprocessing.{name}: {values} values for {channels} channels; "
-        "write one number, or one a channel"
+        f"preprocessing.{name}: {values} values for {channels} channels; write one number, or "
+        "one per channel"
     )

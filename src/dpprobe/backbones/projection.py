@@ -62,7 +62,7 @@ class ProjectedOptions(BackboneOptions):
             return
         if self.full_dimension is None:
             raise ConfigError(
-                f"project: {self.project}, and nobody knows of how many features; write a size"
+                f"project: {self.project}: the number of features is not known; write a size"
             )
         if self.project >= self.full_dimension:
             raise ConfigError(

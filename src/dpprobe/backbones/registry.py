@@ -10,6 +10,7 @@ from dpprobe.wrong_keys_and_values import read_options
 
 FAMILIES: dict[str, str] = {
     "convolutional": "dpprobe.backbones.convolutional",
+    "external": "dpprobe.backbones.external",
     "imported": "dpprobe.backbones.imported_network",
     "open_clip": "dpprobe.backbones.open_clip_models",
     "pixels": "dpprobe.backbones.pixels",

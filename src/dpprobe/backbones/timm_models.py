@@ -82,7 +82,7 @@ class Options(NetworkOptions):
             raise ValueError(f"{taken[0]} is an option of the backbone itself; write it there")
         channels = value.get("in_chans", 3)
         if type(channels) is not int or channels < 1:
-            raise ValueError(f"in_chans {channels!r}: must be a whole number, one or more")
+            raise ValueError(f"in_chans {channels!r}: write a whole number of 1 or more")
         return value
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class Options(NetworkOptions):
         architecture, _, tag = self.model.partition(".")
         if architecture not in known:
             raise ConfigError(
-                f"model: timm knows no {architecture!r}; {suggest_names(architecture, known)}"
+                f"model: timm has no model {architecture!r}; {suggest_names(architecture, known)}"
             )
         tags = known[architecture]
         if not self.pretrained or tags == (DEPRECATED,):
@@ -317,8 +317,8 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
         ) from error
     if not hasattr(model, "reset_classifier"):
         raise ConfigError(
-            f"model: {options.model} has no classifier that features could come before; write "
-            "another model"
+            f"model: {options.model} has no classifier, before which features are taken; "
+            "write another model"
         )
     return model
 

@@ -21,7 +21,7 @@ def check_address(value: str) -> str:
             "remove it and put it into ~/.netrc"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{value!r} is no http or https address; correct it")
+        raise ValueError(f"{value!r} is not an http or https address; correct it")
     return value
 
 

@@ -130,7 +130,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            logger.info("%s: another process is unpacking; waiting for it", directory)
+            logger.warning("%s: another process is unpacking; waiting for it to end", directory)
             lock.acquire()
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in NO_LOCKS:
@@ -175,8 +175,8 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
         raise _damaged_error(archive, error) from error
     except NotImplementedError as error:
         raise DataError(
-            f"{archive}: packed in a way Python cannot unpack ({error}); unpack it with another "
-            "tool and name the folder as an imagefolder"
+            f"{archive}: Python cannot unpack it ({error}); unpack it with another tool and "
+            "name the folder as an imagefolder"
         ) from error
     except OSError as error:
         if error.errno is None:  # gzip and bzip2 say so that their content is no such
@@ -217,14 +217,14 @@ def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) 
     for name, _ in members:
         _check_name(archive, name)
         if name in names:
-            raise DataError(f"{archive}: member {name!r} stands twice; replace the archive")
+            raise DataError(f"{archive}: member {name!r} appears twice; replace the archive")
         names.add(name)
     size = sum(size for _, size in members)
     free = shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{archive}: unpacked it takes {format_size(size)}, and {format_size(free)} are "
-            f"free in {folder.parent}; {artifacts.DISK_REMEDY}"
+            f"{archive}: it takes {format_size(size)} unpacked, but only {format_size(free)} "
+            f"are free in {folder.parent}; {artifacts.DISK_REMEDY}"
         )
 
 

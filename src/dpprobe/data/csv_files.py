@@ -47,7 +47,9 @@ def check_columns(options: ManifestOptions, split: SplitName) -> None:
         if extract.column not in known:
             raise _no_column(f"extract.{name}", file, extract.column, known)
         if name in known:
-            raise ConfigError(f"extract.{name}: {file} has a column of that name; write another")
+            raise ConfigError(
+                f"extract.{name}: {file} already has a column of that name; write another name"
+            )
     known += options.extract
     for number, join in enumerate(options.joins):
         where = f"joins.{number}"
@@ -100,8 +102,8 @@ def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, 
     """
     if not file.lower().endswith(SUFFIXES):
         raise ConfigError(
-            f"{option}: {file}: write a file that ends in {', '.join(SUFFIXES)} (of a "
-            f"workbook, {_EXCEL})"
+            f"{option}: {file}: not a CSV file by its name; name one that ends in "
+            f"{', '.join(SUFFIXES)} (for a workbook, {_EXCEL})"
         )
     if not options.locate_path(file).is_file():
         raise ConfigError(
@@ -150,7 +152,8 @@ def _check_kind(file: str, begin: bytes) -> None:
     """Refuses what is no text in UTF-8 by how it begins."""
     if begin.startswith(UTF_16):
         raise ConfigError(
-            f"{file} line 1: UTF-16, as Excel's Unicode text is; {_AS_UTF_8.format('UTF-16')}"
+            f"{file} line 1: encoded as UTF-16, like Excel's Unicode text; "
+            f"{_AS_UTF_8.format('UTF-16')}"
         )
     if begin.startswith(WORKBOOK):
         raise ConfigError(f"{file}: a workbook or an archive, not text; {_EXCEL}")

@@ -36,9 +36,14 @@ class Extract(Block):
         try:
             groups = re.compile(value).groups
         except re.error as error:
-            raise ValueError(f"{value!r} is no regular expression ({error}); correct it") from None
+            raise ValueError(
+                f"{value!r} is not a regular expression ({error}); correct it"
+            ) from None
         if groups != 1:
-            raise ValueError(f"{value!r} has {groups} groups; put one part in round brackets")
+            raise ValueError(
+                f"{value!r} has {groups} groups in place of one; put exactly one part in round "
+                "brackets"
+            )
         return value
 
 
@@ -180,7 +185,7 @@ class ManifestOptions(UnitOptions):
         if self.path_column is not None and self.path_template is not None:
             yield "path_column, path_template: write one of the two"
         if self.test is not None and self.split_column is not None:
-            yield "test, split_column: both say what is tested on; remove one"
+            yield "test, split_column: both choose the test rows; remove one"
         both = {str(value) for value in self.train_values} & {str(x) for x in self.test_values}
         if self.split_column is not None and both:
             shared = ", ".join(sorted(both))
@@ -194,12 +199,12 @@ class ManifestOptions(UnitOptions):
                 "numbers (a public list, not read off the labels)"
             )
         elif len(set(names)) != len(names):
-            yield f"class_names: {', '.join(names)}: a name stands twice; remove it"
+            yield f"class_names: {', '.join(names)}: a name appears twice; remove one"
         elif same := find_alike(names):
-            yield f"class_names: {in_words(same[0])} differ in case or spaces alone; remove one"
+            yield f"class_names: {in_words(same[0])} differ only in case or spaces; remove one"
         if self.label_columns is None:
             if self.uncertain != "error":
-                yield "uncertain: only label_columns know uncertain labels; remove it"
+                yield "uncertain: works only with label_columns; remove it"
             if self.missing == "zeros":
                 yield "missing: zeros is for label_columns; write drop or error"
         else:

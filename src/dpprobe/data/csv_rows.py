@@ -190,8 +190,9 @@ def load_columns(
         if rows.empty:
             written = sorted(frame[options.split_column].unique())
             raise ConfigError(
-                f"{name}_values: {options.train}: no row of column {options.split_column!r} "
-                f"says {' or '.join(map(str, values))}; it says {', '.join(written[:SHOWN])}"
+                f"{name}_values: {options.train}: column {options.split_column!r} has no "
+                f"value {' or '.join(map(str, values))}; write one that it has: "
+                f"{', '.join(written[:SHOWN])}"
             )
         parts[name] = _use_rows(options, name, rows, quiet=quiet)
     return parts
@@ -209,14 +210,16 @@ def _use_rows(
             wanted = " or ".join(map(str, values))
             raise ConfigError(
                 f"filters.{column}: {file}: no {name} row left whose {column} is {wanted}; "
-                "correct the values"
+                "correct the wanted values"
             )
     filtered = total - len(frame)
     codes = _encode_labels(options, frame)
     kept = ~(codes == DROP).any(axis=1)
     rows = ManifestRows(file=file, frame=frame, codes=codes).take_rows(kept)
     if rows.frame.empty:
-        raise ConfigError(f"{file}: no {name} row is left; correct uncertain, missing or the file")
+        raise ConfigError(
+            f"{file}: no {name} row is left; correct `uncertain`, `missing` or the file"
+        )
     if not quiet:
         logger.info(
             "%s: %s: %d rows, %d left out by filters, %d by their labels",
@@ -240,8 +243,8 @@ def _choose_rows(
         if named := looks.get(fold_name(written)):
             line = frame[LINE][frame[column] == written].iloc[0]
             raise ConfigError(
-                f"{option}: {file} line {line}: {column} is {written!r}, which is not {named!r}; "
-                f"spell it alike, or name both: [{named}, {written}]"
+                f"{option}: {file} line {line}: {column} is {written!r}, not {named!r} as in "
+                f"the study; spell both alike, or list both: [{named}, {written}]"
             )
     return frame[column].isin(wanted)
 
@@ -289,8 +292,8 @@ def _read_file(options: ManifestOptions, file: str, columns: set[str]) -> pd.Dat
                 continue
             if len(row) != len(header):
                 raise ConfigError(
-                    f"{file} line {rows.line_num}: {len(row)} values under {len(header)} columns; "
-                    "correct the line, or `delimiter`"
+                    f"{file} line {rows.line_num}: {len(row)} values for {len(header)} "
+                    "columns; correct the line, or `delimiter`"
                 )
             lines.append(rows.line_num)
             for place, name in places:
@@ -314,8 +317,8 @@ def _join_file(
     if twice.any() and not join.first:
         row = other[twice].iloc[0]
         raise ConfigError(
-            f"joins: {join.file} line {row[LINE]}: a second row of {_describe_key(row, theirs)}; "
-            "remove one, add a key, or write first: true"
+            f"joins: {join.file} line {row[LINE]}: a second row with "
+            f"{_describe_key(row, theirs)}; remove one, add a key, or write first: true"
         )
     other = other[~twice]
     # Keys are renamed: one of theirs may be named like another column of ours.
@@ -331,8 +334,8 @@ def _join_file(
         ours = _describe_key(frame.iloc[0], list(keys))
         known = f"has {_describe_key(other.iloc[0], theirs)}" if len(other) else "has no key at all"
         raise ConfigError(
-            f"joins: {join.file}: no row of {file} has a row there ({file} has {ours}, {join.file} "
-            f"{known}); correct `by`, or make such a column with `extract`"
+            f"joins: {join.file}: none of its rows matches a row of {file} ({file} has "
+            f"{ours}, {join.file} {known}); correct `by`, or make such a column with `extract`"
         )
     if unmatched and not quiet:
         logger.info("%s: %d of %d rows have no row in %s", file, unmatched, len(frame), join.file)

@@ -76,8 +76,8 @@ def open_dicom(data: bytes) -> Image.Image:
         shades = _compute_shades(dataset, pixels)
     except Exception as error:  # as in `_read_dicom`
         raise ImageError(
-            f"DICOM: its rescale or window values are of no use ({type(error).__name__}); correct "
-            "or remove them"
+            f"DICOM: its rescale or window values cannot be used ({type(error).__name__}); "
+            "correct or remove them"
         ) from None
     return Image.fromarray(np.round(shades * 255).astype(np.uint8), "L")
 
@@ -92,27 +92,36 @@ def _read_dicom(data: bytes) -> Dataset:
         return pydicom.dcmread(io.BytesIO(data), specific_tags=list(_TAGS))
     except Exception as error:  # pydicom's readers raise errors of any kind, with values in them
         raise ImageError(
-            f"DICOM: its header cannot be read, as if it were cut short ({type(error).__name__})"
+            "DICOM: its header cannot be read, so the file may be cut short "
+            f"({type(error).__name__})"
         ) from None
 
 
 def _check_dicom(dataset: Dataset) -> None:
     """Refuses what is no single picture, before its pixels are decoded."""
     if not any(name in dataset for name in _PIXELS):
-        raise ImageError("DICOM: no pixels in it (cut short, or a report or an index of others)")
+        raise ImageError(
+            "DICOM: it contains no pixels; it may be cut short, or be a report or an index of "
+            "other files"
+        )
     frames = _read_number(dataset.get("NumberOfFrames"), 1)
     if frames != 1:
         raise ImageError(
-            f"DICOM: {frames} frames in one file; write each that is to be used as a file"
+            f"DICOM: {frames} frames in one file; save each frame that you need as a file of "
+            "its own"
         )
     kind, bits = str(dataset.get("PhotometricInterpretation")), dataset.get("BitsAllocated")
     if _read_number(dataset.get("SamplesPerPixel"), 1) == 3:
         if bits != 8:
-            raise ImageError(f"DICOM: colours of {bits} bits; write them with 8 bits")
+            raise ImageError(f"DICOM: its colours have {bits} bits; convert them to 8 bits")
     elif kind == "PALETTE COLOR":
-        raise ImageError("DICOM: colours by a palette; write it as RGB (dcmj2pnm, gdcmimg)")
+        raise ImageError(
+            "DICOM: its colours come from a palette; convert it to RGB with dcmj2pnm or gdcmimg"
+        )
     elif kind not in _GREY:
-        raise ImageError("DICOM: neither grey (MONOCHROME1, MONOCHROME2) nor colours (RGB, YBR)")
+        raise ImageError(
+            "DICOM: its pixels are neither grey (MONOCHROME1, MONOCHROME2) nor colour (RGB, YBR)"
+        )
 
 
 def _decode_pixels(dataset: Dataset) -> np.ndarray:
@@ -133,7 +142,7 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
         return pixel_array(dataset)
     except Exception as error:  # as in `_read_dicom`
         raise ImageError(
-            f"DICOM: its pixels cannot be decoded, as if it were cut short or damaged "
+            "DICOM: its pixels cannot be decoded, so the file may be cut short or damaged "
             f"({type(error).__name__}, transfer syntax {syntax.name})"
         ) from None
 
@@ -217,4 +226,4 @@ def _read_number(value: Any, otherwise: int) -> int:
     try:
         return otherwise if value in (None, "") else int(value)
     except (TypeError, ValueError):
-        raise ImageError("DICOM: its header holds a text where a number belongs") from None
+        raise ImageError("DICOM: its header has text where a number is expected") from None

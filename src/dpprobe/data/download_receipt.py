@@ -102,9 +102,9 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
     receipt = read_receipt(directory)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):
         raise DataError(
-            f"{directory}: was downloaded for other options than the study has now (such as a "
-            f"checksum or a revision); delete {directory / RECEIPT} and run again: what has stayed "
-            "the same is kept"
+            f"{directory}: was downloaded with other options than the study has now (for "
+            f"example, another checksum or revision); delete {directory / RECEIPT} and run "
+            "again; files that did not change are reused"
         )
     for file in receipt.files:
         path = directory / file.name

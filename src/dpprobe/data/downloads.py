@@ -273,9 +273,9 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
             "and correct the address"
         )
     raise WrongDownloadError(
-        f"{wanted.file_and_url}: {fault}. The file was changed or replaced: compare with what its "
-        "site says, and correct the checksum or the address; with a checksum that fits, "
-        f"{partial.path.name} is taken as it is"
+        f"{wanted.file_and_url}: {fault}. The file was changed or replaced: compare it with "
+        "the checksum on its site, and correct the checksum or the address in the study; if "
+        f"the new checksum fits, {partial.path.name} is reused"
     )
 
 

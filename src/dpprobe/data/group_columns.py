@@ -113,9 +113,11 @@ def _check_groups(value: Groups) -> Groups:
     columns = [group_column(name) for name in names]
     for name, column in zip(names, columns, strict=True):
         if not name or "/" in name:
-            raise ValueError(f"{name!r} cannot name a group, / divides paths; {remedy}")
+            raise ValueError(
+                f"{name!r} cannot be the name of a group, because / separates folders; {remedy}"
+            )
         if columns.count(column) > 1:
-            raise ValueError(f"{name!r}: two groups would become {column!r}; remove one")
+            raise ValueError(f"{name!r}: two groups would be named {column!r}; remove one")
     return value
 
 
@@ -156,7 +158,7 @@ def bin_name(value: str, bins: Sequence[float]) -> str:
         return ""
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no finite number")
+        raise ValueError(f"{value!r} is not a finite number")
     place = bisect.bisect_right(bins, number)
     if place == 0:
         return f"<{bins[0]:g}"

@@ -112,7 +112,9 @@ class Options(parquet.ColumnOptions):
     def _check_endpoint(cls, value: str | None) -> str | None:
         # The address is not shown: it may hold a password.
         if value is not None and "@" in urlsplit(value).netloc:
-            raise ValueError("a user name or token in the address; set HF_TOKEN instead")
+            raise ValueError(
+                "it contains a user name or token; remove that, and set HF_TOKEN instead"
+            )
         return value
 
     def check_files(self) -> None:
@@ -171,8 +173,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     )
     if info.sha != options.revision:
         raise DownloadError(
-            f"{options.repo}: the Hub answers with commit {info.sha} where {options.revision} was "
-            "asked for; write the first if it is the one you mean"
+            f"{options.repo}: the Hub answered with commit {info.sha}, but {options.revision} "
+            f"was requested; write {info.sha} if you mean that commit"
         )
     names = [file.rfilename for file in info.siblings or ()]
     wanted = [
@@ -277,15 +279,15 @@ def _ask_hub(
         return retrying(question)
     except errors.OfflineModeIsEnabled as error:
         raise ConfigError(
-            f"{options.repo}: HF_HUB_OFFLINE is set, so nothing is asked of the Hub; unset it, "
-            "or name files that are here with source: parquet"
+            f"{options.repo}: HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it, "
+            "or name local files with source: parquet"
         ) from error
     except Exception as error:
         if _may_pass(error):
             raise DownloadError(
-                f"{options.repo}: {address} gives no answer ({_describe_fault(error)}) after "
-                f"{attempts} "
-                "attempts; check the network and run again, what is here already is kept"
+                f"{options.repo}: {address} does not answer ({_describe_fault(error)}) after "
+                f"{attempts} attempts; check the network and run again; files that are "
+                "complete are reused"
             ) from None
         if isinstance(error, errors.HfHubHTTPError):
             raise _explain_error(error, options, token=token) from None

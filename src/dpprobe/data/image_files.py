@@ -80,7 +80,7 @@ def open_image(data: bytes) -> Image.Image:
         raise
     except UnidentifiedImageError as error:
         raise ImageError(
-            f"cannot be decoded (no known kind of image: {_describe_start(data)})"
+            f"cannot be decoded (not a known image format: {_describe_start(data)})"
         ) from error
     except Exception as error:  # Pillow's readers raise errors of any kind
         line = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -177,8 +177,9 @@ def list_images(options: Options) -> Listing:
         unknown = sorted(files["test"].keys() - files["train"].keys())
         if unknown:
             raise ConfigError(
-                f"path: {options.path}: classes in test/ but not in train/: {', '.join(unknown)}; "
-                "add training images of them or remove them"
+                f"path: {options.path}: classes in test/ but not in train/: "
+                f"{', '.join(unknown)}; add training images of these classes or remove their "
+                "test images"
             )
     if len(files["train"]) < 2:
         only = "".join(files["train"])
@@ -194,11 +195,12 @@ def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
     """Tells of all files that are no images at once."""
     if others:
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        one = len(others) == 1
         yield (
-            f"path: {options.path}: {len(others)} {'file is' if len(others) == 1 else 'files are'} "
-            f"no image: {', '.join(sorted(others)[:SHOWN])}{more}; move "
-            f"{'it' if len(others) == 1 else 'them'} elsewhere (images end in "
-            f"{', '.join(sorted(EXTENSIONS))}, or are DICOM under any name)"
+            f"path: {options.path}: {len(others)} "
+            f"{'file is not an image' if one else 'files are not images'}: "
+            f"{', '.join(sorted(others)[:SHOWN])}{more}; move {'it' if one else 'them'} elsewhere "
+            f"(images end in {', '.join(sorted(EXTENSIONS))}, or are DICOM under any name)"
         )
 
 
@@ -208,11 +210,11 @@ def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> I
         place = f"{options.path}/{name}" if len(files) > 1 else options.path
         for folder, images in classes.items():
             if not images:
-                yield f"path: {place}/{folder} holds no image; add some, remove it or exclude it"
+                yield f"path: {place}/{folder} contains no image; add some, or remove or exclude it"
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
-            f"path: {options.path}: the class folders {in_words(names)} differ in case or spaces "
-            "alone, and would be classes of their own; merge them, or give one a name of its own"
+            f"path: {options.path}: the class folders {in_words(names)} differ only in case or "
+            "spaces, and would be separate classes; merge them, or rename one"
         )
 
 
@@ -266,8 +268,8 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise ConfigError(
-                    f"path: {folder}: a link in it leads back to where it lies; remove the link "
-                    f"{_find_repeated_link(current)}"
+                    f"path: {folder}: it contains a link to itself or to a folder above it; "
+                    f"remove the link {_find_repeated_link(current)}"
                 ) from error
             raise ConfigError(
                 f"path: {current} cannot be listed ({error.strerror}); correct its permissions"

@@ -226,10 +226,11 @@ class DatasetOptions(Options, ABC):
         """Returns why a release cannot take this part of the training rows, with the remedy."""
         if self.subsample is None or self.subsample.fraction is not None:
             return None
-        fault = "ranks the units of a class, so that one can let another in"
         kind = "counts" if self.subsample.counts else "per_class"
+        fault = "ranks the units of a class, so one unit can decide whether another is kept"
         if self.subsample.fractions:
-            kind, fault = "fractions", "chooses by class, so that n, which is public, tells labels"
+            kind = "fractions"
+            fault = "chooses rows by class, so the public number of rows n would reveal labels"
         return f"subsample: {kind} {fault}; write fraction, one number for all classes"
 
     def public_subsample(self) -> dict[str, Any] | None:
@@ -415,7 +416,7 @@ def headline_metric(
         )
     if metric == "macro_accuracy" and multi_label:
         raise ConfigError(
-            "metric: macro_accuracy is for one label per row, and rows here may have several; "
+            "metric: macro_accuracy needs one label per row, but rows here may have several; "
             "write auc or accuracy"
         )
     return metric
@@ -438,6 +439,7 @@ def check_several_labels(*, declared: bool, actual: bool) -> None:
     """
     if actual != declared:
         raise DataError(
-            f"several_labels: the downloaded files have {'several labels' if actual else 'one'} "
-            f"a row; write several_labels: {str(actual).lower()}"
+            "several_labels: the downloaded files have "
+            f"{'several labels' if actual else 'one label'} per row; write several_labels: "
+            f"{str(actual).lower()}"
         )

@@ -142,14 +142,15 @@ class Options(ColumnOptions):
         named = headers[0].class_names
         if self.class_names and named and self.class_names != named:
             raise ConfigError(
-                f"class_names: {headers[0].path} names its classes {', '.join(named)}; "
-                "remove the option"
+                f"class_names: {headers[0].path} already names the classes "
+                f"({', '.join(named)}); remove the option"
             )
         # The number of classes fixes the shape of the published weights: never the labels' maximum.
         if not (self.class_names or named):
             raise ConfigError(
-                f"class_names: {headers[0].path} does not name its classes; write class_names, "
-                "one a class in the order of the numbers (a public list, not read off the labels)"
+                f"class_names: {headers[0].path} does not name its classes; write "
+                "class_names: one name per class, in the order of the label numbers (from a "
+                "public list, not from the labels)"
             )
 
     def has_test(self) -> bool:
@@ -250,7 +251,9 @@ def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
     if not test and limit.test is not None:
         raise ConfigError("limit.test: there is no `test` to limit; remove it")
     if not test and accepted:
-        raise ConfigError("accepted_labels: they are of test rows, and there is no `test`; name it")
+        raise ConfigError(
+            "accepted_labels: they belong to test rows, but there is no `test`; name the test files"
+        )
 
 
 class Header(NamedTuple):
@@ -296,7 +299,9 @@ def _read_header(options: Options, path: Path) -> Header:
     if names is None and ours is not None:
         names = _read_metadata(ours, path).get("class_names")
     if names and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ConfigError(f"{path}: its metadata names no classes but {names!r:.60}; replace it")
+        raise ConfigError(
+            f"{path}: its metadata should name classes, but has {names!r:.60}; replace it"
+        )
     return Header(path, multi_label, tuple(names) if names else None, rows)
 
 
@@ -331,7 +336,8 @@ def _is_multi_label(kind: pa.DataType, feature: dict[str, Any], path: Path) -> b
     inner = feature.get("feature")
     if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
         raise ConfigError(
-            f"{path}: labels are lists of class numbers; write lists of 0 and 1, one a class"
+            f"{path}: labels are lists of class numbers; write lists of 0 and 1, one number "
+            "per class"
         )
     return True
 
@@ -388,7 +394,9 @@ def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: cannot be read ({error}); fetch it again") from error
     if not isinstance(lists, list) or not all(isinstance(part, list) for part in lists):
-        raise DataError(f"{where}: not a list of lists; name a file in the form of real.json")
+        raise DataError(
+            f"{where}: not a list of lists; name a file with the structure of real.json"
+        )
     for number, part in enumerate(lists, start=1):
         for label in part:
             if type(label) is not int or not 0 <= label < num_classes:
@@ -410,8 +418,8 @@ def _merge_accepted(lists: list[list[int]], path: str | None, *, row: str) -> li
     number = int(match.group(1))
     if not 1 <= number <= len(lists):
         raise DataError(
-            f"{row}: image {number} is beyond the {len(lists)} that accepted_labels holds; name "
-            "the file of this dataset"
+            f"{row}: image {number} is beyond the {len(lists)} images in accepted_labels; "
+            "name the file of this dataset"
         )
     return lists[number - 1]
 
@@ -421,7 +429,7 @@ def _make_ids(options: Options, name: SplitName) -> list[str]:
         values = _read_column(options, name, options.id_column)
         for row, value in enumerate(values):
             if value is None:
-                raise DataError(f"{name} row {row}: no {options.id_column}; give every row its id")
+                raise DataError(f"{name} row {row}: no {options.id_column}; give every row an id")
         return [str(value) for value in values]
     prefix = "row" if options.test is None else name
     return [f"{prefix}-{row:08d}" for row in range(options._count_rows(name))]

@@ -24,10 +24,12 @@ def template_parts(template: str) -> list[Part]:
         ]
         for _, column, form, conversion in parts:
             if column == "" or conversion is not None or "{" in form or "}" in form:
-                raise ValueError("braces hold a column, and may hold : and a format")
+                raise ValueError(
+                    "write a column in braces, and if needed a colon and a format after it"
+                )
             format("", form)
     except ValueError as error:
-        raise ValueError(f"{template!r} is no path template ({error}); correct it") from None
+        raise ValueError(f"{template!r} is not a path template ({error}); correct it") from None
     return [(text, column, form) for text, column, form, _ in parts]
 
 

@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "complete the source or correct `expect`"),
 }  # fmt: skip
 # Not wrong, so that a dataset with them alone is written, but listed beside it.
-NOTES = {"copy": "training image that stands twice"}
+NOTES = {"copy": "training image that appears twice"}
 
 
 class ImageError(DataError):

@@ -86,13 +86,13 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
     names = tuple(open_clip.IMAGENET_CLASSNAMES)
     if len(names) != len(class_names):
         raise ConfigError(
-            f"prompt_names: imagenet names {len(names)} classes and the dataset has "
+            f"prompt_names: imagenet names {len(names)} classes, but the dataset has "
             f"{len(class_names)}; write a mapping of class names to words"
         )
     if all(map(WNID.fullmatch, class_names)) and list(class_names) != sorted(class_names):
         raise ConfigError(
-            "prompt_names: imagenet names classes in the order of their WordNet ids, and the "
-            "dataset has another; write a mapping of class names to words"
+            "prompt_names: imagenet names classes in the order of their WordNet ids, but the "
+            "dataset has another order; write a mapping of class names to words"
         )
     return names
 
@@ -141,6 +141,6 @@ def _check_templates(templates: Sequence[str]) -> None:
         for name in fields:
             if name not in FIELDS:
                 raise ConfigError(
-                    f"prompts: {template!r}: {{{name}}} says nothing; write {{c}} for the class, "
-                    "{a} for its article, and {{ }} for braces"
+                    f"prompts: {template!r}: {{{name}}} is unknown; write {{c}} for the "
+                    "class, {a} for its article, and {{ }} for braces"
                 )

@@ -85,8 +85,8 @@ def prepare(options: Options, directory: Path) -> None:
     rows = tuple(labels.count(label) for label in range(len(CLASS_ROWS["digits"])))
     if rows != CLASS_ROWS["digits"]:
         raise DataError(
-            f"scikit-learn's digits have {rows} rows per class where {CLASS_ROWS['digits']} were "
-            "expected; install the version of scikit-learn that the lock names"
+            f"scikit-learn's digits have {rows} rows per class, but {CLASS_ROWS['digits']} "
+            "are expected; install the version of scikit-learn that the lock names"
         )
     ids = _make_ids(len(labels))
     tested = options.choose_test(ids, labels)

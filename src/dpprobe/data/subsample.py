@@ -91,10 +91,15 @@ class Subsample(Options):
         unknown = [name for name in self.named_classes() if name not in class_rows]
         if unknown:
             known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
-            return [f"{name!r} is no class of it; write some of {known}" for name in unknown]
+            return [
+                f"{name!r} is not a class of the dataset; write some of {known}" for name in unknown
+            ]
         wanted = self.counts or dict.fromkeys(class_rows, self.per_class or 0)
         return [
-            f"{count} of class {name}, which has {class_rows[name]}; write at most that"
+            (
+                f"{count} of class {name}, but there are {class_rows[name]}; write "
+                f"{class_rows[name]} or fewer"
+            )
             for name, count in wanted.items()
             if count > class_rows[name]
         ]
@@ -133,9 +138,9 @@ class Subsample(Options):
         for each, before, after in zip(class_names, members, kept, strict=True):
             if before and not after:
                 raise DataError(
-                    f"subsample: fraction {self.fractions[each]:g} leaves none of the "
-                    f"{len(before)} of class {each} with seed {self.seed}; write a larger one or "
-                    "counts"
+                    f"subsample: fraction {self.fractions[each]:g} keeps none of the "
+                    f"{len(before)} rows of class {each} with seed {self.seed}; write a "
+                    "larger fraction, or counts"
                 )
         return [name in kept[label] for label, name in zip(labels, names, strict=True)]
 

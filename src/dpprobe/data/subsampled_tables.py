@@ -32,7 +32,9 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     tables = WholeTables.open_folder(whole)
     info, train = tables.info, tables.splits["train"]
     if info.multi_label and options.subsample.fraction is None:
-        raise DataError("subsample: rows have several labels, so that none has a class; remove it")
+        raise DataError(
+            "subsample: rows have several labels, so no row belongs to one class; remove it"
+        )
     kept = options.subsample.choose_rows(
         train.read_labels().tolist(), train.read_units() or train.read_ids(), info.class_names
     )

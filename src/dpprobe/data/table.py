@@ -138,7 +138,7 @@ class DatasetInfo:
         if unit == "image":
             return self.train_rows
         if self.units is None:
-            raise DataError("unit: patient, and the dataset names none; write unit_column")
+            raise DataError("unit: patient, but the dataset names no patients; write unit_column")
         return self.units["train"]
 
     @property
@@ -266,13 +266,13 @@ def write_dataset(
     assert not (accepted and multi_label)
     if len(class_names) < 2 or len(set(class_names)) != len(class_names):
         raise DataError(
-            f"class names {', '.join(class_names) or '(none)'}: "
-            "at least two classes with names of their own are needed; correct them"
+            f"class names {', '.join(class_names) or '(none)'}: at least two classes with "
+            "different names are needed; correct them"
         )
     if same := find_alike(class_names):
         raise DataError(
-            f"class names {in_words(same[0])} differ in case or spaces alone, and would be "
-            "classes of their own; spell them alike, or give them names that differ"
+            f"class names {in_words(same[0])} differ only in case or spaces, and would be "
+            "separate classes; spell them alike, or rename one"
         )
     shape = _Shape(tuple(class_names), multi_label, tuple(groups), accepted, units)
     directory.mkdir(parents=True, exist_ok=True)
@@ -522,7 +522,7 @@ class _SplitWriter:
         if row_id not in self._ids:
             self._ids[row_id] = label
             return None
-        detail = f"id {row_id!r} stands twice"
+        detail = f"id {row_id!r} appears twice"
         if self._ids[row_id] != label:
             first, other = (
                 label_words(value, self._shape.class_names) for value in (self._ids[row_id], label)

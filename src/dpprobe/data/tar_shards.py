@@ -167,8 +167,8 @@ def _list_members(shard: Path) -> Iterator[Member]:
                         yield Member(info.name.removeprefix("./"), info.offset_data, info.size)
                     elif not info.isdir():
                         raise DataError(
-                            f"{shard}: {last} is a link or a device, no file; pack it again "
-                            "(tar --dereference)"
+                            f"{shard}: {last} is a link or a device, not a file; pack it "
+                            "again (tar --dereference)"
                         )
                 stream.seek(tar.offset)
                 end = stream.read(_LONGEST_END + 1)
@@ -187,7 +187,9 @@ def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
     if blocks[156:157] == tarfile.GNUTYPE_LONGNAME:
         names.append(blocks[_BLOCK:-_BLOCK].rstrip(b"\0"))
     if any(("\0" if isinstance(name, str) else b"\0") in name for name in names):
-        raise DataError(f"{shard}: a name with a NUL in it, {info.name!r}; pack it again")
+        raise DataError(
+            f"{shard}: a file name contains a NUL character, {info.name!r}; pack it again"
+        )
 
 
 def _end_fault(end: bytes) -> str | None:
@@ -208,8 +210,8 @@ def _check_head(shard: Path, stream: BinaryIO) -> None:
     stream.seek(0)
     if head.startswith(_COMPRESSED):
         raise DataError(
-            f"{shard}: compressed, so that no image in it can be found by its place; unpack it to "
-            "a plain .tar (gunzip, bunzip2, unxz, unzstd)"
+            f"{shard}: compressed, so single images cannot be read from it; unpack it to a "
+            "plain .tar (gunzip, bunzip2, unxz, unzstd)"
         )
     if not head:
         raise DataError(f"{shard}: empty; {_REMEDY}")

@@ -93,7 +93,7 @@ class Options(SplitOptions):
         parts = urlsplit(value or "http://none")
         if "@" in parts.netloc or parts.scheme not in ("http", "https") or parts.query:
             raise ValueError(
-                "write an http or https address without user, password and `?`; a login belongs "
+                "write an http or https address without user, password and `?`; put a login "
                 "into ~/.netrc"
             )
         return value
@@ -101,9 +101,11 @@ class Options(SplitOptions):
     @model_validator(mode="after")
     def _check_together(self) -> Options:
         if self.embed is False and self.name in ARRAYS:
-            raise ValueError(f"embed: the images of {self.name} are no files; remove it")
+            raise ValueError(f"embed: the images of {self.name} are not files; remove it")
         if self.path is not None and self.mirror is not None:
-            raise ValueError("mirror: nothing is downloaded where path is given; remove one")
+            raise ValueError(
+                "mirror: nothing is downloaded if path is given; remove one of the two"
+            )
         return self
 
     @property
@@ -118,8 +120,8 @@ class Options(SplitOptions):
         for folder in self._list_folders():
             if not folder.is_dir():
                 raise ConfigError(
-                    f"path: no folder {folder}; name the root that torchvision's {self.name} was "
-                    "given, or remove path to download it"
+                    f"path: no folder {folder}; name the folder into which torchvision "
+                    f"downloaded {self.name}, or remove path to download it"
                 )
 
     def download_params(self) -> dict[str, Any] | None:

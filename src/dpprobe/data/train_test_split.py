@@ -148,8 +148,8 @@ class SplitOptions(DatasetOptions):
         if own_test or self.split_by == "id":
             return None
         return (
-            "split_by: class chooses test rows by their rank within their class, so that one can "
-            "move another across the boundary; write split_by: id"
+            "split_by: class chooses test rows by their rank within their class, so one row "
+            "can move another one into the test split or out of it; write split_by: id"
         )
 
     def split_rule(self) -> str:

@@ -68,7 +68,7 @@ class File(Block):
     def _check_sha256(cls, value: str) -> str:
         if re.fullmatch(SHA256_PATTERN, value) is None:
             raise ValueError(
-                f"{value!r} is no SHA-256; write its 64 lower-case hexadecimal digits, as "
+                f"{value!r} is not a SHA-256; write its 64 lower-case hexadecimal digits, as "
                 "sha256sum prints them"
             )
         return value
@@ -78,12 +78,12 @@ class File(Block):
         name = self.file_name
         if not name or "/" in name or "\\" in name or name.startswith(".") or name in RESERVED:
             raise ValueError(
-                f"name: {name!r} cannot be the file's name; write `name`, without / and without "
-                "a dot at its start"
+                f"name: {name!r} cannot be a file's name; write another `name`, without / and "
+                "without a dot at its start"
             )
         if self.extract and archives.folder_name(name) is None:
             suffixes = ", ".join((archives.ZIP_SUFFIX, *archives.TAR_SUFFIXES))
-            raise ValueError(f"extract: {name} is no archive by its suffix ({suffixes})")
+            raise ValueError(f"extract: {name} does not have the suffix of an archive ({suffixes})")
         return self
 
     @property
@@ -140,7 +140,9 @@ class Options(DatasetOptions):
         ]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"files: two of them would become {name}; give one another `name`")
+                raise ValueError(
+                    f"files: two of them would be saved as {name}; give one of them another `name`"
+                )
         known = self._known_labels()
         if self.several_labels and known is False:
             raise ValueError("several_labels: this layout has one label per row; remove it")
@@ -270,7 +272,7 @@ def _check_keys(layout: dict[str, Any]) -> None:
     if source not in LAYOUTS:
         raise ConfigError(f"layout.source: {source!r}: write one of: {', '.join(sorted(LAYOUTS))}")
     for key in sorted(COMMON & layout.keys()):
-        raise ConfigError(f"layout.{key}: belongs beside `layout`, not into it; move it")
+        raise ConfigError(f"layout.{key}: belongs beside `layout`, not inside it; move it")
 
 
 def _require_inside(path: str, key: str, _: str) -> str:

@@ -88,15 +88,18 @@ class ShardOptions(UnitOptions):
     @classmethod
     def _check_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(value)) != len(value):
-            raise ValueError(f"{', '.join(value)}: a name stands twice; remove it")
+            raise ValueError(f"{', '.join(value)}: a name appears twice; remove one")
         if same := find_alike(value):
-            raise ValueError(f"{in_words(same[0])} differ in case or spaces alone; remove one")
+            raise ValueError(f"{in_words(same[0])} differ only in case or spaces; remove one")
         return value
 
     @model_validator(mode="after")
     def _check_together(self) -> ShardOptions:
         if self.several_labels and self.label_column is None:
-            raise ValueError("several_labels: write label_column, the field of key.json")
+            raise ValueError(
+                "several_labels needs label_column; name the field of key.json that holds the "
+                "labels"
+            )
         if self.id_column is not None and self.shard_in_id:
             raise ValueError("shard_in_id: id_column names the ids already; remove one")
         if self.test is None and self.limit.test is not None:
@@ -166,8 +169,8 @@ class ShardOptions(UnitOptions):
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(
-                    f"{name}: {pattern}: {others[0]} is no plain .tar file; unpack what is "
-                    "compressed (gunzip), or name the shards alone (*.tar)"
+                    f"{name}: {pattern}: {others[0]} is not a plain .tar file; unpack it if "
+                    "it is compressed (gunzip), or name only the shards (*.tar)"
                 )
             shards.extend(matches)
         return each_once(name, shards)

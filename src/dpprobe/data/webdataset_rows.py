@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -39,15 +39,7 @@ class Row(NamedTuple):
     faults: tuple[Fault, ...]
 
 
-class Reader(Protocol):
-    """Reads tar shards: the module `tar_shards`, or what has read them before."""
-
-    def read_samples(self, shard: Path) -> Iterable[Sample]: ...
-
-    def read_at(self, shard: Path, offset: int, size: int) -> bytes: ...
-
-
-def read_shards(options: ShardOptions, reader: Reader = tar_shards) -> dict[SplitName, list[Row]]:
+def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
     Raises:
@@ -60,10 +52,10 @@ def read_shards(options: ShardOptions, reader: Reader = tar_shards) -> dict[Spli
         most = getattr(options.limit, name)
         for number, shard in enumerate(options.list_shards(name)):
             try:
-                for sample in reader.read_samples(shard):
+                for sample in tar_shards.read_samples(shard):
                     if most is not None and len(rows) >= most:
                         break
-                    if row := _make_row(options, number, shard, sample, reader):
+                    if row := _make_row(options, number, shard, sample):
                         rows.append(row)
             except DataError as error:
                 broken.append(str(error))
@@ -75,11 +67,9 @@ def read_shards(options: ShardOptions, reader: Reader = tar_shards) -> dict[Spli
     return parts
 
 
-def _make_row(
-    options: ShardOptions, number: int, shard: Path, sample: Sample, reader: Reader
-) -> Row | None:
+def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
     """Returns a sample as a row; None for one that has neither an image nor a label."""
-    fields, faults = _read_fields(options, shard, sample, reader)
+    fields, faults = _read_fields(options, shard, sample)
     images = [name for name in sample.members if options.is_image(name)]
     if not images and "cls" not in sample.members and "json" not in sample.members:
         return None
@@ -93,7 +83,7 @@ def _make_row(
     if sample.twice:
         faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
     faults += _several_values(options, fields)
-    label, fault = _read_label(options, shard, sample, fields, reader)
+    label, fault = _read_label(options, shard, sample, fields)
     if fault is not None and not any(kind == "label" for kind, _ in faults):
         faults.append(("label", fault))
     return Row(
@@ -112,7 +102,7 @@ def _group_fields(options: ShardOptions) -> list[str]:
 
 
 def _read_fields(
-    options: ShardOptions, shard: Path, sample: Sample, reader: Reader
+    options: ShardOptions, shard: Path, sample: Sample
 ) -> tuple[dict[str, Any], list[Fault]]:
     """Reads key.json, where an option names a field of it; its fault is the label's."""
     wanted = (options.label_column, options.id_column, options.unit_column, *_group_fields(options))
@@ -122,12 +112,28 @@ def _read_fields(
     if member is None:
         return {}, [("label", f"no member {sample.key}.json")]
     try:
-        fields = parse_json(reader.read_at(shard, member.offset, member.size))
+        fields = parse_json(tar_shards.read_at(shard, member.offset, member.size))
     except (OSError, ValueError) as error:
         return {}, [("label", f"{member.name} is no JSON ({error})")]
     if not isinstance(fields, dict):
         return {}, [("label", f"{member.name} is no mapping of fields to values")]
-    return fields, []
+    return _replace_surrogates(options, fields)
+
+
+def _replace_surrogates(
+    options: ShardOptions, fields: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Fault]]:
+    """Replaces halves of characters, such as "\\ud800", which JSON can have and no table can."""
+    kinds: dict[str | None, str] = dict.fromkeys(_group_fields(options), "value")
+    kinds |= {options.id_column: "id", options.unit_column: "patient"}
+    clean, faults = dict(fields), list[Fault]()
+    for name, value in fields.items():
+        if not isinstance(value, str):
+            continue
+        clean[name] = value.encode("utf-8", "backslashreplace").decode("utf-8")
+        if clean[name] != value and name in kinds:
+            faults.append((kinds[name], f"{name} is {value!r}, with half of a character"))
+    return clean, faults
 
 
 def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterator[Fault]:
@@ -139,11 +145,7 @@ def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterato
 
 
 def _read_label(
-    options: ShardOptions,
-    shard: Path,
-    sample: Sample,
-    fields: Mapping[str, Any],
-    reader: Reader,
+    options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]
 ) -> tuple[Any, str | None]:
     """Returns a label, or why there is none."""
     value: Any
@@ -151,7 +153,7 @@ def _read_label(
         member = sample.members.get("cls")
         if member is None:
             return None, f"no member {sample.key}.cls"
-        written = reader.read_at(shard, member.offset, member.size)
+        written = tar_shards.read_at(shard, member.offset, member.size)
         place, value = member.name, str(written, errors="replace").strip()
     else:
         place = options.label_column
@@ -194,7 +196,7 @@ def make_batches(
         mistaken = patient_sides.find_mistaken(
             {name: [row.unit for row in part] for name, part in parts.items()}
         )
-    chosen = assign_sides(options, parts)
+    chosen = _assign_sides(options, parts)
     for name, rows in parts.items():
         shards = options.list_shards(name)
         for start in range(0, len(rows), table.BATCH_ROWS):
@@ -205,7 +207,7 @@ def make_batches(
                 yield side, batch.filter([each == side for each in of_rows])
 
 
-def assign_sides(
+def _assign_sides(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> dict[SplitName, list[SplitName | None]]:
     """Returns the table that each row goes into; None where it is left out."""

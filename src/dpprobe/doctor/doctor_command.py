@@ -17,7 +17,7 @@ from dpprobe.doctor.recorded_files import CHANGED, MISSING, Checked, list_record
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
-from dpprobe.study.run_command import run_command
+from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
 
 _LOCKS = Path(".snakemake/locks")
@@ -62,9 +62,10 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
         if folder is not None and not folder.is_dir():
             raise DataError(f"{folder}: no such folder; name a study's {key}")
     if arguments.fix and _LOCKS.is_dir() and any(_LOCKS.iterdir()):
+        unlock = command_line(*run_words(call=[*(run.call if run else ()), "--unlock"]))
         raise ConfigError(
-            f"--fix: a run holds this folder ({_LOCKS}); wait for its end, or run `snakemake "
-            "--unlock` if it was killed"
+            f"--fix: a run has locked this folder ({_LOCKS}); wait for it to end, or run "
+            f"`{unlock}` if it was killed"
         )
     started = time.monotonic()
     checked = check_files(results, data)

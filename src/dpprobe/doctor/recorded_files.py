@@ -33,7 +33,7 @@ _PLACES = (
 )
 _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
 # Others are known by their format, and lie in these folders or up to three levels below.
-_FOLDERS = (*sorted(FOLDERS), "overlap", "costly_images", "tracking")
+_FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
 # Formats with another hash of themselves than `write_record` gives: its key, and their version.
 _OWN_HASH = {
     "dpprobe-manifest": ("manifest_sha256", 2),

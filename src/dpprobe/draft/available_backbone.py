@@ -59,8 +59,8 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
     return Chosen(
         name=fetched,
         keys=keys,
-        comment=f"{entry['title']}, trained on {entry['trained_on']}: its weights are in this "
-        "machine's Hugging Face cache. They must not have been trained on your private images.",
+        comment=f"{entry['title']}, trained on {entry['trained_on']}. Its weights are in this "
+        "machine's Hugging Face cache. It must not have been trained on your private images.",
         dimension=entry["dimension"],
         pretrained=True,
     )
@@ -71,8 +71,8 @@ def _choose_scattering() -> Chosen:
     return Chosen(
         name="scattering",
         keys=keys,
-        comment="Wavelets, which need no weights, projected to fewer numbers by public random "
-        "signs. A pretrained network is far better.",
+        comment="Wavelet features, which need no weights, reduced by a public random projection. "
+        "A pretrained network is far better.",
         dimension=_make_options(keys).computed_dimension,
         pretrained=False,
     )
@@ -94,9 +94,9 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     return Chosen(
         name=model.split(".")[0].lower().replace("-", "_"),
         keys=keys,
-        comment="Features are what enters its classifier, so the classes that it was trained on do "
-        "not matter. It must not have been trained on your private images. Where it was trained "
-        "with another preprocessing than timm has for its name, write that (docs/features.md).",
+        comment="Features are the input of its classifier, so the classes it was trained on do not "
+        "matter. It must not have been trained on your private images. If it was trained with "
+        "another preprocessing than timm's for this name, set `preprocessing` (docs/features.md).",
         dimension=known.known["network"],
         pretrained=True,
     )

@@ -149,15 +149,15 @@ def unit_line(column: str, *, people: bool) -> Line:
     """Returns the option of the unit of privacy, and says that it is a guess."""
     if people:
         comment = (
-            "Guessed from its name: whose an image is. The unit of privacy is then the patient, "
-            "all images of one together, on one side of the split. Check it: a wrong column "
-            "promises the wrong thing."
+            "Guessed from the column's name: the patient of each image. The unit of privacy is the "
+            "patient, with all images, on one side of the split. Check it: with a wrong column the "
+            "privacy guarantee protects the wrong unit."
         )
     else:
         comment = (
-            "Guessed from its name: what several images are of. No column names people, and a "
-            "person may have several of these: the promise is for each of them alone. Name the "
-            "column of patients if there is one."
+            "Guessed from the column's name: images that belong together. No column names people. "
+            "If a person has several of these, the guarantee covers each of them alone, not the "
+            "person. Name the column of patients if there is one."
         )
     return Line(value=column, comment=comment)
 
@@ -166,20 +166,18 @@ def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
     """Says what a person should know of the unit of privacy."""
     if unit is None:
         return [
-            f"no column is known to name patients ({', '.join(PATIENTS[:4])} and the like), so "
-            "the unit of privacy is one image; if people have several, name theirs with --patient"
+            f"no column of patients found ({', '.join(PATIENTS[:4])} or similar), so the unit of "
+            "privacy is one image; if people have several images, name the column with --patient"
         ]
     name, people = unit
     notes = []
     if not people:
         notes.append(
-            f"column {name} is taken for whose an image is, and a person may have several; name "
-            "the column of patients with --patient if there is one"
+            f"column {name} is the unit of privacy, but a person may have several of its values; "
+            "name the column of patients with --patient if there is one"
         )
     if blanks := columns[name].blanks:
-        notes.append(
-            f"column {name} is blank in {blanks} rows, and a run refuses them: whose are they?"
-        )
+        notes.append(f"column {name} is blank in {blanks} rows, which a run refuses; fill it in")
     return notes
 
 
@@ -219,18 +217,18 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
     if blanks := sum(columns[name].blanks for name in labels):
         words = "zeros or drop" if len(labels) > 1 else "drop"
         notes.append(
-            f"{blanks} labels are blank, and a run refuses them: complete them, or write "
-            f"`missing:` {words} beside the labels"
+            f"{blanks} labels are blank, which a run refuses; fill them in, or set `missing:` "
+            f"({words}) for this dataset"
         )
     if any(columns[name].values & _UNCERTAIN for name in labels) and len(labels) > 1:
         notes.append(
-            "some labels are -1, uncertain, and a run refuses them: write `uncertain:` ones, zeros "
-            "or drop beside the labels"
+            "some labels are -1 (uncertain), which a run refuses; set `uncertain:` (ones, zeros or "
+            "drop) for this dataset"
         )
     if len(labels) == 1 and (joined := joined_labels(columns[labels[0]].values)):
         notes.append(
-            f"{', '.join(joined[:3])} in {labels[0]}: taken for a class of its own, and its parts "
-            "are classes too; if an image may have several labels, make a column of 0 and 1 of "
-            "each and name them in `label_columns`"
+            f"{', '.join(joined[:3])} in {labels[0]} is read as one class, and its parts are "
+            "classes too; if images have several labels, make one column of 0 and 1 per label and "
+            "list the columns in `label_columns`"
         )
     return notes

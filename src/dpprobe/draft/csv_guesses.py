@@ -14,9 +14,9 @@ from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.image_places import Place, find_images
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
 
-PUBLIC_NAMES = (
-    "Read off the labels. Published with every head, so each must be one that may be known; a "
-    "class that only its rows tell of is no public fact."
+_PUBLIC_NAMES = (
+    "Read from the labels. These names are published with every head. If only the private labels "
+    "reveal that a class exists, its name is not public."
 )
 
 
@@ -54,16 +54,16 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     if label is not None:
         names = guesses.class_names(columns[label], label, place)
         keys["label_column"] = Line(value=label)
-        keys["class_names"] = Line(value=names, comment=PUBLIC_NAMES)
+        keys["class_names"] = Line(value=names, comment=_PUBLIC_NAMES)
     else:
-        keys["label_columns"] = Line(value=labels, comment="Several labels an image.")
+        keys["label_columns"] = Line(value=labels, comment="Several labels per image.")
     if unit is not None:
         keys["unit_column"] = guesses.unit_line(unit[0], people=unit[1])
     if groups := guesses.guess_groups(columns):
         keys["group_columns"] = Line(
             value=dict(groups),
-            comment="Guessed from their names: kept beside every prediction, not trained on. "
-            "`fairness: {}` below the seeds compares them.",
+            comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
+            "not trained on. Add `fairness: {}` below `seeds` to compare them.",
         )
     notes = [*guesses.unit_notes(columns, unit),
              *guesses.uncertain_notes(columns, labels or [str(label)])]  # fmt: skip
@@ -95,7 +95,9 @@ def _place_keys(images: Place, path: Path, delimiter: str | None) -> dict[str, L
     train = path.name if same else os.path.relpath(path.resolve(), images.root.resolve())
     keys = {
         "source": Line(value="csv"),
-        "root": Line(value=root, comment="Every path below, and in the file, starts here."),
+        "root": Line(
+            value=root, comment="Paths below and in the file are relative to this folder."
+        ),
         "train": Line(value=train),
     }
     if delimiter is not None:

@@ -14,6 +14,10 @@ from dpprobe.errors import ConfigError
 
 TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
 PARTS = ("train", "test")
+WRITE_SHARDS = (
+    "init reads no tar files: for shards write the study by hand with `source: webdataset` "
+    "(docs/your-own-data.md), else unpack them"
+)
 
 
 def look_at_folder(place: str) -> Seen:
@@ -50,8 +54,8 @@ def look_at_folder(place: str) -> Seen:
 def _describe_layout(parted: bool) -> str:
     parts = "train/<class>/ and test/<class>/" if parted else "<class>/"
     return (
-        f"{parts} hold the images. The names of the classes are published with every head, so "
-        "each must be one that may be known."
+        f"The images are in {parts}. Class names are published with every head, so each must be "
+        "public."
     )
 
 
@@ -64,7 +68,7 @@ def _check_layout(root: Path, place: str) -> None:
     if tables:
         raise ConfigError(
             f"{place}: {tables[0].name} lies in it; if it lists the images, name it: "
-            f"`python -m dpprobe init {Path(place) / tables[0].name}`; else move it elsewhere"
+            f"`dpprobe init {Path(place) / tables[0].name}`; else move it elsewhere"
         )
     if images and folders:
         raise ConfigError(
@@ -76,13 +80,9 @@ def _check_layout(root: Path, place: str) -> None:
             f"{place}: {len(images)} images and no class folder; put each into a folder that has "
             "the name of its class, or list them in a CSV with a column of labels and name that"
         )
-    if first_image(root) is None:
+    if next(_find_files(root, is_image_file), None) is None:
         if tar := next(_find_files(root, tar_shards.is_tar), None):
-            deeper = Path(place) / tar.parent.relative_to(root)
-            raise ConfigError(
-                f"{place}: no image, but {tar.relative_to(root)}; if it is a shard, name its "
-                f"folder: `python -m dpprobe init {deeper}`; else unpack it"
-            )
+            raise ConfigError(f"{place}: no image, but {tar.relative_to(root)}; {WRITE_SHARDS}")
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(f"{place}: holds no image ({kinds}); name the folder of the classes")
     if len(folders) == 1 and folders[0].name not in PARTS:
@@ -91,7 +91,7 @@ def _check_layout(root: Path, place: str) -> None:
             deeper = Path(place) / folders[0].name
             raise ConfigError(
                 f"{place}: one folder, {folders[0].name}, which holds {len(inner)} more; if these "
-                f"are the classes, name it: `python -m dpprobe init {deeper}`"
+                f"are the classes, name it: `dpprobe init {deeper}`"
             )
 
 
@@ -103,11 +103,6 @@ def _list_folders(folder: Path) -> list[str]:
     )
 
 
-def first_image(folder: Path) -> Path | None:
-    """Returns an image that lies in a folder, or in its folders; None where none does."""
-    return next(_find_files(folder, is_image_file), None)
-
-
 def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (path for name in sorted(names) if kind(path := Path(place, name)))
@@ -116,24 +111,24 @@ def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
 def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     """Lists what is unusual, though no mistake for certain."""
     notes = [
-        "a folder does not say whose an image is, so the unit of privacy is one image; if people "
-        "have several, list the images in a CSV with a column of patients, and name that"
+        "a folder names no patients, so the unit of privacy is one image; if people have several "
+        "images, list them in a CSV with a column of patients and run init on that CSV"
     ]
     places = [root / name for name in listing.files] if "test" in listing.files else [root]
     inner = {name: _list_folders(places[0] / name) for name in listing.class_names}
     first = inner[listing.class_names[0]]
     if len(first) > 1 and all(names == first for names in inner.values()):
         notes.append(
-            f"every class folder holds the folders {name_some(first)}; if these are the classes, "
-            "they must stand above the others"
+            f"every class folder holds the folders {_name_some(first)}; if these are the classes, "
+            "move them one level up"
         )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}
     if "test" in listing.files and unused:
-        notes.append(f"not used, as it is neither train nor test: {name_some(sorted(unused))}")
+        notes.append(f"ignored (neither train nor test): {_name_some(sorted(unused))}")
     return notes
 
 
-def name_some(names: list[str]) -> str:
+def _name_some(names: list[str]) -> str:
     """Lists the first names in words."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

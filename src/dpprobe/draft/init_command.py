@@ -1,4 +1,4 @@
-"""The command that writes a study for a folder, a table or shards of images: `dpprobe init`."""
+"""The command that writes a study for a folder or a table of images: `dpprobe init`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
 def add_command(commands: Any) -> None:
     """Adds `init` to a parser's commands."""
-    summary = "look at a folder, a CSV, a parquet file or tar shards of images, and write a study"
+    summary = "write a study for a folder, a CSV or a parquet file of images"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run_init)
     parser.add_argument(
         "place",
         nargs="?",
-        help="folder with one folder per class, folder of tar shards, CSV with one row per image, "
-        "or parquet file",
+        help="folder with one folder per class, CSV with one row per image, or parquet file",
     )
     parser.add_argument(
         "--output",
@@ -37,20 +36,18 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--model", metavar="NAME", help="timm's name of the model with these weights"
     )
-    columns = parser.add_argument_group(
-        "of a CSV or parquet file, or of key.json in shards, where guesses are wrong"
-    )
+    columns = parser.add_argument_group("columns of a CSV or parquet file, if guesses are wrong")
     columns.add_argument("--label", metavar="COLUMN", help="column with the labels")
     columns.add_argument(
         "--image",
         metavar="COLUMN",
-        help="column with the images or their paths; for shards, the images' extension",
+        help="column with the images or their paths",
     )
     columns.add_argument(
-        "--patient", metavar="COLUMN", help="column that says which patient an image is of"
+        "--patient", metavar="COLUMN", help="column with the patient of each image"
     )
     columns.add_argument(
-        "--root", metavar="FOLDER", help="folder to which the paths of a CSV are relative"
+        "--root", metavar="FOLDER", help="folder that the paths in a CSV are relative to"
     )
 
 
@@ -62,6 +59,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     from dpprobe.draft.init_output import seen_in_words
     from dpprobe.draft.study_text import make_draft, study_text
     from dpprobe.study.class_split_checks import class_split_faults
+    from dpprobe.study.run_command import command_line
     from dpprobe.study.study_checks import check_study
     from dpprobe.study.study_file import load_study
 
@@ -86,9 +84,9 @@ def _run_init(arguments: argparse.Namespace) -> int:
     for fault in refused:
         print(f"refused:     {fault}")
     if refused:
-        print(f"\nUntil {output} is corrected where it is refused, a run stops at once.")
-    print(f"\nThe counts above are of private data: {output} has none of them.")
-    print(f"Read it, then run:  {draft.run_command_line}")
+        print(f"\nCorrect {output} before you run it: a run stops at what is refused.")
+    print(f"\nWrote {output}. The counts above are private; the file holds none of them.")
+    print(f"Read it, then run:  {command_line(*draft.run_words)}")
     return 0
 
 
@@ -101,14 +99,13 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     # as above
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
-    from dpprobe.draft.folder_guesses import look_at_folder
+    from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
     from dpprobe.draft.parquet_guesses import look_at_parquet
-    from dpprobe.draft.tar_guesses import holds_shards, look_at_shards
 
     if arguments.place is None:
         raise ConfigError(
-            "init: name a folder of class folders or of tar shards, a CSV with one row per image, "
-            "or a parquet file: python -m dpprobe init images/lesions"
+            "init: name a folder of class folders, a CSV with one row per image, or a parquet "
+            "file: dpprobe init images/lesions"
         )
     place = arguments.place.rstrip("/") or "/"
     path = Path(place).expanduser()
@@ -118,8 +115,6 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         patient=arguments.patient,
         root=arguments.root,
     )
-    if path.is_dir() and holds_shards(path):
-        return look_at_shards(place, wishes)
     if path.is_dir():
         if wishes != Wishes():
             raise ConfigError(
@@ -130,14 +125,14 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     if not path.is_file():
         raise ConfigError(f"{place}: no such folder or file; {_suggest_paths(path)}")
     if tar_shards.is_tar(path):
-        return look_at_shards(place, wishes)
+        raise ConfigError(f"{place}: a tar file; {WRITE_SHARDS}")
     if path.name.lower().endswith(csv_files.SUFFIXES):
         return look_at_csv(place, wishes)
     if path.name.lower().endswith(parquet.SUFFIXES):
         return look_at_parquet(place, wishes)
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
-        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0], tar_shards.SUFFIX))}"
+        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0]))}"
     )
 
 

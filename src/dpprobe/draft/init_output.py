@@ -10,6 +10,7 @@ from dpprobe.draft.study_text import Draft
 from dpprobe.planner.accuracy_plan import make_plan
 from dpprobe.planner.plan_text import beaten_words, format_span, too_few_words
 from dpprobe.planner.predicted_accuracy import Setting
+from dpprobe.study.run_command import command_line
 
 MOST_SHOWN = 12
 EPSILON = 1.0
@@ -24,7 +25,8 @@ def seen_in_words(draft: Draft) -> str:
     lines += _list_counts(seen, draft.class_units)
     lines += [
         "",
-        f"trained on:  {draft.n:,} {seen.unit_name}s, the unit of privacy; delta {draft.delta:g}",
+        f"training:    {draft.n:,} {seen.unit_name}s (unit of privacy: {seen.unit_name}), delta "
+        f"{draft.delta:g}",
     ]
     lines += _describe_imbalance(seen)
     lines.append(f"backbone:    {draft.backbone.name}{_count_features(draft)}")
@@ -40,7 +42,7 @@ def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
     width = max(len(name) for name in shown)
     for name in shown:
         if not name:
-            yield f"  and {len(order) - len(shown) + 1} between"
+            yield f"  ... and {len(order) - len(shown) + 1} more"
             continue
         least = name == order[-1] and seen.counts[name] < seen.counts[order[0]]
         mark = "  (the smallest)" if least else ""
@@ -52,25 +54,24 @@ def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
 def _describe_imbalance(seen: Seen) -> Iterator[str]:
     ratio = f"imbalance:   {seen.imbalance:.1f} to 1"
     if seen.multi_label:
-        yield f"{ratio}; the metric is the mean AUC over the labels"
+        yield f"{ratio}; metric: mean AUC over the labels"
     elif not seen.is_imbalanced:
-        yield f"{ratio}; accuracy is a fair metric"
+        yield f"{ratio}; metric: accuracy (classes are balanced)"
     else:
-        metric = "AUC" if len(seen.counts) == 2 else "the macro accuracy"
+        metric = "AUC" if len(seen.counts) == 2 else "macro accuracy"
         yield (
-            f"{ratio}; always naming {seen.largest_class} is right in "
-            f"{100 * seen.majority_share:.1f} %, so "
-            f"look at {metric}"
+            f"{ratio}; metric: {metric}, because always predicting {seen.largest_class} "
+            f"already has an accuracy of {100 * seen.majority_share:.1f}%"
         )
         yield (
-            f"             for {seen.smallest_class} to be named although it is rare: the method "
-            "with `balanced: true`, a comment in the study"
+            f"             If {seen.smallest_class} is predicted too rarely, uncomment the method "
+            "with `balanced: true` in the study."
         )
 
 
 def _count_features(draft: Draft) -> str:
     dimension = draft.backbone.dimension
-    return "" if dimension is None else f", {dimension:,} features an image"
+    return "" if dimension is None else f", {dimension:,} features per image"
 
 
 def _list_expected(draft: Draft) -> Iterator[str]:
@@ -94,24 +95,25 @@ def _list_expected(draft: Draft) -> Iterator[str]:
         accuracy = plan.now.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling)
         beaten = beaten_words(accuracy, seen.majority_share)
         accuracies.append(
-            f"{format_span(accuracy)} if a non-private head has {100 * ceiling:.0f} %"
+            f"{format_span(accuracy)} if a non-private head reaches {100 * ceiling:.0f}%"
             + (f": {beaten}" if beaten else "")
         )
-    yield f"Expected accuracy at epsilon {EPSILON:g}, from public images of other kinds:"
+    yield f"Expected accuracy at epsilon {EPSILON:g}, predicted from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
     if seen.is_imbalanced and len(seen.counts) == 2:
-        yield "  This is accuracy; the study's metric is AUC, whose values are others."
+        yield "  The study reports AUC instead, whose values differ from accuracy."
     elif seen.is_imbalanced:
         yield (
-            "  This is accuracy; the study's metric is macro accuracy, which is lower where "
-            "classes are unequal."
+            "  The study reports macro accuracy instead, which is lower when classes are unequal."
         )
     if plan.too_few:
         yield f"{too_few_words(setting, plan.would_do, unit=seen.unit_name)}."
-    dimension = f" --d {setting.dimension}" if setting.dimension else ""
-    unit = "" if seen.unit_name == "image" else f" --unit {seen.unit_name}"
-    majority = f" --majority {seen.majority_share:.3f}" if seen.is_imbalanced else ""
-    yield (
-        f"More of it: python -m dpprobe plan --n {n} --classes {setting.classes} --epsilon "
-        f"{EPSILON:g} --delta {draft.delta:g}{dimension}{unit}{majority}"
-    )
+    words = ["--n", f"{n}", "--classes", f"{setting.classes}", "--epsilon", f"{EPSILON:g}"]
+    words += ["--delta", f"{draft.delta:g}"]
+    if setting.dimension:
+        words += ["--d", f"{setting.dimension}"]
+    if seen.unit_name != "image":
+        words += ["--unit", seen.unit_name]
+    if seen.is_imbalanced:
+        words += ["--majority", f"{seen.majority_share:.3f}"]
+    yield f"For other settings: {command_line('dpprobe', 'plan', *words)}"

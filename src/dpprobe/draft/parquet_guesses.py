@@ -17,8 +17,8 @@ from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError
 
 NUMBERED = (
-    "The file does not name its classes: these are the numbers of its labels. Write names in "
-    "their place, in the order of the numbers. They are published with every head."
+    "The file has no class names: these are the numbers of its labels. Replace them by names in "
+    "the order of the numbers. They are published with every head."
 )
 
 
@@ -51,7 +51,8 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(columns, plain=True):
         keys["group_columns"] = Line(
             value=[str(column) for column in groups.values()],
-            comment="Guessed from their names: kept beside every prediction, not trained on.",
+            comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
+            "not trained on.",
         )
     return _count_rows(place, keys, label, guesses.unit_notes(columns, unit))
 

@@ -28,7 +28,6 @@ _GENERAL = {
     "images",
     "img",
     "table",
-    "shards",
 }
 
 
@@ -45,8 +44,8 @@ SPLIT = {
     "test_fraction": Line(value=0.2),
     "split_by": Line(
         value="id",
-        comment="Who is tested on follows from each name alone, which a release needs; `class` "
-        "takes the same part of each class, for benchmarks alone.",
+        comment="Each name alone decides between training and test, as a release requires. `class` "
+        "splits each class in the same proportion, but is for benchmarks only.",
     ),
 }
 
@@ -61,8 +60,6 @@ class Seen:
         each. Private: not for a file.
       patients: who they are of; None where nothing says it.
       notes: what a person should know or do, one line each.
-      training_units: what is trained on, where the options count no rows.
-      class_units: units of each class on both sides, where the options count none.
     """
 
     place: str
@@ -72,8 +69,6 @@ class Seen:
     patients: int | None = None
     multi_label: bool = False
     notes: tuple[str, ...] = ()
-    training_units: int | None = None
-    class_units: ClassUnits | None = None
 
     @property
     def study_name(self) -> str:
@@ -116,14 +111,12 @@ class Seen:
 
     def count_class_units(self) -> ClassUnits:
         """Counts the units of each class on both sides. Private: not for a file."""
-        counts = self.class_units or self.make_options().count_class_units()
+        counts = self.make_options().count_class_units()
         assert counts is not None  # the data is here
         return counts
 
     def count_training_units(self) -> int:
         """Counts what is trained on: patients where they are named, else images."""
-        if self.training_units is not None:
-            return self.training_units
         options = self.make_options()
         n = options.count_units() if options.names_units() else None
         if n is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import yaml
 from dpprobe.data.options import ClassUnits, Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
-from dpprobe.study.run_command import run_command
+from dpprobe.study.run_command import run_words
 
 WIDTH = 110
 EPSILONS = (0.5, 1, 2, 4, 8)
@@ -31,37 +32,37 @@ methods:
     head: auto"""
 # Options for one label per image, whatever the labels are.
 BALANCED = """\
-  # balanced: # where rare classes are to count as much; the counts are released with noise
+  # balanced: # gives rare classes equal weight; class counts are released with noise
   #   head: auto
   #   balanced: true"""
 CEILING = (
-    "The ceiling, to know what privacy costs; no privacy covers its results. A release that is "
-    "chosen after a look at them keeps its epsilon, but the choice has no price, which the model "
-    "card says. For a choice with a price leave this method out of the study, or choose on public "
-    "images."
+    "The non-private baseline (ceiling), which shows what privacy costs. Its results are not "
+    "private: if you choose a release after looking at them, the release keeps its epsilon, but "
+    "no epsilon covers the choice, and the model card says so. For a choice that epsilon covers, "
+    "leave this method out, or choose on public images."
 )
 NONPRIVATE = """\
   nonprivate:
     head: nonprivate"""
 RELEASE = """\
-# When you have decided, one head to publish (docs/release.md): uncomment these lines, and run the
-# command above with `releases` after `--cores all`. It costs its epsilon for good.
+# To publish one head (docs/release.md), uncomment these lines and run the command above with
+# `releases` after `--cores all`. Its epsilon is then spent for good.
 # releases:
 #   {name}_v1:
 #     dataset: {name}
 #     backbone: {backbone}
 #     method: auto
 #     epsilon: 1
-#     # A test result with noise, which test {unit}s alone pay. Its metric is published, so it
-#     # follows from the number of classes, not from the labels.{metric_words}
+#     # Publishes a test result with noise. Its epsilon is spent by test {unit}s only. The metric
+#     # follows from the number of classes, not from the labels, because it is public.{metric_words}
 #     evaluate: {{epsilon: 1, metric: {metric}}}"""
 FEW_CLASSES = 10  # each needs test units of its own for a recall
 # The number of classes is public.
 METRIC_WORDS: dict[Headline, str] = {
     "accuracy": "",
-    "macro_accuracy": " macro_accuracy is\n#     # the mean recall of the classes, with the "
-    "worst one; each needs about 20 test {unit}s.",
-    "auc": " auc is the mean over\n#     # labels; one that few {unit}s have is left out.",
+    "macro_accuracy": "\n#     # macro_accuracy publishes the mean recall of the classes and the "
+    "worst-class recall;\n#     # each class needs about 20 test {unit}s.",
+    "auc": "\n#     # auc is the mean over labels; labels that few {unit}s have are left out.",
 }
 SCHEMA = Path("workflow/schemas/study.schema.json")
 
@@ -93,8 +94,9 @@ class Draft:
         return name_of([self.output.stem])
 
     @property
-    def run_command_line(self) -> str:
-        return run_command("--configfile", str(self.output))
+    def run_words(self) -> list[str]:
+        """The words that run the study from the folder in which `init` runs."""
+        return run_words(call=["--configfile", str(self.output)])
 
 
 def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
@@ -105,10 +107,10 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
     if seen.is_imbalanced and not seen.multi_label:
         keys["metric"] = Line(
             value="auc" if len(seen.counts) == 2 else "macro_accuracy",
-            comment="The classes are unequal, so that accuracy would reward always naming the "
-            "largest one. This changes tables, neither training nor a release, "
-            "whose metric is its own. It was seen in the labels, without noise: a coarse fact of "
-            "them.",
+            comment="The classes are unequal: accuracy would reward always predicting the largest "
+            "one. This metric is used in tables and the report; it changes neither training nor a "
+            "release, which names its own metric. It was chosen from the labels without noise, so "
+            "it reveals that the classes are unequal.",
         )
     split = replace(seen, keys=keys)
     return Draft(
@@ -140,10 +142,10 @@ def _write_head(draft: Draft) -> Iterator[str]:
         yield f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, draft.output.parent)}"
         yield "#"
     yield from write_comment(
-        f"Made by `python -m dpprobe init {draft.seen.place}`: every line is yours to edit "
-        "(docs/configuration.md). Run it:"
+        f"Written by `dpprobe init {draft.seen.place}`. Edit any line (docs/configuration.md). "
+        "Run it:"
     )
-    yield f"#     {draft.run_command_line}"
+    yield f"#     {shlex.join(draft.run_words)}"
     yield f"study: {_write_flow(draft.study_name)}"
     yield ""
 
@@ -167,8 +169,8 @@ def _write_backbones(draft: Draft) -> Iterator[str]:
         yield from write_entry(key, value, indent=4)
     if not backbone.pretrained:
         yield from write_comment(
-            "In its place, once the weights can be fetched; or a file of weights of yours, "
-            "`checkpoint: weights/...`:",
+            "A better backbone, if its weights can be downloaded (or use your own file: "
+            "`checkpoint: weights/...`):",
             indent=2,
         )
         yield "  # vit:"
@@ -186,10 +188,7 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     yield NONPRIVATE
     yield ""
     yield f"epsilons: [{', '.join(f'{epsilon:g}' for epsilon in EPSILONS)}]"
-    yield (
-        f"delta: {format_number(draft.delta)} # below 1 / (training {unit}s), by a factor of "
-        f"ten or more"
-    )
+    yield (f"delta: {format_number(draft.delta)} # at most a tenth of 1 / (training {unit}s)")
     yield f"seeds: {SEEDS}"
     yield ""
     metric = _choose_metric(draft.seen)
@@ -198,12 +197,14 @@ def _write_rest(draft: Draft) -> Iterator[str]:
         name=name, backbone=draft.backbone.name, unit=unit, metric=metric, metric_words=words
     )
     yield ""
-    yield from write_comment("Not among the images, where they would be taken for some.")
+    yield from write_comment(
+        "Keep these folders outside the folder of images, or results are read as images."
+    )
     yield f"results_dir: results/{draft.study_name}"
     if draft.study_name != name:
         yield from write_comment(
-            "Shared by the studies of these images: split tables are made once, and one ledger "
-            "adds up what all their releases cost."
+            "All studies of these images share this folder: split tables are made once, and one "
+            "ledger adds up the cost of all releases."
         )
     yield f"data_dir: data/{name}"
 

@@ -114,11 +114,10 @@ class Exhibit:
         of the study's datasets and backbones.
       memory_mb: MB of memory of a job.
       memory_factor: MB of memory per MB of input.
-      minutes_per_gb: minutes per GB of input.
     """
 
     name: str
-    kind: Literal["figure", "table", "page", "data"]
+    kind: Literal["figure", "table", "page"]
     files: Files | Callable[[Study], Files]
     formats: tuple[str, ...]
     per: tuple[str, ...] = ()
@@ -136,7 +135,6 @@ class Exhibit:
     memory_mb: int = 1000
     memory_factor: float = 0.0
     minutes: int = 10
-    minutes_per_gb: float = 0.0
 
     def shown(self, study: Study) -> list[Place]:
         """Lists the wildcards of each job that a study asks for; empty where it asks for none."""

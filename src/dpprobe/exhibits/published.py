@@ -109,7 +109,7 @@ class PrintedTable(Facts):
         names = [row.row for row in self.rows]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"row {name!r} stands twice")
+                raise ValueError(f"row {name!r} appears twice")
         for row in self.rows:
             inferred = {key for keys in row.inferred.values() for key in keys}
             unknown = (row.values.keys() | inferred) - self.columns.keys()

@@ -153,7 +153,7 @@ def _is_same(twin: Path, header: ShardHeader) -> bool:
         return False
     try:
         record = verify_shard(twin, header)
-        precision = read_header(twin).precision
+        precision = read_header(twin, compared=True).precision
     except (StoreError, DataError):
         return False
     return dict(record.versions) == dict(header.versions) and precision == header.precision

@@ -9,23 +9,24 @@ refuses, by name, a file that differs.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
+from dpprobe.artifacts import sha256_file
 from dpprobe.errors import StoreError
 from dpprobe.features.aligned_rows import empty_rows
 from dpprobe.features.shard_file import (
     RowColumns,
     check_equal,
     feature_array,
+    is_sealed,
     name_features,
     opened_shard,
     read_rows,
@@ -39,14 +40,28 @@ SELECTED_BLOCK_ROWS = 4096  # rows read at a time where some of them are selecte
 CROP_PREFIX = "crop_"
 
 
+class _FileState(NamedTuple):
+    """The state of a file; replacing it or writing to it gives another one."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+
+def _read_state(path: Path) -> _FileState:
+    status = path.stat()
+    return _FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 class FeatureStore:
     """The features of one split, read through their manifest.
 
-    Every shard is checked against the manifest when it is read: its size and attributes at once,
-    its labels, ids and groups and the SHA-256 of its features while they are read. A block of
-    `read_blocks` is handed out before its shard has been read to the end; a mismatch then raises at
-    the end of that shard. Later passes of the same store rely on HDF5's own checksums. Files are
-    opened by each call, so a store may cross a fork.
+    A shard's size and the SHA-256 of all its bytes are compared with the manifest before HDF5
+    opens it: damaged HDF5 may crash the process. Later reads of the same store compare them again
+    if the file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
+    file that changes while it is read is refused at the end. Files are opened by each call, so a
+    store may cross a fork.
 
     Attributes:
       rows, dimension: n and d.
@@ -84,7 +99,7 @@ class FeatureStore:
         self.copies: dict[str, dict[str, Any]] | None = body.get("copies")
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._body = body
-        self._verified: set[tuple[str, str | None]] = set()
+        self._compared: dict[str, _FileState] = {}
 
     @property
     def crops(self) -> tuple[str, ...]:
@@ -180,8 +195,6 @@ class FeatureStore:
     def rows_at(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Reads features of some rows, in any order, from the chunks that hold them.
 
-        Their hashes are of whole shards: read all blocks once before. HDF5's own checksums hold.
-
         Returns:
           float32 [len(index), dimension].
         """
@@ -209,36 +222,66 @@ class FeatureStore:
         self, record: ShardRecord, rows: int | None, layer: str | None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         width = self._layer_width(layer)
-        check = (record.file, layer) not in self._verified
-        digest = hashlib.sha256()
         with self._open_shard(record) as file:
             features = feature_array(file, layer)
             if features.shape != (record.stop - record.start, width):
                 self._refuse_shard(record, f"{name_features(layer)} of shape {features.shape}")
             for start, block in stored_blocks(features, rows):
-                if check:
-                    digest.update(block.data)
                 yield record.start + start, block
-        expected = record.features_sha256 if layer is None else record.layers_sha256[layer]
-        if check and digest.hexdigest() != expected:
-            self._refuse_shard(record, f"{name_features(layer)} differ from the manifest")
-        self._verified.add((record.file, layer))
+
+    def read_header(self, record: ShardRecord) -> ShardHeader:
+        """Reads the header of a shard."""
+        with self._open_shard(record) as file:
+            return ShardHeader.from_attributes(file.attrs, str(self._shard_path(record)))
 
     @contextmanager
     def _open_shard(self, record: ShardRecord) -> Iterator[h5py.File]:
-        """Opens a shard and checks it as far as its arrays need not be read."""
-        path = self.path.parent / record.file
-        with opened_shard(path) as file:
-            if path.stat().st_size != record.bytes:
-                self._refuse_shard(record, f"{path.stat().st_size} bytes, not {record.bytes}")
+        """Opens a shard whose bytes are those of the manifest, and checks its header."""
+        path = self._shard_path(record)
+        state = self._compare_bytes(record)
+        with opened_shard(path, compared=True) as file:
             header = ShardHeader.from_attributes(file.attrs, str(path))
             common = header.common_part()
             check_equal(str(path), common, {key: self._body[key] for key in common})
             if (header.first_row, header.end_row) != (record.start, record.stop):
                 self._refuse_shard(record, f"holds rows {header.first_row}..{header.end_row}")
+            if state is None:
+                self._refuse_shard(record, "other content under the same header")
             yield file
+            if _read_state(path) != state:
+                self._refuse_shard(record, "changed while it was read")
 
-    def _refuse_shard(self, record: ShardRecord, why: str) -> None:
+    def _compare_bytes(self, record: ShardRecord) -> _FileState | None:
+        """Compares a file with the manifest before HDF5 opens it; returns its state.
+
+        Returns:
+          None for another whole shard, which HDF5 may open: its header tells whose it is.
+
+        Raises:
+          StoreError: for a file that HDF5 should not open.
+        """
+        path = self._shard_path(record)
+        if not path.is_file():
+            raise StoreError(f"{path}: the shard is missing; run again to extract it")
+        try:
+            state = _read_state(path)
+            if state == self._compared.get(record.file):
+                return state
+            if state.size != record.bytes:
+                self._refuse_shard(record, f"{state.size} bytes, not {record.bytes}")
+            if sha256_file(path) == record.sha256:
+                self._compared[record.file] = state
+                return state
+            if not is_sealed(path):
+                self._refuse_shard(record, "damaged: its bytes have another SHA-256")
+        except OSError as error:
+            raise StoreError(f"{path}: the shard cannot be read ({error.strerror})") from error
+        return None
+
+    def _shard_path(self, record: ShardRecord) -> Path:
+        return self.path.parent / record.file
+
+    def _refuse_shard(self, record: ShardRecord, why: str) -> NoReturn:
         raise StoreError(
-            f"{self.path.parent / record.file}: not the shard its manifest lists ({why}); {REMEDY}"
+            f"{self._shard_path(record)}: not the shard its manifest lists ({why}); {REMEDY}"
         )

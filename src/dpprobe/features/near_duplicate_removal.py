@@ -48,7 +48,7 @@ def remove_near_duplicates(
     """
     tables, record = WholeTables.open_folder(whole), read_check(counts)
     if record["dataset_fingerprint"] != tables.info.fingerprint:
-        raise DataError(f"{counts}: found on other rows than {whole}; delete it and run again")
+        raise DataError(f"{counts}: computed for other rows than {whole}; delete it and run again")
     kept = _choose_kept(tables, record, matches)
     _check_classes(tables, kept, record)
     removed = {
@@ -81,10 +81,14 @@ def _choose_kept(
         for match in listed:
             if match["split"] == split and match["near"]:
                 if ids[match["row"]] != match["id"]:
-                    raise DataError(f"{matches}: of other rows than {table.path}; delete it")
+                    raise DataError(
+                        f"{matches}: computed for other rows than {table.path}; delete it"
+                    )
                 stays[match["row"]] = False
         if stays.count(False) != record[split]["near"]:
-            raise DataError(f"{matches}: not what {matches.stem}.json counts; delete both")
+            raise DataError(
+                f"{matches}: its rows are not those that {matches.stem}.json counts; delete both"
+            )
         kept[split] = stays
     return kept
 

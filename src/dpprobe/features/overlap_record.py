@@ -75,8 +75,8 @@ def _check_removed(
     left = {split: record[split]["near" if same else "exact"] for split in SPLITS}
     if any(left.values()):
         raise DataError(
-            f"{private.table.path}: {left['train']} train and {left['test']} test rows are left "
-            f"that overlap.remove should have taken out; delete {private.table.path.parent} and "
+            f"{private.table.path}: {left['train']} train and {left['test']} test rows remain "
+            f"that overlap.remove should have removed; delete {private.table.path.parent} and "
             "run again"
         )
 
@@ -91,8 +91,7 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
     for store in (train, test):
         if record[store.split].get("features") != store.fingerprint:
             raise DataError(
-                f"{path}: found on other features than those of {store.path}; delete it and run "
-                "again"
+                f"{path}: computed for other features than {store.path}; delete it and run again"
             )
     return {name: fact for name, fact in record.items() if not name.startswith("format")}
 

@@ -1,9 +1,16 @@
-"""Reading an HDF5 shard: its header, its columns and its features in blocks."""
+"""Reading an HDF5 shard: its seal, its header, its columns and its features in blocks.
+
+HDF5 trusts what it opens: damaged bytes of its own structures may crash the process or keep it in
+an endless loop. So a shard begins with a seal, the SHA-256 of all that follows, in the user block
+that HDF5 leaves to applications. Readers compare the bytes with the seal, or with the manifest,
+before HDF5 opens the file.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +26,9 @@ from dpprobe.features.shard_header import REMEDY, ShardHeader
 
 READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20
+SEAL_BYTES = 512  # the smallest user block of HDF5
+_SEAL = re.compile(rb"dpprobe-features sha256 ([0-9a-f]{64})\n\0*")
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class RowColumns(NamedTuple):
@@ -71,12 +81,59 @@ class RowColumns(NamedTuple):
         return digest.hexdigest()
 
 
+def seal_shard(path: Path) -> None:
+    """Writes the SHA-256 of all bytes behind the user block into it."""
+    with path.open("r+b") as stream:
+        stream.seek(SEAL_BYTES)
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        stream.seek(0)
+        stream.write(f"dpprobe-features sha256 {digest}\n".encode().ljust(SEAL_BYTES, b"\0"))
+
+
+def is_sealed(path: Path) -> bool:
+    """Returns True if a shard's bytes agree with its seal.
+
+    Raises:
+      OSError: if the file cannot be read.
+    """
+    with path.open("rb") as stream:
+        seal = _SEAL.fullmatch(stream.read(SEAL_BYTES))
+        if seal is None:
+            return False
+        return hashlib.file_digest(stream, "sha256").hexdigest().encode() == seal[1]
+
+
+def _check_seal(path: Path, shown: str) -> None:
+    """Refuses a shard that differs from its seal; earlier versions of dpprobe wrote none."""
+    try:
+        with path.open("rb") as stream:
+            unsealed = stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
+        if unsealed or is_sealed(path):
+            return
+    except OSError as error:
+        raise StoreError(f"{shown}: the shard cannot be read ({error.strerror})") from error
+    raise StoreError(
+        f"{shown}: the shard cannot be read, damaged or cut short (its bytes differ from the "
+        f"SHA-256 at its beginning); {REMEDY}"
+    )
+
+
 @contextmanager
-def opened_shard(path: Path, name: str | None = None) -> Iterator[h5py.File]:
-    """Opens a shard; an error of HDF5 while it is read becomes a StoreError that names it."""
+def opened_shard(
+    path: Path, name: str | None = None, *, compared: bool = False
+) -> Iterator[h5py.File]:
+    """Opens a shard; an error of HDF5 while it is read becomes a StoreError that names it.
+
+    Args:
+      name: by which errors call it; the path where None.
+      compared: True if the caller compared its bytes with a hash; else they are compared with the
+        seal.
+    """
     shown = name or str(path)
     if not path.is_file():
         raise StoreError(f"{shown}: the shard is missing; run again to extract it")
+    if not compared:
+        _check_seal(path, shown)
     try:
         with h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES) as file:
             yield file
@@ -87,13 +144,16 @@ def opened_shard(path: Path, name: str | None = None) -> Iterator[h5py.File]:
         ) from error
 
 
-def read_header(path: Path) -> ShardHeader:
+def read_header(path: Path, *, compared: bool = False) -> ShardHeader:
     """Reads the header of a shard.
+
+    Args:
+      compared: True if its bytes were compared with its seal.
 
     Raises:
       StoreError: when the file is missing, damaged or not a shard.
     """
-    with opened_shard(path) as file:
+    with opened_shard(path, compared=compared) as file:
         return ShardHeader.from_attributes(file.attrs, str(path))
 
 
@@ -165,8 +225,7 @@ def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any
         if actual.get(key) != value:
             raise StoreError(
                 f"{name}: {key} is {_shorten_value(actual.get(key))} where "
-                f"{_shorten_value(value)} is expected; "
-                f"it belongs to something else: {REMEDY}"
+                f"{_shorten_value(value)} is expected, so it belongs to another job: {REMEDY}"
             )
 
 

@@ -60,11 +60,14 @@ def write_manifest(
         check_equal(str(path), header.common_part(), expected)
         if (header.shard, header.shards) != (number, len(ordered)):
             raise StoreError(
-                f"{path}: shard {header.shard} of {header.shards} stands where {number} of "
-                f"{len(ordered)} is needed, so rows would be missing or doubled; {REMEDY}"
+                f"{path}: shard {header.shard} of {header.shards} was found where shard "
+                f"{number} of {len(ordered)} is needed, so rows would be missing or doubled; "
+                f"{REMEDY}"
             )
     content = ContentHash()
-    records = [verify_shard(path, headers[path], content=content) for path in ordered]
+    records = [
+        verify_shard(path, headers[path], content=content, compared=True) for path in ordered
+    ]
     widths = _common_widths(ordered)
     _compare_probes(ordered, records)
     body = {
@@ -82,10 +85,14 @@ def write_manifest(
 
 
 def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
-    """Returns the width of the features (None) and of each layer, which all shards share."""
+    """Returns the width of the features (None) and of each layer, which all shards share.
+
+    Args:
+      shards: whose bytes were compared with their seals.
+    """
     common: dict[str | None, int] = {}
     for path in shards:
-        with opened_shard(path) as file:
+        with opened_shard(path, compared=True) as file:
             layers: list[str | None] = [None, *layer_hashes(file)]
             widths = {layer: int(feature_array(file, layer).shape[1]) for layer in layers}
         common = common or widths
@@ -108,9 +115,10 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
         first, reference = known[0]
         if not probes_agree(reference, probe):
             raise StoreError(
-                f"{path}: of one image its machine computes other features than that of "
-                f"{first.name}: norm {probe['norm']:.6g} where {reference['norm']:.6g} is "
-                f"expected; look at that machine's libraries and drivers, then {REMEDY}"
+                f"{path}: the machine that wrote it computes other features for the same "
+                f"image than the machine of {first.name}: norm {probe['norm']:.6g} where "
+                f"{reference['norm']:.6g} is expected; look at that machine's libraries and "
+                f"drivers, then {REMEDY}"
             )
         if probe["sha256"] != reference["sha256"]:
             logger.info(

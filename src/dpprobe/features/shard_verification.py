@@ -113,6 +113,7 @@ def verify_shard(
     *,
     final: Path | None = None,
     content: ContentHash | None = None,
+    compared: bool = False,
 ) -> ShardRecord:
     """Reads a whole shard and checks it against its header and its own hashes.
 
@@ -120,6 +121,7 @@ def verify_shard(
       expected: the header it must have; library versions may differ.
       final: the path it will have, by which errors and the record call it.
       content: receives the shard's rows while they are read.
+      compared: True if its bytes were compared with its seal.
 
     Returns:
       The record for a manifest.
@@ -128,7 +130,7 @@ def verify_shard(
       StoreError: naming the shard and what is wrong.
     """
     shown = str(final or path)
-    with opened_shard(path, shown) as file:
+    with opened_shard(path, shown, compared=compared) as file:
         header = ShardHeader.from_attributes(file.attrs, shown)
         check_equal(shown, header.common_part(), expected.common_part())
         if header.shard != expected.shard or header.shards != expected.shards:

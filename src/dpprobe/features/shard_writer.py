@@ -1,4 +1,4 @@
-"""Writing a shard: under a temporary name, read back, and renamed."""
+"""Writing a shard: under a temporary name, sealed, read back, and renamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dpprobe import artifacts
 from dpprobe.artifacts import require_room, when_there_is_room
 from dpprobe.errors import StoreError
-from dpprobe.features.shard_file import RowColumns, layer_path
+from dpprobe.features.shard_file import SEAL_BYTES, RowColumns, layer_path, seal_shard
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_verification import verify_shard
 
@@ -157,7 +157,7 @@ def open_shard(
       probe: of `take_probe`: it shows a machine that computes other features.
     """
     with artifacts.atomic_path(output) as temporary:
-        with h5py.File(temporary, "w") as file:
+        with h5py.File(temporary, "w", userblock_size=SEAL_BYTES) as file:
             _write_rows(file, RowColumns.make_columns(labels, ids, groups or {}, accepted, units))
             for name, value in header.make_attributes().items():
                 file.attrs[name] = value
@@ -167,6 +167,7 @@ def open_shard(
             yield writer
             writer.finish_file()
             file.flush()
+        seal_shard(temporary)
         artifacts.flush_to_disk(temporary)
         verify_shard(temporary, header, final=output)
 

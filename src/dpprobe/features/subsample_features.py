@@ -11,7 +11,6 @@ import numpy.typing as npt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_writer import write_shard
 
@@ -39,7 +38,10 @@ def select_shard(
     """
     store, source = FeatureStore(manifest), SplitTable(table)
     if store.dataset_fingerprint != read_info(whole.with_name("dataset.json")).fingerprint:
-        raise DataError(f"{manifest}: features of other rows than {whole}; extract them again")
+        raise DataError(
+            f"{manifest}: these are features of other rows than those of {whole}; extract them "
+            "again"
+        )
     start, stop = row_range(source.rows, shard, shards)
     rows = _find_places(store, SplitTable(whole), source, slice(start, stop))
     header = replace(
@@ -81,14 +83,14 @@ def _find_places(
         place = known.get(row_id)
         if place is None or hashes[place] != digest or not np.array_equal(labels[place], label):
             raise DataError(
-                f"{source.path}: row {row_id} is not that of {whole.path}; delete "
-                f"{source.path.parent} and run again"
+                f"{source.path}: row {row_id} differs from the same row of {whole.path}; "
+                f"delete {source.path.parent} and run again"
             )
         places.append(place)
     if np.any(np.diff(places) <= 0):
         raise DataError(
-            f"{source.path}: its rows stand in another order than those of {whole.path}; delete "
-            f"{source.path.parent} and run again"
+            f"{source.path}: its rows have another order than the rows of {whole.path}; "
+            f"delete {source.path.parent} and run again"
         )
     return np.array(places, dtype=np.int64)
 
@@ -96,4 +98,4 @@ def _find_places(
 def _header_at(store: FeatureStore, row: int) -> ShardHeader:
     """Returns the header of the shard that holds a row."""
     record = next(record for record in store.shards if record.stop > row)
-    return read_header(store.path.parent / record.file)
+    return store.read_header(record)

@@ -67,7 +67,8 @@ def embed_text(
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
         raise ConfigError(
-            f"family: a backbone of {options.family} reads no text; take one of open_clip"
+            f"family: a backbone of {options.family} cannot read text; take a backbone of "
+            "family open_clip"
         )
     options.check_files()
     encoder = module.load_text(
@@ -156,8 +157,8 @@ def check_classes(path: Path, class_names: Sequence[str]) -> None:
         return
     if list(metadata["class_names"]) != list(class_names):
         raise DataError(
-            f"{path}: text embeddings of other classes, or of these in another order; name the "
-            "text.safetensors of the same dataset"
+            f"{path}: its classes differ, or have another order; name the text.safetensors of "
+            "the same dataset"
         )
 
 

@@ -109,7 +109,7 @@ def cut_shape(store: FeatureStore) -> tuple[int, ...]:
     shape = tuple(int(side) for side in cut["shape"])
     if math.prod(shape) != store.dimension:
         raise StoreError(
-            f"{store.path}: rows of {store.dimension} numbers, and activations of {list(shape)} "
-            f"are in its header; {REMEDY}"
+            f"{store.path}: its rows have {store.dimension} numbers, but its header names "
+            f"activations of shape {list(shape)}; {REMEDY}"
         )
     return shape

@@ -71,8 +71,8 @@ def check_network(
         _check_rows(network, many, precision)
         if others := ENGINES[engine](network.module, network.trained).find_other_uses(many):
             raise ConfigError(
-                f"parameter {others[0]}: used outside of its layer, where engine {engine} misses "
-                f"its gradient; {_REMEDIES[engine]}"
+                f"parameter {others[0]}: it is used outside its layer, where engine {engine} "
+                f"misses its gradient; {_REMEDIES[engine]}"
             )
         _check_gradients(network, inputs, labels, sigmoid, precision, engine)
         if precision != "float32":
@@ -211,8 +211,8 @@ def _compare_gradients(
     length = float(torch.cat(list(truth.values())).norm())
     if not length > 0:
         raise ConfigError(
-            "no gradient arrives at the trained parameters, so no check of them is possible; "
-            "choose another backbone or tune"
+            "the trained parameters get no gradient, so they cannot be checked; choose "
+            "another backbone or tune"
         )
     parts = total.split([len(value) for value in truth.values()])
     for (name, value), part in zip(truth.items(), parts, strict=True):

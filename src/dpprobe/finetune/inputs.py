@@ -77,7 +77,9 @@ class Inputs:
         self.units = units
         self.n = self.rows if units is None else units.count
         if units is not None and len(units.members) != self.rows:
-            raise DataError(f"units: of {len(units.members)} rows; {self.rows} are needed")
+            raise DataError(
+                f"units: given for {len(units.members)} rows, but there are {self.rows} rows"
+            )
         if isinstance(source, torch.Tensor) and len(source) != self.rows:
             raise DataError(f"inputs: {len(source)} rows and {self.rows} labels")
 

@@ -160,8 +160,7 @@ class Probe(Block):
         method = self.method
         if not method.private or method.tunes_network or method.head in _NO_PROBES:
             raise ValueError(
-                f"probe: head {method.head} cannot be a probe; write another, such as "
-                "feature_covariance"
+                f"head {method.head} cannot be a probe; write another, such as feature_covariance"
             )
         return self
 
@@ -243,8 +242,7 @@ class Options(GradientOptions):
     )
     search: Search | None = Field(
         None,
-        description="Choose options by an unpriced search on the private images: not for release. "
-        "The head `tuned` searches with a price.",
+        description="Choose options by an unpriced search on the private images: not for release.",
     )
     max_grad_norm: float = Field(
         1.0,
@@ -259,15 +257,17 @@ class Options(GradientOptions):
     def _check_network_options(self) -> Self:
         if isinstance(self.normalize, Priced) and self.probe is None:
             raise ValueError(
-                f"normalize: {self.normalize.kind} releases statistics, which fine_tune has no "
-                "share for; write l2, layer_norm or none, or a probe with that normalisation"
+                f"normalize: {self.normalize.kind} releases statistics, for which fine_tune "
+                "has no share of the budget; write l2, layer_norm or none, or a probe with "
+                "that normalisation"
             )
         if self.releases_priors or (self.probe and self.probe.method.releases_priors):
             raise ValueError(
-                "class_priors: released is for linear heads; write public numbers, or remove it"
+                "class_priors: released works only for linear heads; write public numbers, or "
+                "remove it"
             )
         if self.tune == "head" and self.backbone_rate != 1:
-            raise ValueError("backbone_rate says nothing to tune: head; remove it")
+            raise ValueError("backbone_rate has no effect with tune: head; remove it")
         if self.probe is not None:
             self._check_probe(self.probe)
         if self.search is not None:
@@ -276,14 +276,16 @@ class Options(GradientOptions):
 
     def _check_probe(self, probe: Probe) -> None:
         if self.init != "zero" or self.init_bias is not None:
-            raise ValueError(f"init {self.init} beside a probe, which is the start; remove one")
+            raise ValueError(
+                f"init {self.init} and a probe both set the initial weights; remove one"
+            )
         if probe.method.link != self.link:
             raise ValueError(
                 f"probe: scores of head {probe.method.head} have link {probe.method.link}, and "
                 f"loss {self.loss} needs {self.link}; write another head or loss"
             )
         if "normalize" in self.model_fields_set and self.normalize != probe.method.normalize:
-            raise ValueError("normalize: it is the probe's; write it there")
+            raise ValueError("normalize: belongs to the probe; write it there")
         self.__dict__["normalize"] = probe.method.normalize
 
     def _check_search(self, search: Search) -> None:
@@ -307,10 +309,16 @@ class Options(GradientOptions):
         except ValidationError as error:
             raise ValueError(f"{place}: {explain_first(error)}") from None
         if changed.link != self.link:
-            raise ValueError(f"{place}: it changes what scores are; write it as an option")
+            raise ValueError(
+                f"{place}: it changes what scores mean, so it cannot be searched; write it as an "
+                "option of the method"
+            )
         shape = [(m.name, m.sample_rate, m.count) for m in changed.list_releases(_MANY_UNITS)]
         if shape != [(m.name, m.sample_rate, m.count) for m in self.list_releases(_MANY_UNITS)]:
-            raise ValueError(f"{place}: it changes what is priced; write it as an option")
+            raise ValueError(
+                f"{place}: it changes what is priced, so it cannot be searched; write it as an "
+                "option of the method"
+            )
 
     def make_trial(self, values: Mapping[str, Any]) -> Options:
         """Returns the options with some replaced, and without the search."""

@@ -37,13 +37,13 @@ def check_cut(backbone: Backbone) -> None:
     name = network_name(backbone)
     if backbone.train_transform is not None:
         raise ConfigError(
-            f"tune: {name} has preprocessing.crop: inception, and activations of one random crop "
-            "would be stored for all steps; write crop: centre, or augment to train from images"
+            f"tune: {name} has preprocessing.crop: inception, but one random crop would be "
+            "stored for all steps; write crop: centre, or augment to train from images"
         )
     if network_graph(backbone).flip:
         raise ConfigError(
-            f"tune: {name} has preprocessing.flip, two passes per image, and activations of one "
-            "are stored; remove flip, or write augment to train from images"
+            f"tune: {name} has preprocessing.flip, which needs two passes per image, but only "
+            "one is stored; remove flip, or write augment to train from images"
         )
 
 

@@ -2,7 +2,6 @@
 
 **Not private.** Every trial is scored on private examples that no mechanism protects, so what the
 search chooses tells of them, and no price covers it: `NOT_PRICED` says so wherever the choice goes.
-Head tuned makes a priced search.
 
 **Deterministic.** The options of a trial are a function of the seed, the trial's number and the
 scores of the trials before it: each number has a sampler of its own (Bergstra et al. 2011, the
@@ -42,7 +41,7 @@ logger = logging.getLogger("dpprobe")
 
 NOT_PRICED = (
     "Chosen on private rows without a price: neither these trials nor what is trained with the "
-    "best of their options is for release. Head tuned makes a priced search."
+    "best of their options is for release."
 )
 # Trials before the first that learns from others.
 _RANDOM_TRIALS = 10

@@ -90,8 +90,8 @@ class Options(GradientOptions):
     def _check_correction(self) -> Options:
         if self.engine == "opacus" and self.noise_correction is not None:
             raise ValueError(
-                f"noise_correction {self.noise_correction:g} with engine opacus, which does not "
-                "have it; remove it, or write engine: closed_form"
+                f"noise_correction {self.noise_correction:g} does not work with engine "
+                "opacus; remove it, or write engine: closed_form"
             )
         return self
 

@@ -59,13 +59,16 @@ class Options(MethodOptions):
                 raise ValueError("normalize: auto chooses it; remove it, or write another head")
             return self
         if self.rule is None:
-            raise ValueError("chosen: by no rule; remove it")
+            raise ValueError("chosen: given without the rule that chose it; remove it")
         if self.chosen.head in _NOT_CHOSEN or self.chosen.head not in HEADS:
             raise ValueError(f"chosen: no rule chooses head {self.chosen.head}; remove it")
         if self.balanced != self.chosen.releases_priors:
-            raise ValueError("balanced: it says that the chosen head releases its classes' counts")
+            raise ValueError(
+                "balanced: must be true exactly if the chosen head releases its class counts; "
+                "correct one of them"
+            )
         if "normalize" in self.model_fields_set and self.normalize != self.chosen.normalize:
-            raise ValueError("normalize: it is the chosen head's; remove it")
+            raise ValueError("normalize: belongs to the chosen head; remove it")
         self.__dict__["normalize"] = self.chosen.normalize
         return self
 
@@ -83,8 +86,8 @@ class Options(MethodOptions):
             return self
         if self.rule not in (None, RULE):
             raise ConfigError(
-                f"head auto: rule {self.rule} is asked for, and this dpprobe has rule {RULE}; run "
-                "again"
+                f"head auto: the study was planned with rule {self.rule}, but this dpprobe "
+                f"has rule {RULE}; run again"
             )
         if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
             raise ConfigError(f"head auto: {fault}")

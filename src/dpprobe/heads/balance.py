@@ -112,17 +112,19 @@ class BalanceOptions(MethodOptions):
         weights = self.class_weights
         if weights and max(weights) != 1:
             raise ValueError(
-                f"class_weights: the largest is {max(weights):g}; divide all by it: 1 is what "
-                "clipping is for"
+                f"class_weights: the largest is {max(weights):g}, but must be 1; divide all "
+                "weights by the largest"
             )
         if weights and not self.takes_units:
-            raise ValueError("class_weights: engine opacus weighs no rows; write another engine")
+            raise ValueError(
+                "class_weights: engine opacus cannot weight rows; write another engine"
+            )
         if self.class_priors and self.link != "softmax":
-            raise ValueError("class_priors: they are for loss: softmax; remove them")
+            raise ValueError("class_priors: they work only for loss: softmax; remove them")
         if self.prior_share is not None and not self.releases_priors:
             raise ValueError(
-                f"prior_share {self.prior_share:g} is of class_priors: released; write that, or "
-                "remove it"
+                f"prior_share {self.prior_share:g} has an effect only with class_priors: "
+                "released; write that, or remove it"
             )
         if self.releases_priors and self.prior_share is None:
             self.__dict__["prior_share"] = DEFAULT_PRIOR_SHARE

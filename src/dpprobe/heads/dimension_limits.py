@@ -18,15 +18,17 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
         return dimension_fault(options.base, dimension)
     if options.head in SECOND_ORDER and dimension > MOST_FEATURES:
         return (
-            f"head {options.head}: {dimension} features, and their second moment is allowed up to "
-            f"{MOST_FEATURES} ({8 * dimension**2 / 1e9:.1f} GB and hours to decompose); write "
+            f"head {options.head}: {dimension} features are too many: it needs their second "
+            f"moment, which dpprobe computes for up to {MOST_FEATURES} "
+            f"({8 * dimension**2 / 1000000000.0:.1f} GB and hours to decompose); write "
             "head: momentum or prototypes, or take a backbone of fewer features"
         )
     normalize = options.normalize
     if isinstance(normalize, Whitened) and dimension > MOST_FEATURES:
         return (
-            f"normalize: whitened: {dimension} features, and their second moment is allowed up to "
-            f"{MOST_FEATURES}; write normalize: centred, or take a backbone of fewer features"
+            f"normalize: whitened: {dimension} features are too many: it needs their second "
+            f"moment, which dpprobe computes for up to {MOST_FEATURES}; write normalize: "
+            "centred, or take a backbone of fewer features"
         )
     parts = {}
     if isinstance(normalize, GroupNorm):

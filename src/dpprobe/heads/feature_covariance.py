@@ -90,13 +90,13 @@ class Options(PreconditionedDescentOptions):
     def _check_init(self) -> Options:
         if (self.init == "file") != (self.init_file is not None):
             raise ValueError(
-                f"init {self.init} and init_file {self.init_file}: write init: file and the file's "
-                "path, or neither"
+                f"init {self.init} with init_file {self.init_file}: write both init: file and "
+                "init_file, the path of the file, or neither"
             )
         if self.init_scale is not None and self.init != "file":
             raise ValueError(
-                f"init_scale {self.init_scale:g} says nothing to init {self.init}; remove it, or "
-                "write init: file"
+                f"init_scale {self.init_scale:g} has no effect with init {self.init}; remove "
+                "it, or write init: file"
             )
         return self
 

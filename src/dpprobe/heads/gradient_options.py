@@ -230,7 +230,7 @@ class GradientOptions(BalanceOptions):
     @classmethod
     def _check_batch_size(cls, value: int | str) -> int | str:
         if isinstance(value, int) and value < 1:
-            raise ValueError(f"{value}: must be at least 1")
+            raise ValueError(f"{value}: write a number of 1 or more")
         return value
 
     @model_validator(mode="after")
@@ -239,28 +239,28 @@ class GradientOptions(BalanceOptions):
             raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: write one of them")
         if (self.init == "file") != (self.init_file is not None):
             raise ValueError(
-                f"init {self.init} and init_file {self.init_file}: write init: file and the file's "
-                "path, or neither"
+                f"init {self.init} with init_file {self.init_file}: write both init: file and "
+                "init_file, the path of the file, or neither"
             )
         if self.init_scale is not None and self.init not in ("scaled", "file"):
             raise ValueError(
-                f"init_scale {self.init_scale:g} says nothing to init {self.init}; remove it, or "
-                "write init: scaled or file"
+                f"init_scale {self.init_scale:g} has no effect with init {self.init}; remove "
+                "it, or write init: scaled or file"
             )
         if self.warmup and self.schedule == "constant":
             raise ValueError(
-                f"warmup {self.warmup:g} says nothing to schedule constant; remove it, or write "
-                "schedule: warmup_cosine or warmup_linear"
+                f"warmup {self.warmup:g} has no effect with schedule constant; remove it, or "
+                "write schedule: warmup_cosine or warmup_linear"
             )
         if self.ema_decay is not None and self.average != "ema":
             raise ValueError(
-                f"ema_decay {self.ema_decay:g} says nothing to average {self.average}; remove it, "
-                "or write average: ema"
+                f"ema_decay {self.ema_decay:g} has no effect with average {self.average}; "
+                "remove it, or write average: ema"
             )
         if self.engine == "opacus" and self.max_batch_grad_norm is not None:
             raise ValueError(
-                f"max_batch_grad_norm {self.max_batch_grad_norm:g} with engine opacus, which does "
-                "not have it; remove it, or write engine: closed_form"
+                f"max_batch_grad_norm {self.max_batch_grad_norm:g} does not work with engine "
+                "opacus; remove it, or write engine: closed_form"
             )
         if self.engine == "opacus" and not self.OPACUS:
             raise ValueError(
@@ -273,8 +273,9 @@ class GradientOptions(BalanceOptions):
         unit = isinstance(self.normalize, L2 | AroundCentre)
         if self.UNIT_ROWS and self.learning_rate is None and not unit:
             raise ValueError(
-                f"normalize: {self.normalize.kind} without a learning_rate, whose rule is for rows "
-                "of norm 1; write a learning_rate, or normalize: l2, centred or whitened"
+                f"normalize: {self.normalize.kind} needs a learning_rate, because the default "
+                "rate is for rows of norm 1; write a learning_rate, or normalize: l2, centred "
+                "or whitened"
             )
         return self
 
@@ -282,8 +283,8 @@ class GradientOptions(BalanceOptions):
     def _check_reference(self) -> GradientOptions:
         if self.engine == "opacus" and self.constant != 1:
             raise ValueError(
-                f"intercept {self.constant:g} with engine opacus, whose layers have biases as "
-                "they are; write intercept: 1, or engine: closed_form"
+                f"intercept {self.constant:g} does not work with engine opacus, which cannot "
+                "scale biases; write intercept: 1, or engine: closed_form"
             )
         return self
 

@@ -92,8 +92,8 @@ class Options(PreconditionedDescentOptions):
     def _check_hessian(self) -> Options:
         if self.hessian == "per_class" and self.loss == "softmax":
             raise ValueError(
-                "hessian per_class with loss softmax: its Hessian does not part by classes; write "
-                "loss: sigmoid, or hessian: shared"
+                "hessian per_class does not work with loss softmax, whose Hessian does not "
+                "split by class; write loss: sigmoid, or hessian: shared"
             )
         return self
 

@@ -17,7 +17,7 @@ from dpprobe.privacy.plan import Mechanism, Selection, split_budget
 # A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million at
 # a rate of 0.02 have no price within 0.1%.
 MOST_STEPS = AtMost(
-    1_000_000, "each is a noisy release, and pricing more takes many minutes an epsilon, or fails"
+    1_000_000, "each is a noisy release, and pricing more takes many minutes per epsilon, or fails"
 )
 
 
@@ -62,13 +62,14 @@ class MethodOptions(Options, ABC):
     def _check_normalize(self) -> MethodOptions:
         if self.normalize.priced and not self.private:
             raise ValueError(
-                f"normalize: {self.normalize.kind} takes a share of a privacy budget, and head "
-                f"{self.head} has none; write l2 or none"
+                f"normalize: {self.normalize.kind} takes a share of a privacy budget, but "
+                f"head {self.head} has no budget; write l2 or none"
             )
         if isinstance(self.normalize, Whitened) and (files := self.public_files()):
             raise ValueError(
-                "normalize: whitened maps rows by what is released of them, and "
-                f"{next(iter(files))} is for rows as they are; write normalize: centred"
+                "normalize: whitened changes rows by released statistics, but "
+                f"{next(iter(files))} is for rows without that change; write normalize: "
+                "centred"
             )
         return self
 
@@ -184,7 +185,8 @@ class MethodOptions(Options, ABC):
                 changes[name] = path.format(dataset=dataset, backbone=backbone)
             except (KeyError, IndexError, ValueError):
                 raise ConfigError(
-                    f"{name}: {path!r}: only {{dataset}} and {{backbone}} may stand in braces"
+                    f"{name}: {path!r}: only {{dataset}} and {{backbone}} may be in braces; "
+                    "remove the others"
                 ) from None
         return self.model_copy(update=changes)
 

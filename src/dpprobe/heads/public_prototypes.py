@@ -115,10 +115,13 @@ class Options(MethodOptions):
         low, high = self.similarity
         if not -1 <= low < high <= 1:
             raise ValueError(
-                f"similarity {low:g}, {high:g}: two cosines from -1 to 1, the smaller one first"
+                f"similarity {low:g}, {high:g}: write two cosines from -1 to 1, the smaller "
+                "one first"
             )
         if self.top > self.candidates:
-            raise ValueError(f"top {self.top} of {self.candidates} candidates; write fewer")
+            raise ValueError(
+                f"top {self.top} is more than the {self.candidates} candidates; write fewer"
+            )
         return self
 
     @property

@@ -224,9 +224,9 @@ class Rows:
         """
         if self.data.features is None:
             raise DataError(
-                f"training features: {len(self)} rows of {self.dimension} are read in blocks, and "
-                'a method that samples rows needs them in memory; write batch_size: "full", or '
-                "raise memory_mb"
+                f"training features: {len(self)} rows of {self.dimension} do not fit into "
+                "memory_mb, but a method that samples rows needs them in memory; write "
+                'batch_size: "full", or raise memory_mb'
             )
         return self._normalise_rows(self.data.features[index], index)
 

@@ -22,7 +22,9 @@ class Range(Options):
         if not self.low < self.high:
             raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
         if self.log and self.low <= 0:
-            raise ValueError(f"low {self.low:g} has no logarithm; write a positive number")
+            raise ValueError(
+                f"low {self.low:g} has no logarithm, which log: true needs; write a positive number"
+            )
         return self
 
     def value_at(self, place: float) -> float:

@@ -85,7 +85,9 @@ class TrainingSet:
         _check_labels(labels, self.rows, num_classes)
         self.labels = labels.to(self.device)
         if units is not None and len(units.members) != self.rows:
-            raise DataError(f"units: of {len(units.members)} rows; {self.rows} are needed")
+            raise DataError(
+                f"units: given for {len(units.members)} rows, but there are {self.rows} rows"
+            )
         self.units = units
         self.n = self.rows if units is None else units.count
         self.multi_label = labels.ndim == 2
@@ -175,8 +177,8 @@ class TrainingSet:
 def _check_features(features: torch.Tensor) -> None:
     if features.ndim != 2 or features.dtype != torch.float32 or 0 in features.shape:
         raise DataError(
-            f"training features: {features.dtype} {tuple(features.shape)}; "
-            "float32 [rows, dimension] is needed, neither of them 0"
+            f"training features: {features.dtype} {tuple(features.shape)}; float32 [rows, "
+            "dimension] is needed, with at least one row and one dimension"
         )
 
 
@@ -189,7 +191,9 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
         )
     lowest, highest = int(labels.min()), int(labels.max())
     if labels.ndim == 2 and highest > 1:
-        raise DataError(f"training labels: values up to {highest}; several a row are 0 and 1")
+        raise DataError(
+            f"training labels: values up to {highest}; with several labels per row, each is 0 or 1"
+        )
     if lowest < 0 or (labels.ndim == 1 and highest >= num_classes):
         raise DataError(
             f"training labels: from {lowest} to {highest}; with {num_classes} classes they "

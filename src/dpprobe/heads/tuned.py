@@ -125,20 +125,24 @@ class Options(MethodOptions):
     def _check(self) -> Self:
         if not self.base.private or self.base.head == self.head:
             raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
+        if self.base.tunes_network:
+            raise ValueError(
+                f"base: head {self.base.head} trains networks, and a priced search is over linear "
+                "heads; fix its options, or write its own `search`, which has no price"
+            )
         if self.base.is_undecided or self.base.trained_options is not self.base:
             raise ValueError(
-                "base: head auto chooses its options itself, by the data's facts; write the head "
-                "that is to be tuned"
+                "base: head auto chooses its options itself; write the head that is to be tuned"
             )
         if self.base.private_choices is not None:
             raise ValueError("base: its own search is not priced; remove `search` from the base")
         if (self.shape is None) == (self.distribution == "negative_binomial"):
             raise ValueError(
-                f"shape {self.shape!r} with distribution {self.distribution}: negative_binomial "
-                "needs one, the others have none"
+                f"shape {self.shape!r} with distribution {self.distribution}: only "
+                "negative_binomial has a shape, and it needs one"
             )
         if "normalize" in self.model_fields_set and self.normalize != self.base.normalize:
-            raise ValueError("normalize: it is the base's; write it there")
+            raise ValueError("normalize: belongs to the base; write it there")
         self.__dict__["normalize"] = self.base.normalize
         if "search" not in self.model_fields_set:
             self.__dict__["search"] = self._default_space()
@@ -149,8 +153,8 @@ class Options(MethodOptions):
         space = default_space(self.base)
         if not space:
             raise ValueError(
-                f"search: of head {self.base.head} with these options nothing is searched by "
-                "default; write the options to search"
+                f"search: head {self.base.head} with these options has no default search; "
+                "write the options to search"
             )
         return space
 
@@ -166,15 +170,15 @@ class Options(MethodOptions):
         corners = math.prod(len(self._list_probes(name)) for name in self.search)
         if corners > _MOST_CORNERS:
             raise ValueError(
-                f"search: {corners} combinations of values and ends of ranges, which are all "
+                f"search: {corners} combinations of values and ends of ranges, and all are "
                 f"checked beforehand; write fewer than {_MOST_CORNERS}"
             )
         for values in self.list_corners():
             try:
                 if self.make_trial(values).releases_priors:
                     raise ValueError(
-                        f"search: {_spell_options(values)}: class_priors: released is not for a "
-                        "search; write public numbers, or remove it"
+                        f"search: {_spell_options(values)}: class_priors: released does not "
+                        "work in a search; write public numbers, or remove it"
                     )
             except ValidationError as error:
                 reason = explain_first(error)
@@ -210,10 +214,6 @@ class Options(MethodOptions):
     @property
     def takes_units(self) -> bool:
         return self.base.takes_units
-
-    @property
-    def tunes_network(self) -> bool:
-        return self.base.tunes_network
 
     @property
     def is_exact(self) -> bool:
@@ -401,15 +401,11 @@ def fit(
 
 
 def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
-    return describe_choice(best.score, best.trial, n) if best else NOTHING_CHOSEN
-
-
-def describe_choice(score: float, trial: Trial, n: int) -> dict[str, Any]:
     """Returns what leaves beside the weights: the options, and the noisy score as a part of n.
 
     The score is in whole rows: the last bits of a count plus float32 noise would tell the count.
     """
-    return {"score": round(score) / n, **trial.values}
+    return {"score": round(best.score) / n, **best.trial.values} if best else NOTHING_CHOSEN
 
 
 def draw_trials(
@@ -464,7 +460,7 @@ def _fit_trials(
 
     from dpprobe.heads.balance import fit_balanced
 
-    plan = trial_plan(releases.plan, method, selection)
+    plan = _trial_plan(releases.plan, method, selection)
     seeds = [trial.seed for trial in group]
     trial_releases = releases.make_part(plan, seeds)
     fitted = fit_balanced(method, rows, trial_releases)
@@ -474,7 +470,7 @@ def _fit_trials(
     return weights, noisy
 
 
-def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
+def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
     """Returns what one trial may release: the repeated mechanisms, clipped as its options say.
 
     Noise multipliers are the plan's, and the noise is in proportion to the trial's own sensitivity:

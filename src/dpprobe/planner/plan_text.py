@@ -12,7 +12,7 @@ from dpprobe.planner.predicted_accuracy import Setting, n_that_would_do, too_few
 def plan_in_words(plan: PlanForPeople) -> str:
     """Writes a plan for a terminal."""
     setting, scale = plan.setting, plan.scale
-    unknown = "features of a number not given, taken for the most favourable"
+    unknown = "number of features unknown (--d; the most favourable is assumed)"
     features = f"{setting.dimension:,} features" if setting.dimension else unknown
     lines = [
         f"{setting.n:,} {plan.unit}s, {setting.classes} classes, {features}, epsilon "
@@ -24,15 +24,15 @@ def plan_in_words(plan: PlanForPeople) -> str:
         lines += [f"{too_few_words(setting, plan.would_do, unit=plan.unit)}.", ""]
     lines += [*_write_table(plan), *_name_beaten(plan)]
     lines.append("")
-    of = f"a non-private {100 * scale.middle:.0f} %"
+    baseline = f"a non-private baseline of {100 * scale.middle:.0f}%"
     if not scale.given:
-        of += ", the middle of the public sets (--ceiling says yours)"
-    lines.append(f"Loss to {of}:")
+        baseline += ", the median of the public sets (set yours with --ceiling)"
+    lines.append(f"{plan.unit.capitalize()}s needed for a loss against {baseline}:")
     lines += [
-        f"  under {points} points from about {round_count(n):,} {plan.unit}s at epsilon "
+        f"  under {points} points: about {round_count(n):,} {plan.unit}s at epsilon "
         f"{setting.epsilon:g}"
         if n is not None
-        else f"  under {points} points: reached by no public set; not to be had, or not told"
+        else f"  under {points} points: unknown; no public set came so close to its baseline"
         for points, n in plan.n_within.items()
     ]
     return "\n".join(
@@ -43,7 +43,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
 def _write_table(plan: PlanForPeople) -> list[str]:
     """Writes one line per choice: the share kept, and accuracies by ceiling."""
     scale = plan.scale
-    heads = [f"at a non-private {100 * value:.0f} %" for value in scale.ceilings]
+    heads = [f"if non-private is {100 * value:.0f}%" for value in scale.ceilings]
     lines = [f"{'':12} {f'{plan.unit}s':>9} {'epsilon':>7}  {'lead kept':22}" + "".join(
         f"{head:24}" for head in heads
     ).rstrip()]  # fmt: skip
@@ -72,7 +72,7 @@ def beaten_words(accuracy: Sequence[float], majority: float) -> str:
     _, expected, _ = accuracy
     if expected > majority:
         return ""
-    return f"no better than always naming the largest class ({100 * majority:.0f} %)"
+    return f"no better than the majority-class baseline ({100 * majority:.0f}%)"
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
@@ -95,7 +95,7 @@ def _name_beaten(plan: PlanForPeople) -> list[str]:
         if below:
             words = next(iter(below.values()))
             lines.append(
-                f"Rows {words}, where a non-private head has {100 * ceiling:.0f} %: "
+                f"If a non-private head reaches {100 * ceiling:.0f}%, these are {words}: "
                 f"{', '.join(below)}."
             )
     return lines
@@ -106,42 +106,49 @@ def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image")
     curves = read_curves()
     low, high = (100 * part for part in curves.law.band)
     lines = [
-        "Lead kept: (private - chance) / (non-private - chance), both on these images, chance "
-        "being 1 / classes. Expected,",
-        f"and in brackets the range that held {high - low:.0f} % of fits on public sets that took "
-        "no part in predicting them:",
-        f"{len(curves.sources)} sets of images ({', '.join(curves.sources)}), "
-        f"{len(curves.curves)} curves. Images of other kinds may lie outside.",
+        "Lead kept = (private - chance) / (non-private - chance), where chance is 1 / classes.",
+        f"Brackets: the range that held {high - low:.0f}% of fits on public sets that were left "
+        "out of the prediction.",
+        f"Source: {len(curves.curves)} learning curves of {len(curves.sources)} public sets of "
+        f"images ({', '.join(curves.sources)}).",
+        "Images of other kinds may lie outside the range.",
         f"More {unit}s also raise the non-private accuracy, which is not counted.",
     ]
+    if any(choice.kept.expected > 1 for choice in choices):
+        lines.append("Above 100% the private head is expected to beat the non-private one.")
     if unit != "image":
         lines.append(
-            f"The public sets had one image a unit; what several of a {unit} add is not known."
+            f"Each unit of the public sets had one image; what several images per {unit} add is "
+            "unknown."
         )
     if classes > curves.most_classes:
         lines.append(
-            f"No public set has so many classes ({curves.most_classes} at most): take it for a "
-            "guess."
+            f"The public sets had {curves.most_classes} classes at most: with {classes:,} classes "
+            "this is a guess."
         )
     sides = {choice.kept.beyond for choice in choices}
     if -1 in sides:
-        lines.append("Some of it is below all that was measured: the lowest measured is shown.")
+        lines.append(
+            "Some settings lie below the measured range and show its lowest measured value."
+        )
     if 1 in sides:
-        lines.append("Some of it is above all that was measured: the highest measured is shown.")
+        lines.append(
+            "Some settings lie above the measured range and show its highest measured value."
+        )
     return lines
 
 
 def too_few_words(setting: Setting, would_do: int | None, *, unit: str = "image") -> str:
     """Says that a setting has too few units, and how many would do."""
     remedy = (
-        f"about {round_count(would_do):,} {unit}s would do"
+        f"about {round_count(would_do):,} {unit}s are enough"
         if would_do is not None
-        else f"no number of {unit}s that was measured would do; take more budget or fewer classes"
+        else f"no measured number of {unit}s is enough; use a larger epsilon or fewer classes"
     )
     return (
-        f"Too few for epsilon {setting.epsilon:g}: with {setting.n:,} {unit}s of "
-        f"{setting.classes} classes a private head is expected to do hardly better than naming "
-        f"the largest class; {remedy}"
+        f"Too few {unit}s for epsilon {setting.epsilon:g}: with {setting.n:,} {unit}s in "
+        f"{setting.classes} classes a private head will hardly beat the majority-class baseline; "
+        f"{remedy}"
     )
 
 
@@ -172,15 +179,14 @@ def too_few_warning(
         return None
     needed = [(setting, n_that_would_do(setting)) for setting in short]
     each = [
-        f"epsilon {setting.epsilon:g} (about {round_count(enough):,} would do)"
+        f"epsilon {setting.epsilon:g} (about {round_count(enough):,} are enough)"
         if enough is not None
         else f"epsilon {setting.epsilon:g}"
         for setting, enough in needed
     ]
     return (
-        f"{n:,} {unit}s of {classes} classes are too few for {', '.join(each)}: a head is "
-        "expected to do hardly better than naming the largest class; `python -m dpprobe plan` "
-        "says more"
+        f"{n:,} {unit}s in {classes} classes are too few for {', '.join(each)}: a private head "
+        "will hardly beat the majority-class baseline; `dpprobe plan` predicts other settings"
     )
 
 

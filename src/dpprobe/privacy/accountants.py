@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -250,6 +251,14 @@ def rough_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
 ) -> float:
     """Computes a loose upper bound quickly, by RDP at a few orders: a start for a search."""
+    return _rough_epsilon(tuple(mechanisms), delta, selection)
+
+
+@lru_cache
+def _rough_epsilon(
+    mechanisms: tuple[Mechanism, ...], delta: float, selection: Selection | None
+) -> float:
+    """Computes `rough_epsilon` once for each composition: a statement asks four times for one."""
     return _rdp_epsilon(mechanisms, delta, selection, _ROUGH_ORDERS)
 
 

@@ -356,7 +356,7 @@ def _meet_target(
         if (1 - 1e-3) * epsilon <= realised <= epsilon:
             return factor, realised
         aim *= (1 - 4e-4) * epsilon / realised
-    raise PrivacyError(f"{what}: no price within 0.1 % was found; write another accountant")
+    raise PrivacyError(f"{what}: no price within 0.1% was found; write another accountant")
 
 
 def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
@@ -410,7 +410,8 @@ def find_factor(
         if abs(x) > 40 or (cheap and dear and cheap[0] - dear[0] < 1e-14):
             break
     raise PrivacyError(
-        f"{what}: no amount of noise meets it; write a larger epsilon or delta, or fewer steps"
+        f"{what}: no amount of noise reaches this target; write a larger epsilon or delta, or "
+        "fewer steps"
     )
 
 

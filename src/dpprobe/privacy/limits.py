@@ -29,7 +29,7 @@ def epsilon_token(value: Any) -> str:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number > 0:
-        raise ValueError(f"{value!r} is not a positive number or inf")
+        raise ValueError(f"{value!r}: write a positive number or inf")
     return INFINITE if math.isinf(number) else f"{number:.12g}"
 
 
@@ -57,7 +57,7 @@ def delta_fault(
         return None
     remedy = "write a smaller delta"
     if allowed is not None:
-        remedy += ", or allow_delta_above_one_over_n: true where nothing is to be released"
+        remedy += ", or allow_delta_above_one_over_n: true if nothing will be released"
     return f"{_describe_above(delta, n, unit)}; {remedy}"
 
 
@@ -77,7 +77,7 @@ def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
     """Says what a delta above 1 / n means; nothing for one that is not."""
     if not delta_above(delta, n):
         return ""
-    published = "row" if unit == "image" else f"{unit}'s rows"
+    published = "row" if unit in ("image", "row") else f"{unit}'s rows"
     return (
         f"{_describe_above(delta, n, unit)}: a mechanism that publishes one {published} at random "
         "would be allowed by such a delta"

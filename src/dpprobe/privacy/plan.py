@@ -208,7 +208,11 @@ class Plan:
     UNITS: ClassVar[Mapping[str, str]] = {
         "image": "one training image",
         "patient": "one patient (all of their training images together)",
+        "row": "one training row",
+        "group": "one group (all of its training rows together)",
     }
+    # Units that may have several rows.
+    GROUPS: ClassVar[tuple[str, ...]] = ("patient", "group")
 
     mechanisms: tuple[Mechanism, ...]
     n: int
@@ -228,8 +232,11 @@ class Plan:
             raise PrivacyError(f"plan: n = {self.n} training units; at least one is needed")
         if self.unit not in self.UNITS:
             raise PrivacyError(f"plan: unit {self.unit!r}; write one of {', '.join(self.UNITS)}")
-        if self.unit == "patient" and self.patients is not None:
-            raise PrivacyError("plan: patients have a price of their own, and are the unit too")
+        if self.unit in self.GROUPS and self.patients is not None:
+            raise PrivacyError(
+                "plan: patients are priced separately although they are the unit of privacy; give "
+                "one of the two"
+            )
         if not self.epsilon > 0:
             raise PrivacyError(f"plan: epsilon {self.epsilon!r} must be positive or infinite")
         if not 0 < self.delta < 1:

@@ -52,8 +52,8 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
     # before there were marks, a file had the options of its head alone
     if mark.get("format") == FORMAT or "head" in mark:
         raise PrivacyError(
-            f"{option} {written}: {_describe_origin(mark)}, and nothing prices a start from them; "
-            "name a file made from public data alone"
+            f"{option} {written}: {_describe_origin(mark)}. A start from private results has "
+            "no price; name a file made from public data alone"
         )
 
 

@@ -27,11 +27,11 @@ FORMAT_VERSION = 4
 MODES = {
     "benchmark": "Not for release. Noise and batches come from seeds stored with the results, so "
     "anyone who has them can recompute the noise and subtract it.",
-    "release": "Made for release. One head was trained; its noise and batches come from random "
-    "words that the operating system keyed and nothing keeps.",
+    "release": "Made for release. One head was trained. Its noise and batches come from random "
+    "numbers keyed by the operating system, which are not stored.",
 }
 PUBLIC_DATA = (
-    "The backbone was pretrained on public data, assumed to hold none of the private images nor "
+    "The backbone was pretrained on public data, assumed to contain neither the private images nor "
     "near-duplicates of them. Its weights and preprocessing do not depend on the private data."
 )
 NO_PUBLIC_DATA = (
@@ -52,8 +52,8 @@ ROWS_LEFT = (
     "and test, each by itself, whatever the other private rows are"
 )
 LEFT_OUT_NOT_COVERED = (
-    "that a unit's rows were among those left out as near-duplicates of public images: who knows "
-    "all other rows can tell it from n. Nothing else here depends on rows that were left out"
+    "that a unit's rows were among those left out as near-duplicates of public images: anyone who "
+    "knows all other rows can tell it from n. Nothing else here depends on rows that were left out"
 )
 ROWS_DRAWN = (
     "which rows n counts: those of the units whose name, hashed with the public seed "
@@ -61,8 +61,8 @@ ROWS_DRAWN = (
     "all other rows are"
 )
 DRAWN_NOT_COVERED = (
-    "that a unit's rows were among those that the subsample left out: who knows its name can "
-    "compute that. Nothing else here depends on rows that were left out"
+    "that a unit's rows were among those that the subsample left out: anyone who knows its name "
+    "can compute that. Nothing else here depends on rows that were left out"
 )
 PUBLIC_N = {
     "image": "the number of training rows n (sampling rates and step counts are computed from it)",
@@ -71,11 +71,11 @@ PUBLIC_N = {
 }
 PUBLIC_FACTS = ("the list of classes and the dimension of the features",)
 FIXED_OPTIONS = (
-    "the hyperparameters but for what a search chose, fixed without looking at the private data"
+    "the hyperparameters, except what a search chose, fixed without looking at the private data"
 )
 CHOSEN_BY_RULE = (
-    "{rule}, fixed without looking at the private data, and the facts that it chose head {head} "
-    "and its options from, under chosen_from"
+    "{rule}, fixed without looking at the private data, and the facts from which it chose head "
+    "{head} and its options, under chosen_from"
 )
 PUBLIC_FILES = (
     "the files under public_files, assumed to hold nothing that depends on the private images: the "
@@ -90,7 +90,7 @@ PUBLIC_NETWORK = (
     "augmented"
 )
 NETWORK_NOT_COVERED = (
-    "activations of the frozen part, their shards, and checkpoints of training that goes on",
+    "activations of the frozen part, their shards, and checkpoints of unfinished training",
 )
 ALL = {"image": "all rows", "patient": "all patients"}
 POISSON = {"image": "Poisson", "patient": "Poisson, of patients"}
@@ -114,42 +114,42 @@ NOT_COVERED = (
     "the split into training and test rows where it was made here: one more source image can "
     "move another one across the boundary. The promise is for rows of the training split as it is",
     "heads and metrics of other cells: what is published together composes",
-    "cells at epsilon inf and the non-private ceiling",
+    "cells at epsilon inf and the non-private baseline",
     "a choice of method, epsilon, backbone or hyperparameters made by comparing results on "
     "private data",
     "seeds, fingerprints and hashes stored with the results: they are functions of the private "
-    "data, and the seeds give the noise away",
+    "data, and the seeds reveal the noise",
     "whether a run fails, and the errors it raises",
     "what running time reveals",
 )
 RELEASE_NOT_COVERED = (
     "the features, their shards, any plot of them, log files, and all else that was computed from "
     "the private images and is not in this bundle",
-    "other releases from the same data, but for their sum under `ledger`: what is published "
+    "other releases from the same data, except for their sum under `ledger`: what is published "
     "together composes",
     "a choice of method, epsilon, backbone or hyperparameters made by comparing results on "
     "private data: see `choice`",
     "the data before it came here: who is in it, and who selected and labelled it",
-    "the computer while it trained: its memory, its discs, its running time, whether a run fails "
+    "the computer while it trained: its memory, its disks, its running time, whether a run fails "
     "and the errors it raises",
 )
 FLOATS_NOT_COVERED = (
     "what floating-point arithmetic reveals beyond real-valued Gaussian noise: see engine_limits"
 )
 COPIES_NOT_COVERED = {
-    "image": "a picture that stands in several training rows: of each of them alone the promise "
-    "holds, of the picture only what it gives to a group of as many rows",
-    "patient": "a picture that stands under several patients, such as one person under two names: "
-    "of each of them alone the promise holds, of the picture only what it gives to a group of as "
-    "many patients",
+    "image": "a picture that occurs in several training rows: the promise holds for each row "
+    "alone; the picture has only what the promise gives to a group of as many rows",
+    "patient": "a picture that occurs under several patients, such as one person under two names: "
+    "the promise holds for each patient alone; the picture has only what the promise gives to a "
+    "group of as many patients",
 }
 COPIES_FOUND = {
     "image": " But {rows} of the training rows repeat the picture of an earlier row, and one "
-    "picture stands {most} times: where a picture stands k times, the promise to it is that to a "
-    "group of k rows, which is weaker.",
+    "picture occurs {most} times: a picture that occurs k times has only what the promise gives to "
+    "a group of k rows, which is weaker.",
     "patient": " But {rows} of the training rows repeat a picture of another patient, and one "
-    "picture stands under {most} patients: where it stands under k, the promise to it is that to a "
-    "group of k patients, which is weaker.",
+    "picture occurs under {most} patients: a picture that occurs under k patients has only what "
+    "the promise gives to a group of k patients, which is weaker.",
 }
 COPIES_UNKNOWN = "not counted"
 COUNTED_NOT_COVERED = (
@@ -162,14 +162,28 @@ PATIENTS_NOT_COVERED = (
 )
 TRIALS_NOT_COVERED = (
     "how many trials there were, which was best, and the heads and scores of the others; running "
-    "time and log files give the number away",
+    "time and log files reveal the number",
+)
+
+# The words for images and patients, changed to rows of numbers and groups of rows.
+_OF_ROWS = {"picture": "vector", "image": "row", "person": "group"}
+for _words in (
+    PUBLIC_N, ALL, POISSON, SENSITIVITY_OF, SENSITIVITY_OF_DRAWS, COPIES_NOT_COVERED, COPIES_FOUND
+):  # fmt: skip
+    _words["row"], _words["group"] = _words["image"], _words["patient"].replace("patient", "group")
+    for _unit in ("row", "group"):
+        for _word, _other in _OF_ROWS.items():
+            _words[_unit] = _words[_unit].replace(_word, _other)
+GROUPS_NOT_COVERED = (
+    "how many training rows there are, and how many each group has",
+    "rows of a group under another name",
 )
 
 # False-positive rates (units that were not trained on) at which the statement explains epsilon.
 FALSE_POSITIVE_RATES = {"0.001": 0.001, "0.01": 0.01}
 EVERYTHING_ALLOWED = (
-    "Everything is allowed: whoever wants to tell whether one unit was trained on may be right "
-    "every time."
+    "Nothing limits an attacker: guesses about whether one unit was trained on may be right every "
+    "time."
 )
 
 
@@ -262,8 +276,8 @@ def make_statement(
         not_covered.append(LEFT_OUT_NOT_COVERED)
     if drawn:
         not_covered.append(DRAWN_NOT_COVERED)
-    if plan.unit == "patient":
-        not_covered += PATIENTS_NOT_COVERED
+    if plan.unit in plan.GROUPS:
+        not_covered += PATIENTS_NOT_COVERED if plan.unit == "patient" else GROUPS_NOT_COVERED
     not_covered.append(COPIES_NOT_COVERED[plan.unit])
     if repeated:
         not_covered.append(COUNTED_NOT_COVERED)
@@ -390,7 +404,7 @@ def _write_promise(
 ) -> str:
     if not plan.private and private_choices:
         return (
-            f"No privacy is promised: this method is not private. Not covered is {private_choices}."
+            f"No privacy is promised: this method is not private. Not covered: {private_choices}."
         )
     if private_choices:
         return (
@@ -449,7 +463,7 @@ def _clipped_without_noise(options: Mapping[str, Any]) -> str:
         return "nothing was clipped"
     else:
         norm = f"norm {norm:g}"
-    return f"no row's part was clipped, but the mean gradient of each step to {norm}"
+    return f"no row's gradient was clipped, only the mean gradient of each step, to {norm}"
 
 
 def _worth_to_a_patient(plan: Plan) -> str:
@@ -458,8 +472,8 @@ def _worth_to_a_patient(plan: Plan) -> str:
         return ""
     if plan.patients.images is None:
         return (
-            " The promise is for one image: patients may have several, any number of them, and to "
-            "a patient nothing is promised."
+            " The promise is for one image: patients may have any number of images, and nothing is "
+            "promised to a patient."
         )
     most, worth = plan.patients.images, plan.patients.epsilon
     if worth is None or math.isinf(worth):
@@ -467,8 +481,8 @@ def _worth_to_a_patient(plan: Plan) -> str:
     else:
         price = f"the promise is ({worth:.4g}, {plan.delta:g})"
     return (
-        f" The promise is for one image: to a patient of {most} training images, the most that one "
-        f"has here, {price}."
+        f" The promise is for one image: to a patient with {most} training images, the most that "
+        f"any patient has here, {price}."
     )
 
 
@@ -541,22 +555,23 @@ def _allowed_in_words(
     few, many = map(per_hundred, one.true_positives)
     unit = plan.unit
     words = (
-        f"An attacker who knows everything but the rows of {plan.unit_in_words}, and takes it for "
-        "as likely trained on as not, is right about that at most "
-        f"{per_hundred(one.balanced_accuracy)} % of the time. Who may be wrong about 1 in 1,000 "
-        f"{unit}s that were not trained on finds at most {few} % of those that were; about 1 in "
-        f"100, at most {many} %."
+        f"An attacker who knows everything but the rows of {plan.unit_in_words}, and thinks it "
+        "equally likely that they were or were not trained on, guesses right at most "
+        f"{per_hundred(one.balanced_accuracy)}% of the time. An attack that wrongly flags 0.1% of "
+        f"the {unit}s that were not trained on finds at most {few}% of those that were; one that "
+        f"wrongly flags 1% finds at most {many}%."
     )
     if several:
         right = per_hundred(several.balanced_accuracy)
-        words += f" With all {heads} heads in hand the attacker is right at most {right} %."
+        words += f" With all {heads} heads the attacker guesses right at most {right}% of the time."
     if patient and plan.patients is not None:
         of = "any number of" if plan.patients.images is None else f"{plan.patients.images}"
         right = per_hundred(patient.balanced_accuracy)
         words += (
-            f" About a patient of {of} images the attacker may be right every time."
+            f" About a patient with {of} images the attacker may be right every time."
             if patient.balanced_accuracy == 1
-            else f" About a patient of {of} images the attacker is right at most {right} %."
+            else f" About a patient with {of} images the attacker guesses right at most {right}% "
+            "of the time."
         )
     return words
 

@@ -87,11 +87,11 @@ def in_words(evidence: Mapping[str, Any] | None) -> str | None:
     if evidence is None:
         return None
     tests = evidence.get("tests")
-    refuted = f"none of its {tests} tests refuted the promise; it" if tests else "it"
+    refuted = f" None of its {tests} tests refuted the promise." if tests else ""
     return (
         f"On {evidence['audited']} an audit attacked {evidence['runs']:,} other heads of the same "
-        f"method and noise, trained on made-up rows: {refuted} shows epsilon to be at least "
-        f"{at_least(evidence['epsilon_lower'])} at {100 * evidence['confidence']:g} % confidence, "
-        f"and {power_in_words(evidence)}. A low bound is no certificate: the promise above rests "
+        f"method and noise, trained on made-up rows.{refuted} Its lower bound on epsilon is "
+        f"{at_least(evidence['epsilon_lower'])} at {100 * evidence['confidence']:g}% confidence; "
+        f"it {power_in_words(evidence)}. A low bound is no certificate: the promise above rests "
         "on the mathematics."
     )

@@ -294,7 +294,7 @@ def read_facts(folder: Path) -> BundleFacts:
     read_json(path)
     facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
     names, backbone = facts.class_names, facts.backbone
-    require_true(0 < len(set(names)) == len(names), "class_names: none, or one stands twice")
+    require_true(0 < len(set(names)) == len(names), "class_names: none, or one appears twice")
     if not backbone.trained:
         require_true(backbone.checkpoint is None, "backbone: not trained, yet with a checkpoint")
     for name in (backbone.checkpoint or "", facts.name, facts.study, facts.dataset):
@@ -325,8 +325,8 @@ def read_bundle(folder: Path) -> Bundle:
     check_files(folder)
     if damaged := damaged_files(folder):
         raise DataError(
-            f"{folder}: {', '.join(damaged)}: missing, or not as {SUMS_FILE} says; fetch the "
-            "bundle again"
+            f"{folder}: {', '.join(damaged)}: missing, or changed since {SUMS_FILE} was "
+            "written; fetch the bundle again"
         )
     try:
         facts = read_facts(folder)

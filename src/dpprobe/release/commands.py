@@ -17,7 +17,7 @@ Parsers = Any  # what argparse.ArgumentParser.add_subparsers returns
 
 
 def add_commands(commands: Parsers) -> None:
-    """Adds predict, verify, export, push, ledger and release-notes to a parser's commands."""
+    """Adds predict, verify, export, ledger and release-notes to a parser's commands."""
     predict = _add_command(
         commands,
         "predict",
@@ -71,10 +71,6 @@ def add_commands(commands: Parsers) -> None:
         "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
     )
     _add_checkpoint(export)
-    push = _add_command(commands, "push", _run_push, "upload a bundle to the Hugging Face Hub")
-    _add_bundle(push)
-    push.add_argument("repository", help="owner/name; created if it does not exist")
-    push.add_argument("--private", action="store_true", help="make the repository private")
     ledger = _add_command(
         commands,
         "ledger",
@@ -210,14 +206,6 @@ def _run_export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_push(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.push import push_bundle
-
-    print(push_bundle(arguments.bundle, arguments.repository, private=arguments.private))
-    return 0
-
-
 def _run_ledger(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.ledger import LEDGER_FILE, Ledger, describe_ledger
@@ -234,9 +222,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
             if inner
             else ("name the folder of a dataset, which is <data_dir>/<dataset>")
         )
-        raise ConfigError(
-            f"{arguments.folder}: neither a ledger nor a dataset's split tables are there; {remedy}"
-        )
+        raise ConfigError(f"{arguments.folder}: it has neither a ledger nor split tables; {remedy}")
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:

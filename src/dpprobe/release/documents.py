@@ -30,19 +30,24 @@ CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in ra
 # An attack that classifies so many correctly at 1% false positives makes the guarantee a weak one.
 WEAK = 0.5
 
-UNITS = {"image": ("image", "images"), "patient": ("patient", "patients")}
-AN = {"image": "an image", "patient": "a patient"}
+UNITS = {
+    "image": ("image", "images"),
+    "patient": ("patient", "patients"),
+    "row": ("row", "rows"),
+    "group": ("group", "groups"),
+}
+WHO = {"image": "that", "patient": "who", "row": "that", "group": "that"}
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 INTENDED_USE = (
-    "To classify images of the kind that it was trained on, as a help to people who check its "
-    "answers, and for research."
+    "Classifying images of the kind it was trained on, as a help to people who check its answers, "
+    "and for research."
 )
 LIMITS = (
-    "Not a medical device, and not made for decisions about people without a person who decides. "
-    "Tested, if at all, on units of this dataset alone: on images of other places, devices or "
-    "groups it may do worse, and nobody has looked how much. Differential privacy costs accuracy, "
-    "and rare classes and small groups pay more of it than others. It answers with one of its "
-    "classes for every image, also for one that shows none of them."
+    "Not a medical device, and not for decisions about people unless a person decides. If it was "
+    "tested at all, then on this dataset alone: on images from other places, devices or groups it "
+    "may do worse, and nobody has measured by how much. Differential privacy costs accuracy, and "
+    "rare classes and small groups lose more than others. It gives an answer for every image, "
+    "even for an image that shows none of its classes."
 )
 
 
@@ -119,18 +124,23 @@ def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Al
 def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
     """Says what is guaranteed in one sentence, and what it is worth in two."""
     one, many = UNITS[unit_of(statement)]
-    whose = "patient, with all of their images," if one == "patient" else one
+    whole = {
+        "patient": "patient (all of their images together)",
+        "group": "group (all of its rows together)",
+    }
+    whose = whole.get(one, one)
     first = (
-        f"Noise was added in training, so that what anybody can learn from these files about one "
-        f"{whose} is limited, even if they know all other {many}, every setting and the code."
+        f"Noise added in training limits what anyone can learn from these files about one {whose}, "
+        f"even someone who knows all other {many}, every setting and the code."
     )
     middle = next(attack for attack in table if attack.false == 0.01)
     second = (
-        f"Of all tests of whether {AN[one]} was trained on that are wrong about 1 in 100 {many} "
-        f"that were not, none is right about more than {per_hundred(middle.trained)} in 100 that "
-        f"were; guessing is right about 1. Who takes {AN[one]} for as likely trained on as not is "
-        f"right at most {percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the "
-        "time; a coin, 50 %."
+        f"An attack that wrongly flags 1% of the {many} {WHO[one]} were not in the training data "
+        f"finds at most {percent_up(middle.trained)} of those {WHO[one]} were; random guessing "
+        f"finds 1%. An attacker who thinks it equally likely that a given {one} was or was not in "
+        "the training data guesses right at most "
+        f"{percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the time; a coin "
+        "flip, 50%."
     )
     return first, second
 
@@ -140,13 +150,13 @@ def to_patients(statement: Mapping[str, Any]) -> str | None:
     patients = statement["patients"]
     if patients is None:
         return None
-    first = "The promise is for one image; somebody with several has less of it."
+    first = "The promise is for one image. It is weaker for a patient with several images."
     most, worth = patients["images"], patients["epsilon"]
     if most is None or worth is None or math.isinf(float(worth)):
         return f"{first} Here patients may have several, and nothing is promised to a patient."
     return (
-        f"{first} To a patient of {most} training images, the most that one has here, it is "
-        f"epsilon {format_price(worth)} at delta {format_small(statement['delta'])}."
+        f"{first} For a patient with {most} training images, the most that any patient has here, "
+        f"it is epsilon {format_price(worth)} at delta {format_small(statement['delta'])}."
     )
 
 
@@ -176,23 +186,23 @@ def is_telling(evaluation: Mapping[str, Any]) -> bool:
 
 
 def state_measured(evaluation: Mapping[str, Any]) -> str:
-    """States the metric with its interval, such as "Accuracy 81.2% (95% interval ...)"."""
+    """States the metric with its interval, such as "Accuracy 81.2% (95% CI ...)"."""
     low, high = evaluation["interval"]
     metric, value = evaluation["metric"], evaluation["value"]
     if not is_telling(evaluation):
-        return f"{METRICS[metric]} not measurable: the 95 % interval is {low:.2f} to {high:.2f}"
+        return f"{METRICS[metric]} not measurable: its 95% CI is {low:.2f} to {high:.2f}"
     if metric == "auc":
-        return f"{METRICS[metric]} {value:.3f} (95 % interval {low:.3f} to {high:.3f})"
+        return f"{METRICS[metric]} {value:.3f} (95% CI {low:.3f} to {high:.3f})"
     measured = f"{METRICS[metric]} {_in_percent(value, evaluation['interval'])}"
     if worst := evaluation.get("worst_class"):
         recall = _in_percent(worst["recall"], worst["interval"])
-        measured += f"; worst-class recall {recall}, of {worst['name']}"
+        measured += f"; worst-class recall {recall}, class {worst['name']}"
     return measured
 
 
 def _in_percent(value: float, interval: Sequence[float]) -> str:
     low, high = interval
-    return f"{100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+    return f"{100 * value:.1f}% (95% CI {100 * low:.1f} to {100 * high:.1f}%)"
 
 
 def state_spent(ledger: Mapping[str, Any]) -> str:
@@ -200,12 +210,12 @@ def state_spent(ledger: Mapping[str, Any]) -> str:
     one, _ = UNITS[ledger["unit"]]
     if ledger["releases"] == 1:
         return (
-            "When it was made, this was the only release from this dataset: it costs one "
+            "This was the only release from this dataset when it was made. It costs one "
             f"{one} {_write_sum(ledger)}."
         )
     return (
-        f"When it was made, there were {ledger['releases']} releases from this dataset, this one "
-        f"included: together they cost one {one} {_write_sum(ledger)}."
+        f"There were {ledger['releases']} releases from this dataset when it was made, including "
+        f"this one. Together they cost one {one} {_write_sum(ledger)}."
     )
 
 
@@ -246,8 +256,8 @@ def format_small(value: float) -> str:
 
 
 def percent_up(rate: float) -> str:
-    """Writes a rate in per cent, rounded up as in `per_hundred`."""
-    return f"{per_hundred(rate)} %"
+    """Writes a rate in percent, rounded up as in `per_hundred`."""
+    return f"{per_hundred(rate)}%"
 
 
 def one_line(text: str) -> str:
@@ -321,7 +331,7 @@ def _make_environment(**options: Any) -> Environment:
         per_hundred=per_hundred,
         one_line=one_line,
         count=lambda value: f"{value:,}",
-        percent=lambda rate: f"{100 * rate:g} %",
+        percent=lambda rate: f"{100 * rate:g}%",
         digits=lambda value: f"{value:.4g}",
         sentence=as_sentence,
     )

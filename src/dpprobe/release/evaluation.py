@@ -84,8 +84,8 @@ FEWEST_BINS, MOST_BINS = 16, 128
 EMPTY, COUNTED = 2.0, 4.0
 # A share of a class is a fact of the test units that no mechanism releases.
 CONSTANT_ANSWER = (
-    " A head that names the most frequent class alone (of several labels, each label's more "
-    "frequent answer) reaches that class's share, which is not published."
+    " A head that always predicts the most frequent class (of several labels, each label's more "
+    "frequent answer) is right in that class's share of cases, which is not published."
 )
 _SIMULATIONS = 4000
 # Quantiles of scores that are bins' edges lie closer at both ends, where rare labels are.
@@ -236,9 +236,9 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
         if noise > MOST_NOISE:
             raise PrivacyError(
-                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would "
-                f"have noise of {100 * noise:.0f} points, and say nothing; write a larger one, "
-                "test on more, or leave evaluate out"
+                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy "
+                f"would have noise of {100 * noise:.0f} points and would be useless; write a "
+                "larger epsilon, test on more, or leave evaluate out"
             )
     elif classes * fewest_of_a_class(plan) > plan.n:
         name = "macro accuracy" if plan.mechanisms[0].name == CLASS_COUNTS else "AUC"
@@ -269,10 +269,10 @@ def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
     """
     units = {"image": "images", "patient": "patients"}[head.unit]
     return (
-        f"Test {units} are other {units} than training {units} (split: {split}), so nobody pays "
-        f"both prices: the head costs training {units} epsilon {head.realised_epsilon:g} and test "
-        f"{units} nothing, the test result costs test {units} epsilon {tested.realised_epsilon:g} "
-        f"and training {units} nothing."
+        f"No {head.unit} is both a training and a test {head.unit} (split: {split}), so nobody "
+        f"pays both prices: the head costs training {units} epsilon {head.realised_epsilon:g} and "
+        f"test {units} nothing; the test result costs test {units} epsilon "
+        f"{tested.realised_epsilon:g} and training {units} nothing."
     )
 
 
@@ -284,8 +284,8 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
         "macro_accuracy": "macro accuracy (mean recall of the classes)",
     }[metric]
     words = (
-        f"The {what} on {plan.n} test units, from sums with Gaussian noise; the 95 % interval "
-        f"covers both the noise and which units are in the test split.{remark}"
+        f"The {what} on {plan.n} test units, computed from sums with Gaussian noise; the 95% "
+        f"confidence interval covers the noise and the choice of test units.{remark}"
     )
     if metric == "accuracy":
         words += CONSTANT_ANSWER
@@ -301,8 +301,9 @@ def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate,
     """Returns the macro accuracy, and a remark on what one answer for all images would have."""
     estimate = Estimate(recalls.mean, recalls.low, recalls.high, recalls.standard_error)
     if recalls.worst is None:
-        return estimate, " Too few test units of a class to measure it at all."
-    return estimate, f" A head that names one class alone has {100 / len(names):.1f} %."
+        return estimate, " A class has too few test units to measure it at all."
+    constant = 100 / len(names)
+    return estimate, f" A model that always predicts the same class scores {constant:.1f}%."
 
 
 def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | None:

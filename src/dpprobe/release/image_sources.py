@@ -82,7 +82,9 @@ def find_images(
     tables = [path for path in inputs if _is_table(path)]
     for option, value in {"image_column": image_column, "id_column": id_column}.items():
         if value is not None and not tables:
-            raise ConfigError(f"{option} {value}: no parquet or CSV file is named; remove it")
+            raise ConfigError(
+                f"{option} {value}: it needs a parquet or CSV file, and none is named; remove it"
+            )
     sources = [_make_source(path, image_column, id_column) for path in inputs]
     images = ImageSources(inputs=tuple(inputs), sources=tuple(sources))
     if not images.count:

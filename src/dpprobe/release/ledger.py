@@ -54,7 +54,7 @@ import os
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -62,7 +62,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dpprobe.artifacts import canonical_json, explain_unwritable, flush_to_disk, hash_value
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import BudgetError, DataError, PrivacyError
 from dpprobe.privacy.accountants import (
     Fits,
     all_together,
@@ -334,7 +334,13 @@ class Ledger:
                 others = {name: ledgers[name] for name in ledgers if name not in added}
                 self._refuse_same_units(others, booking, hashes, key, unlike=other_units_than)
             if max_epsilon is not None:
-                self._refuse_excess(self._add_up(ledgers, added), booking, delta, max_epsilon)
+                refuse_excess(
+                    list(self._add_up(ledgers, added)),
+                    booking,
+                    delta=delta,
+                    max_epsilon=max_epsilon,
+                    ledger=str(self.path),
+                )
             if units is not None:
                 booking = replace(booking, units=write_hashes(self.path.parent, hashes, key))
             number = len(content.entries) + 1
@@ -484,9 +490,9 @@ class Ledger:
                 what = "names of units"
                 remedy = f", or other_units_than: [{name}] if others have the same names"
             raise PrivacyError(
-                f"release {booking.release!r}: {what} of dataset {self._dataset} stand in entry "
-                f"{entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}) too, and the "
-                f"two ledgers are not added up; write same_units_as: {name} under "
+                f"release {booking.release!r}: {what} of dataset {self._dataset} are also in "
+                f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), "
+                f"and the two ledgers are not added up; write same_units_as: {name} under "
                 f"datasets.{self._dataset}{remedy}"
             )
 
@@ -501,12 +507,12 @@ class Ledger:
         place = f"release {booking.release!r}: entry {entry.number} of {self.path}"
         if entry.state == "closed":
             raise PrivacyError(
-                f"{place} is closed, its bundle was made; a rerun with fresh noise is another "
-                "release: give it another name"
+                f"{place} is closed, because its bundle was made; a rerun with fresh noise is "
+                "another release: give it another name"
             )
         raise PrivacyError(
-            f"{place} is open: its job is at work, or died; if it died and nothing that it made "
-            f"has been seen: {abandon_command(self.path.parent, entry.number)}"
+            f"{place} is open: its job is still running, or it died; if it died and nobody "
+            f"has seen what it made: {abandon_command(self.path.parent, entry.number)}"
         )
 
     def _refuse_other_unit(
@@ -522,19 +528,6 @@ class Ledger:
                     f"({entry.booking.release}) is {unit_words(entry.booking)}, and prices to "
                     "different units do not add up; set it to that"
                 )
-
-    def _refuse_excess(
-        self, others: Iterable[Booking], booking: Booking, delta: float, limit: float
-    ) -> None:
-        booked = list(others)
-        spent = compose_bookings([*booked, booking], delta)
-        if not spent.epsilon <= limit:
-            before = compose_bookings(booked, delta).epsilon
-            raise PrivacyError(
-                f"release {booking.release!r}: with it a unit's rows would cost epsilon "
-                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {self.path}), "
-                f"above max_epsilon {limit:g}; ask for a smaller epsilon, or raise max_epsilon"
-            )
 
     def _find_entry(self, content: _Content, number: int) -> Entry:
         if number not in content.entries:
@@ -605,7 +598,10 @@ class Ledger:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):  # another has it; which, systems differ
-                logger.info("%s: another process writes to it; waiting", self.path)
+                logger.warning(
+                    "%s: another release is being booked in it; waiting for that job to end",
+                    self.path,
+                )
                 fcntl.lockf(lock, fcntl.LOCK_EX)
             yield
         finally:
@@ -731,6 +727,27 @@ def check_delta(delta: float) -> None:
         raise PrivacyError(
             f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; write one slightly below "
             "1 / (training units)"
+        )
+
+
+def refuse_excess(
+    booked: Sequence[Booking], booking: Booking, *, delta: float, max_epsilon: float, ledger: str
+) -> None:
+    """Refuses a booking with which all together would cost more than the limit.
+
+    Args:
+      ledger: where the earlier bookings stand, for the message.
+
+    Raises:
+      BudgetError: with the sums before and after.
+    """
+    spent = compose_bookings([*booked, booking], delta)
+    if not spent.epsilon <= max_epsilon:
+        before = compose_bookings(booked, delta).epsilon
+        raise BudgetError(
+            f"release {booking.release!r}: with it a unit's rows would cost epsilon "
+            f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), "
+            f"above max_epsilon {max_epsilon:g}; ask for a smaller epsilon, or raise max_epsilon"
         )
 
 

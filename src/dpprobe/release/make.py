@@ -30,8 +30,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
     atomic_path,
@@ -45,11 +43,10 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import DatasetOptions, Headline
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import read_header
 from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
-from dpprobe.heads.fitted import CLASS_PRIORS, Heads
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
@@ -57,7 +54,7 @@ from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.release import bundle as files
 from dpprobe.release.audit_evidence import read_evidence
-from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFacts
+from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.evaluation import (
     check_telling,
     composition_words,
@@ -67,8 +64,7 @@ from dpprobe.release.evaluation import (
 )
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger import Booking, Entry, Ledger, Part
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
+from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key, sign_bundle
@@ -635,8 +631,6 @@ class _Task:
     ) -> None:
         """Writes every file of the bundle but the signature."""
         store = self.stores[0]
-        arrays = {name: np.asarray(values[0]) for name, values in heads.released_arrays().items()}
-        priors = arrays.get(CLASS_PRIORS)
         facts = BundleFacts(
             name=self.name,
             study=self.study.study,
@@ -646,12 +640,8 @@ class _Task:
             multi_label=store.multi_label,
             dimension=store.dimension,
             backbone=backbone,
-            head=HeadFacts(
-                options=published_options(self.method),
-                method=self.options.method,
-                chosen=dict(heads.chosen[0]) if heads.chosen else None,
-                class_priors=None if priors is None else tuple(priors.tolist()),
-                link=self.method.link_on(store.multi_label),
+            head=describe_head(
+                self.method, heads, method=self.options.method, multi_label=store.multi_label
             ),
             card=CardFacts(**self.options.card.model_dump()),
         )
@@ -684,12 +674,7 @@ class _Task:
             chosen_from=self.method.chosen_from(self.facts),
             parts=facts.hash_parts(),
         )
-        files.write_bundle(
-            folder, facts, weights=heads.weights[0], arrays=arrays, statement=statement
-        )
-        write_card(folder, facts, statement)
-        write_page(folder, facts, statement)
-        files.write_sums(folder)
+        pack_head(folder, facts, heads, statement=statement)
 
     def _reference_backbone(self) -> BackboneFacts:
         """Returns the reference of the backbone, from its features.
@@ -699,7 +684,7 @@ class _Task:
         """
         store = self.stores[0]
         first = store.shards[0]
-        header = read_header(store.path.with_name(first.file))
+        header = store.read_header(first)
         if header.precision is None or first.probe is None:
             raise DataError(
                 f"{store.path.with_name(first.file)}: an earlier dpprobe wrote it, without the "

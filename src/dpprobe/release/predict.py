@@ -331,8 +331,8 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
     options = bundle.facts.backbone.options
     if options.get("family") == "imported" and not allow_module:
         raise ConfigError(
-            f"{bundle.folder}: the backbone is built by {options.get('module')}, a function that "
-            "the bundle names; pass --allow-module if it is the one that you mean"
+            f"{bundle.folder}: the backbone is built by {options.get('module')}, a function "
+            "that the bundle names; pass --allow-module if you trust it"
         )
     model, tag = str(options.get("model", "")), options.get("pretrained")
     arguments = options.get("model_args") or {}
@@ -341,8 +341,8 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
     places += [model] if ":" in model and not model.startswith(("hf-hub:", "hf_hub:")) else []
     if places:
         raise DataError(
-            f"{bundle.folder}: {places[0]}: the bundle names a place of weights, and no bundle "
-            "may; ask for one whose weights are a checkpoint"
+            f"{bundle.folder}: {places[0]}: the bundle names a place from which to load "
+            "weights, which is not allowed; ask for a bundle whose weights are a checkpoint"
         )
     if ":" in model and not allow_hub:
         raise ConfigError(

@@ -44,30 +44,30 @@ from dpprobe.study.study import Study
 logger = logging.getLogger("dpprobe")
 
 NO_CHOICE = (
-    "The study trains no other head on this dataset: nothing was chosen by its results. Looks at "
-    "results elsewhere are not covered."
+    "The study trains no other head on this dataset, so nothing was chosen by its results. Looks "
+    "at results elsewhere are not covered."
 )
 SEEDED = (
-    " The bound is for people who cannot compute the noise of these cells again: it comes from "
-    "seeds, which follow from the study and its data. Against somebody who knows both but for one "
-    "unit the choice is not covered."
+    " The bound holds against anyone who cannot recompute the noise of these cells. That noise "
+    "comes from seeds, which follow from the study and its data: against someone who knows both "
+    "except for one unit, the choice is not covered."
 )
-NOT_COVERED = "A choice of this release by looking at their results is not covered by any price: "
+NOT_COVERED = "No price covers choosing this release by looking at their results: some are "
 WHAT_IT_MEANS = (
-    "That means: the epsilon of this head holds for the head as it was named. What it leaves out "
-    "is the decision, if it was made after a look at these results, to publish this head rather "
-    "than another: that may tell something of the training rows, and nothing bounds how much. A "
-    "choice on public data costs nothing; one in a study without these cells has a price."
+    "The epsilon of this head holds for the head as named. It does not cover a decision, made "
+    "after a look at these results, to publish this head rather than another: that decision may "
+    "reveal something about the training data, and nothing bounds how much. A choice on public "
+    "data costs nothing; a choice in a study without these cells has a price."
 )
 TEST_UNITS = (
-    " The test results of these cells are exact, and nothing covers the test units that they are "
-    "of."
+    " The test results of these cells are exact, without noise: nothing covers the test units "
+    "behind them."
 )
 LOOKED_AT = (
-    " This price is of heads and test results alone. Training-loss curves and t-SNE plots are "
-    "computed from the images without noise: a choice by them has no price."
+    " This price covers heads and test results alone. Training-loss curves and t-SNE plots are "
+    "computed from the images without noise: no price covers a choice by them."
 )
-MAKE_FEATURES = "Make their features first: head auto chooses by them."
+MAKE_FEATURES = "Extract their features first: head auto chooses by them."
 _NAMED = 3
 
 
@@ -129,11 +129,14 @@ def choice_words(
     if not (cells or exposed or unknown):
         return NO_CHOICE
     several = "s" if cells > 1 else ""
-    trains = f"The study trains {cells} cell{several} on this dataset. "
+    trains = (
+        f"The study trains {cells} cell{several} on this dataset (combinations of backbone, method "
+        "and epsilon). "
+    )
     if epsilon is not None:
         return (
-            f"{trains}Choosing this release by looking at all their results costs at most epsilon "
-            f"{rounded_up(epsilon):g} at delta {delta:g} to one training unit, the release "
+            f"{trains}Choosing this release by looking at all their results costs one training "
+            f"unit at most epsilon {rounded_up(epsilon):g} at delta {delta:g}, the release "
             f"included.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
         )
     if unknown:
@@ -147,7 +150,7 @@ def choice_words(
 def _name_first(what: str, names: Sequence[str]) -> str:
     """Names the first few."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{what} among them: {', '.join(names[:_NAMED])}{more}"
+    return f"{what} ({', '.join(names[:_NAMED])}{more})"
 
 
 def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from dpprobe.results.best_private import (
 )
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.summary import Entry, Grid, read_grid, read_summaries
+from dpprobe.study.run_command import command_line
 
 LINES = 25
 WIDTH = 100
@@ -165,7 +165,7 @@ def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 def list_commands(folder: Path, summaries: Sequence[Path], chosen: Sequence[Best]) -> list[str]:
     """Lists the next commands: the report, the runs, a prediction or the table."""
     page = folder / "report.html"
-    made = [(f"python -m webbrowser {shlex.quote(str(page))}", "report")] if page.is_file() else []
+    made = [(_browser_command(str(page)), "report")] if page.is_file() else []
     # the receipt of the study comes first: _study.json
     made += [_tracking_command(path) for path in sorted(folder.glob("tracking/*.json"))[:1]]
     planned = [best for best in chosen if best.measure.is_accuracy]
@@ -183,13 +183,13 @@ def _tracking_command(receipt: Path) -> tuple[str, str]:
     uri, pages = str(record["uri"]), record["pages"]
     place = pages["studies"] if "studies" in pages else pages["summary"]
     if uri.startswith("http"):
-        return f"python -m webbrowser {shlex.quote(uri.rstrip('/') + '/' + place)}", "runs"
-    mlflow = Path(sys.executable).with_name("mlflow")
-    shown = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else mlflow
-    return (
-        f"{shown} server --backend-store-uri {uri} --port 5000",
-        "runs: http://127.0.0.1:5000",
-    )
+        return _browser_command(f"{uri.rstrip('/')}/{place}"), "runs"
+    command = command_line("mlflow", "server", "--backend-store-uri", uri, "--port", "5000")
+    return command, "runs: http://127.0.0.1:5000"
+
+
+def _browser_command(address: str) -> str:
+    return command_line("python", "-m", "webbrowser", address)
 
 
 def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
@@ -205,4 +205,4 @@ def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
         words += f" --ceiling {best.ceiling.mean / 100:.3f}"
     if cell.n == cell.train_units:
         words += " --unit patient"
-    return f"python -m dpprobe plan {words}"
+    return command_line("dpprobe", "plan", *words.split())

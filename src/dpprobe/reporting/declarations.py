@@ -22,7 +22,7 @@ from dpprobe.exhibits.exhibit import (
 from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
-from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import VARIED, find_varied
 from dpprobe.study.comparisons import (
@@ -101,10 +101,6 @@ def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
     if place["figure"] == "deltas":
         return files.list_study_cells(*itertools.chain.from_iterable(delta_groups(study)))
     return files.list_study_cells(*compared_datasets(study))
-
-
-def _dataset_records(files: StudyFiles, place: Place) -> list[str]:
-    return files.list_cells(files.list_study_cells(place["dataset"]), [METRICS_FILE])
 
 
 def _dataset_marks(files: StudyFiles, place: Place) -> list[str]:
@@ -372,33 +368,4 @@ PAPERS = Exhibit(
         "version": VERSIONS["papers"],
     },
     places=lambda study: [{}] if study.paper_names() & published_datasets() else [],
-)
-
-# Private, as the images are: made only where the study asks for them.
-COSTLY_IMAGES = Exhibit(
-    name="write_costly_images",
-    kind="data",
-    files={"record": "costly_images/{dataset}.json"},
-    formats=(),
-    per=("dataset",),
-    needs={
-        "metrics": many(_dataset_records),
-        "predictions": waits(
-            lambda files, place: files.list_cells(
-                files.list_study_cells(place["dataset"]), [PREDICTIONS_FILE]
-            )
-        ),
-        "marks": waits(_dataset_marks),
-        "images": one(lambda files, place: files.locate_table(place["dataset"], "test")),
-    },
-    make="dpprobe.reporting.costly_images:write_costly_images",
-    words="test images of {dataset} that privacy costs most",
-    category=None,
-    params={
-        "shown": lambda study, _place: study.report.costly_images,
-        "version": VERSIONS["costly_images"],
-    },
-    places=lambda study: _each_dataset(study) if study.report.costly_images > 0 else [],
-    memory_mb=2000,
-    minutes_per_gb=10,
 )

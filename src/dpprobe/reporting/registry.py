@@ -50,7 +50,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     *_list_placed("tables"),
     declarations.ACCURACY_TABLE,
     declarations.PAPERS,
-    declarations.COSTLY_IMAGES,
 )
 
 

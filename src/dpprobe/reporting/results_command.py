@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import DataError
-from dpprobe.study.run_command import run_command
+from dpprobe.study.run_command import command_line, run_command
 from dpprobe.study.snapshot import recent_runs
 
 SUMMARIES = "summary/*.parquet"
@@ -86,14 +85,14 @@ def _find_finished() -> list[Path]:
     if not folders:
         raise DataError(
             f"{Path('results')}: no finished dataset here or below; run `{run_command()}` "
-            "first, or name a study's results_dir: `python -m dpprobe results FOLDER`"
+            "first, or name a study's results_dir: `dpprobe results FOLDER`"
         )
     return folders
 
 
 def _print_folders(folders: Iterable[Path]) -> None:
     for folder in list(folders)[:_SHOWN]:
-        print(f"  {_format_time(folder)}  python -m dpprobe results {shlex.quote(str(folder))}")
+        print(f"  {_format_time(folder)}  {command_line('dpprobe', 'results', str(folder))}")
 
 
 def _finished_at(folder: Path) -> float:

@@ -181,8 +181,8 @@ def right_predictions(
         return np.asarray(scores.argmax(axis=1) == labels)
     if link not in THRESHOLDS:
         raise DataError(
-            f"link {link}: its probabilities are of one label per row, these rows have several; "
-            "train with a sigmoid loss"
+            f"link {link}: it gives probabilities of one label per row, but these rows have "
+            "several; train with a sigmoid loss"
         )
     return np.asarray((scores > THRESHOLDS[link]) == (labels != 0))
 
@@ -358,7 +358,8 @@ def _check_inputs(scores: np.ndarray, labels: np.ndarray, units: np.ndarray | No
     if labels.ndim == 1 and (labels.min() < 0 or labels.max() >= scores.shape[1]):
         raise DataError(
             f"labels reach from {labels.min()} to {labels.max()}, but there are "
-            f"{scores.shape[1]} scores a row; train the head on every class of the test split"
+            f"{scores.shape[1]} scores per row; train the head on every class of the test "
+            "split"
         )
     bad = ~np.isfinite(scores).all(axis=1)
     if bad.any():

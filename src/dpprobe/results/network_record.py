@@ -37,7 +37,7 @@ class NetworkRecord(Record):
       options: of the method, as the study has them.
       chosen: the values that a search chose; empty where none was made.
       steps: noisy steps taken.
-      seconds: of training; None where that would tell a random number of trials.
+      seconds: of training.
       files: SHA-256 of each other file.
     """
 
@@ -51,7 +51,7 @@ class NetworkRecord(Record):
     chosen: dict[str, Any]
     trained: int
     steps: int
-    seconds: float | None
+    seconds: float
     files: dict[str, str]
 
 

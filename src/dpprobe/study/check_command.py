@@ -13,7 +13,9 @@ import yaml
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.run_command import STUDY, run_command
 from dpprobe.study.study_checks import check_study
-from dpprobe.study.study_file import check_yaml, load_study
+from dpprobe.study.study_file import load_study
+from dpprobe.study.study_lines import StudyLines
+from dpprobe.study.yaml_file import check_yaml
 
 UNREAD = (
     "Not read yet: images, and labels row by row. The first job of a run reads them and lists all "
@@ -40,8 +42,10 @@ def _run_check(arguments: argparse.Namespace) -> int:
     for path in arguments.files:
         check_yaml(path)
         values = merge_values(values, yaml.safe_load(path.read_text(encoding="utf-8-sig")))
-    study = load_study(values)
-    for warning in [*check_study(study), *check_dimensions(study, network=True)]:
+    with StudyLines(files=arguments.files).name_lines():
+        study = load_study(values)
+        warnings = [*check_study(study), *check_dimensions(study, network=True)]
+    for warning in warnings:
         print(f"dpprobe: warning: {warning}", file=sys.stderr)
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]

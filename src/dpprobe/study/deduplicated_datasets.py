@@ -49,6 +49,6 @@ def removal_faults(
     for name, whole in before_removal(overlap, datasets).items():
         if whole in datasets or whole in public:
             yield (
-                f"{whole} would be the name of all rows of {name}, and is another dataset's; "
-                "rename that one"
+                f"{whole} would be the name of all rows of {name}, but another dataset has "
+                "that name; rename the other one"
             )

@@ -21,7 +21,7 @@ def empty_parts(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
             remedy = f"complete the source, or correct what says which rows are {split} rows"
         else:
             remedy = _fraction_that_does(dataset, study.features.shards, split=split)
-            remedy = f"test_fraction {written:g} leaves it none; {remedy}"
+            remedy = f"test_fraction {written:g} leaves it no rows; {remedy}"
         faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
     return faults
 

@@ -21,8 +21,8 @@ def _each_other(study: Study) -> Iterator[str]:
     data, results = _resolve_folder(study.data_dir), _resolve_folder(study.results_dir)
     if data == results:
         yield (
-            f"results_dir: {study.results_dir}: also the data_dir; write two folders, such as data "
-            "and results"
+            f"results_dir: {study.results_dir}: it is the data_dir too; write two folders, "
+            "such as data and results"
         )
         return
     for name in (*study.all_datasets(), DOWNLOADS):
@@ -59,9 +59,9 @@ def _among_images(study: Study) -> Iterator[str]:
             for key, (folder_written, places) in written.items():
                 if any(place.is_relative_to(_resolve_folder(folder)) for place in places):
                     yield (
-                        f"{key}: {folder_written}: what goes there lies in {folder}, where dataset "
-                        f"{name} looks for images, and would be taken for some; write a folder "
-                        "beside it"
+                        f"{key}: {folder_written}: files written there would lie in {folder}, "
+                        f"where dataset {name} looks for images, and would be read as images; "
+                        "write a folder beside it"
                     )
 
 

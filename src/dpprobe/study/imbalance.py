@@ -89,6 +89,6 @@ def imbalance_faults(
         if name not in datasets:
             yield f"datasets: {name!r} is not in this study; write one that is"
         elif datasets[name].subsample:
-            yield f"datasets: {name} has a subsample already; name the whole dataset"
+            yield f"datasets: {name} already has a subsample; name the whole dataset"
         elif datasets[name].multi_label():
-            yield f"datasets: rows of {name} have several labels, so that none has a class"
+            yield f"datasets: rows of {name} have several labels, so no row belongs to one class"

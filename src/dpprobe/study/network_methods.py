@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from dpprobe.finetune.options import Options, blocks_fault
-from dpprobe.heads import tuned
 from dpprobe.heads.options import MethodOptions
 
 if TYPE_CHECKING:
@@ -29,20 +27,15 @@ def network_methods(study: Study) -> tuple[str, ...]:
 def searched_methods(study: Study) -> tuple[str, ...]:
     """Returns the methods whose options an unpriced search chooses."""
     return tuple(
-        name for name, method in study.methods.items() if network_options(method, searched=True)
+        name
+        for name, method in study.methods.items()
+        if isinstance(method, Options) and method.search is not None
     )
 
 
-def network_options(method: MethodOptions, *, searched: bool = False) -> Options | None:
-    """Returns the options of a network, those of the base where a priced search tunes it.
-
-    Args:
-      searched: True for those alone that an unpriced search chooses.
-    """
-    options = method.base if isinstance(method, tuned.Options) else method
-    if not isinstance(options, Options) or (searched and options.search is None):
-        return None
-    return options
+def network_options(method: MethodOptions) -> Options | None:
+    """Returns the options of a network; None for a linear head."""
+    return method if isinstance(method, Options) else None
 
 
 def network_faults(study: Study) -> Iterator[str]:
@@ -53,18 +46,13 @@ def network_faults(study: Study) -> Iterator[str]:
         for backbone in study.backbones:
             if fault := _backbone_fault(study, backbone, options):
                 yield f"methods.{name}: backbones.{backbone}: {fault}"
-        if study.methods[name] is not options and options.probe and options.normalize.priced:
-            yield (
-                f"methods.{name}: base.probe: normalize {options.normalize.kind} would be released "
-                "in each trial; write l2 or none"
-            )
     for name, release in study.releases.items():
         if study.methods[release.method].tunes_network:
             yield (
-                f"releases.{name}: method {release.method}: it trains a network with float32 sums, "
-                "for benchmarks alone, and bundles hold linear heads; name another"
+                f"releases.{name}: method {release.method}: it trains a network with float32 "
+                "sums, which only benchmarks may use, and bundles hold linear heads; choose "
+                "another method"
             )
-    yield from _registered_faults(study)
 
 
 def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
@@ -77,20 +65,20 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
         )
     if backbone.stored_crops:
         return (
-            "preprocessing.crops are features for linear heads; for networks remove it, and write "
+            "preprocessing.crops is only for linear heads; remove it, and for networks write "
             "augment, which draws views in each step"
         )
     if options.cut_blocks is None:
         return None
     if backbone.random_crops:
         return (
-            "preprocessing.crop: inception, and activations of one random crop would be stored for "
-            "all steps; write crop: centre, or augment, which trains from images"
+            "preprocessing.crop: inception, but activations of a single random crop would be "
+            "stored for all steps; write crop: centre, or augment, which trains from images"
         )
     if getattr(getattr(backbone, "preprocessing", None), "flip", False):
         return (
-            "preprocessing.flip makes two passes per image, and activations of one are stored; "
-            "remove it, or write augment, which trains from images"
+            "preprocessing.flip makes two passes per image, but activations of only one are "
+            "stored; remove it, or write augment, which trains from images"
         )
     return None
 
@@ -109,20 +97,3 @@ def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
             name = str(getattr(study.backbones[backbone], "model", backbone))
             if fault := blocks_fault(options.blocks, shown, name):
                 yield f"methods.{method} on backbones.{backbone}: {fault}"
-
-
-def _registered_faults(study: Study) -> Iterator[str]:
-    """Yields patterns that would register networks, which are no heads."""
-    patterns = study.tracking.register_heads
-    for pattern in () if isinstance(patterns, bool) else patterns:
-        chosen = [
-            cell
-            for cell in study.list_cells()
-            if fnmatchcase("/".join((*cell[:3], f"eps-{cell.epsilon}")), pattern)
-        ]
-        networks = [cell for cell in chosen if study.methods[cell.method].tunes_network]
-        if networks and len(networks) == len(chosen):
-            yield (
-                f"tracking.register_heads: {pattern!r}: method {networks[0].method} trains a "
-                "network, and served models are linear heads on features; name others"
-            )

@@ -199,7 +199,7 @@ class FewShotOptions(Options):
     def _check_shots(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
         for value in values:
             if values.count(value) > 1:
-                raise ValueError(f"{value} stands twice in the list; remove one")
+                raise ValueError(f"{value} appears twice in the list; remove one")
         return values
 
 
@@ -223,9 +223,11 @@ class ImbalanceOptions(Options):
             values = getattr(self, key)
             for value in values:
                 if values.count(value) > 1:
-                    raise ValueError(f"{key}: {value} stands twice in the list; remove one")
+                    raise ValueError(f"{key}: {value} appears twice in the list; remove one")
         if min(self.fractions, default=1.0) == 1:
-            raise ValueError("fractions: none is below 1, so that no class is rare; add some")
+            raise ValueError(
+                "fractions: none is below 1, so no class becomes rare; add one below 1"
+            )
         return self
 
 
@@ -268,18 +270,6 @@ class TsneOptions(Options):
         return {**chosen, "perplexity": 30.0, "components": 50}
 
 
-class ReportOptions(Options):
-    """Optional parts of the report."""
-
-    costly_images: int = Field(
-        0,
-        ge=0,
-        le=200,
-        description="Show this many test images that lose most from privacy, at each epsilon, "
-        "with their ids and labels. They are private: everyone who sees the report sees them.",
-    )
-
-
 class TrackingOptions(Options):
     """MLflow settings."""
 
@@ -289,12 +279,6 @@ class TrackingOptions(Options):
         "beside the results if absent.",
         json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
     )
-    register_heads: bool | tuple[str, ...] = Field(
-        False,
-        description="Heads for MLflow's model registry: true for the best private head of each "
-        "dataset and epsilon, or patterns of dataset/backbone/method/eps-epsilon, such as "
-        '"digits/*/sgd/eps-1".',
-    )
 
     @field_validator("uri")
     @classmethod
@@ -302,6 +286,7 @@ class TrackingOptions(Options):
         # The value is not shown: it may hold a password.
         if value is None:
             return None
+        scheme, slashes, _ = value.partition("://")
         try:
             parts = urlsplit(value)
             _ = parts.port  # raises where it is no port
@@ -311,9 +296,12 @@ class TrackingOptions(Options):
         file = sqlite_file(value)
         local = file is not None and file.name and not value.endswith("/")
         if not (served or local) or any(character.isspace() for character in value):
+            known = {"http": "not a valid address", "https": "not a valid address"}
+            known["sqlite"] = "the address names no file"
+            other = f"the scheme {scheme!r} is not supported" if slashes else "not an address"
             raise ValueError(
-                f"a URI of scheme {parts.scheme!r} is not used here; write sqlite:///path, or "
-                "start `mlflow server` on that database and write its http address"
+                f"{known.get(scheme, other)}; write sqlite:///path, or start `mlflow server` on "
+                "that database and write its http address"
             )
         if "@" in parts.netloc:
             raise ValueError(

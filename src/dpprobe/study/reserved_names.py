@@ -13,8 +13,8 @@ DOWNLOADS = "downloads"  # in data_dir
 # All but the releases; MLflow's files among them.
 WRITTEN = frozenset(
     {
-        *FOLDERS, "backbones.json", "benchmarks", "calibration", "cells", "costly_images", "cuts",
-        "features", "figures", "logs", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal",
+        *FOLDERS, "backbones.json", "benchmarks", "calibration", "cells", "cuts", "features",
+        "figures", "logs", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal",
         "mlflow.lock", "networks", "overlap", "report.html", "searches", "summary", "tables",
         "tracking",
     }

@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpprobe.errors import ConfigError
-from dpprobe.resources import clone_root, is_clone, project_root
+from dpprobe.resources import is_clone, project_root
 
 # Tells the script that Snakemake runs in a conda environment which dpprobe to install in it.
 ROOT = "DPPROBE_ROOT"
@@ -113,12 +114,22 @@ def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
 
 
 def _check_files(words: Sequence[str], here: Path) -> None:
-    """Raises ConfigError for a study's file that is not there: Snakemake has a traceback for it."""
-    for file in _option_values(words, *_FILES):
+    """Checks that the files of the study are there and are YAML, since Snakemake names no line.
+
+    Raises:
+      ConfigError: naming the file, and the line of what is no YAML.
+    """
+    from dpprobe.study.yaml_file import check_yaml, written_path  # `dpprobe --help` is to be quick
+
+    files = [*_option_values(words, *_FILES)]
+    if not files and (here / STUDY).is_file():
+        files.append(STUDY)
+    for file in files:
         if not (here / file).exists():
             raise ConfigError(missing_study(file, here))
         if (here / file).is_dir():
             raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
+        check_yaml(written_path((here / file).absolute()))
 
 
 def missing_study(file: str, here: Path = Path()) -> str:
@@ -195,23 +206,45 @@ def run_words(
 ) -> list[str]:
     """Returns the words that run a study from the working directory.
 
+    In the root of the clone these are Snakemake's own. Elsewhere Snakemake finds no Snakefile, so
+    they are `dpprobe run`'s, which knows where the rules are.
+
     Args:
       targets: files or named targets; all where there are none.
       call: the options of Snakemake that select the study, as Snakemake was given them.
       where: the options that say where jobs run, or how many.
     """
-    if clone_root() is not None:
+    here = Path.cwd()
+    if is_clone(here):
         return ["snakemake", *targets, *where, *call]
-    installed = project_root()
+    root = workflow_root(here)
+    # what `dpprobe run` takes by itself
+    known = {"--snakefile": root / "Snakefile"}
+    if not (here / STUDY).exists():
+        known["--configfile"] = root / STUDY
     options = list(call)
-    for option, file in (("--snakefile", "Snakefile"), ("--configfile", STUDY)):
+    for option, file in known.items():
         if option in options:
             place = options.index(option)
-            if Path(options[place + 1]).resolve() == installed / file:
+            if Path(options[place + 1]).resolve() == file:
                 del options[place : place + 2]
     return ["dpprobe", "run", *targets, *where, *options]
 
 
 def run_command(*call: str, targets: Sequence[str] = ()) -> str:
     """Returns the line that runs a study, for a person to copy; arguments as of `run_words`."""
-    return shlex.join(run_words(*targets, call=call))
+    return command_line(*run_words(*targets, call=call))
+
+
+def command_line(program: str, *words: str) -> str:
+    """Returns a line that starts a program of this environment, for a person to copy.
+
+    The program has its path where its name alone would start nothing, or that of another
+    environment: the environment was not activated.
+    """
+    beside = Path(sys.executable).with_name(program)
+    found = shutil.which(program)
+    if beside.is_file() and not (found and Path(found).samefile(beside)):
+        here = Path.cwd()
+        program = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    return shlex.join([program, *words])

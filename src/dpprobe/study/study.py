@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
@@ -41,7 +40,6 @@ from dpprobe.study.options import (
     PaperOptions,
     PrivacyOptions,
     ReleaseOptions,
-    ReportOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -83,7 +81,7 @@ def _read_epsilons(value: Any) -> Any:
     tokens = [epsilon_token(item) for item in value]
     for token in tokens:
         if tokens.count(token) > 1:
-            raise ValueError(f"{token} stands twice in the list; remove one")
+            raise ValueError(f"{token} appears twice in the list; remove one")
         number = epsilon_value(token)
         if number < SMALLEST_EPSILON or LARGEST_EPSILON < number < math.inf:
             remedy = "a larger one" if number < SMALLEST_EPSILON else "inf for no privacy"
@@ -194,7 +192,6 @@ class Study(_Analysed):
         "releases. Each costs its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
-    report: ReportOptions = ReportOptions()
     tracking: TrackingOptions = TrackingOptions()
     data_dir: Folder = Field("data", description="Folder for split tables.")
     results_dir: Folder = Field(
@@ -220,15 +217,15 @@ class Study(_Analysed):
         for name, options in self.datasets.items():
             if self.dataset_unit(name) == "patient" and not options.names_units():
                 raise ValueError(
-                    f"privacy.unit: patient, and datasets.{name} does not say whose its images "
-                    "are; give it a unit_column (a CSV or parquet has one), or write unit: image"
+                    f"privacy.unit: patient, but datasets.{name} does not say which patient "
+                    "an image is of; give it a unit_column, or write unit: image"
                 )
         for name, method in self.methods.items():
             if isinstance(method, auto.Options) and method.rule is not None:
                 raise ValueError(
-                    f"methods.{name}: head auto takes no options but balanced: its rule chooses "
-                    "by the data's facts; remove rule and chosen, or write the chosen head with "
-                    "its options"
+                    f"methods.{name}: head auto takes no option but balanced, because its "
+                    "rule chooses all others; remove rule and chosen, or write the chosen "
+                    "head with its options"
                 )
         for fault in imbalance_faults(self.imbalance, self.datasets):
             raise ValueError(f"imbalance.{fault}")
@@ -272,18 +269,10 @@ class Study(_Analysed):
                 )
 
     def _check_tracking(self) -> None:
-        patterns = self.tracking.register_heads
-        names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.list_cells()]
-        for pattern in () if isinstance(patterns, bool) else patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(
-                    f"tracking.register_heads: {pattern!r}: no cell of the study; write "
-                    f"dataset/backbone/method/eps-epsilon, such as {names[0]}"
-                )
         if self.tracking.uri and self.tracking.uri.startswith("http") and self.study == "study":
             raise ValueError(
-                "study: 'study' is every unnamed study's name, and on a server studies of one "
-                "name replace each other's runs; write a name of its own"
+                "study: every study without a name is called 'study', and on a server studies "
+                "of the same name replace each other's runs; write a name"
             )
 
     @staticmethod

@@ -68,7 +68,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
                 public_files.check_weights(path)
             report.warnings += [f"backbones.{name}: {line}" for line in backbone.list_warnings()]
     if report.errors:
-        raise ConfigError("\n".join(report.errors))
+        raise ConfigError("\n".join(dict.fromkeys(report.errors)))
     return report.warnings
 
 
@@ -95,7 +95,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     multi_label = dataset.multi_label()
     if dataset.subsample and multi_label and dataset.subsample.fraction is None:
         raise ConfigError(
-            "subsample: rows have several labels, so that none has a class; write fraction"
+            "subsample: rows have several labels, so no row belongs to one class; write fraction"
         )
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
@@ -114,7 +114,8 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     # A removal leaves fewer rows, which a larger delta fits: the job that counts them tells.
     if not study.before_removal():
         if fault := delta_fault(delta, n, unit=unit, allowed=study.allows_delta_above(name)):
-            report.errors.append(f"config: datasets.{name}: {fault}")
+            written = "" if dataset.delta is not None else "delta on "
+            report.errors.append(f"config: {written}datasets.{name}: {fault}")
         if warning := delta_warning(delta, n, unit=unit):
             report.warnings.append(f"datasets.{name}: {warning}")
     report.errors += _check_methods(study, name, n, multi_label=multi_label)
@@ -139,11 +140,11 @@ def _check_release(study: Study, name: str) -> list[str]:
     unit = study.dataset_unit(release.dataset)
     faults = []
     if not method.private:
-        faults.append(f"method {release.method}: it is not private; name another")
+        faults.append(f"method {release.method}: it is not private; choose another")
     elif not method.is_exact and not method.tunes_network:
         faults.append(
-            f"method {release.method}: its releases are not exact, which is for benchmarks alone; "
-            "write engine: exact in it, or name another"
+            f"method {release.method}: its noise is not exact, which is enough for benchmarks "
+            "but not for a release; write engine: exact in it, or choose another method"
         )
     if multi_label and not method.multi_label:
         faults.append(
@@ -154,9 +155,11 @@ def _check_release(study: Study, name: str) -> list[str]:
     if unit == "image" and (fault := dataset.images_fault()):
         faults.append(f"dataset {release.dataset}: {fault}")
     faults += [
-        f"dataset {release.dataset}: {shared} are those of {other} too, and each has a ledger: "
-        f"their releases would not be added up; keep one of the two, or write same_units_as: "
-        f"{other} under datasets.{release.dataset}"
+        (
+            f"dataset {release.dataset}: it has {shared} of {other} too, and each of the two has "
+            "its own ledger, so the costs of their releases would not be added up; keep one of "
+            f"the two, or write same_units_as: {other} under datasets.{release.dataset}"
+        )
         for other, shared in _shared_images(dataset, study)
         if other != release.dataset
         and dataset.same_units_as != other
@@ -166,8 +169,8 @@ def _check_release(study: Study, name: str) -> list[str]:
     known = other in study.datasets or (Path(study.data_dir) / str(other)).is_dir()
     if other is not None and (other == release.dataset or not known):
         faults.append(
-            f"dataset {release.dataset}: same_units_as: {other}: the dataset itself, or none that "
-            f"is in the study or in {study.data_dir}; correct the name"
+            f"dataset {release.dataset}: same_units_as: {other}: it must be another dataset, "
+            f"of the study or in {study.data_dir}; correct the name"
         )
     if release.evaluate:
         classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
@@ -178,9 +181,9 @@ def _check_release(study: Study, name: str) -> list[str]:
         # It may follow from the labels, as `init` writes it, so a release never takes it.
         if release.evaluate.metric is None and dataset.metric not in (None, "accuracy"):
             faults.append(
-                f"evaluate: tables show {dataset.metric} of {release.dataset}, and the release "
-                "would measure accuracy; write its `metric` in `evaluate`: what stands "
-                "there is published"
+                f"evaluate: tables show {dataset.metric} of {release.dataset}, but the "
+                "release would measure accuracy; write the `metric` in `evaluate`, where it "
+                "is published"
             )
     if release.sign_key and not resolve_path(release.sign_key).is_file():
         faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
@@ -224,9 +227,11 @@ def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Rep
 def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:
     """Lists private datasets of images that are declared public, split otherwise or not."""
     return [
-        f"config: public_datasets.{name}: {shared} of the private dataset {other}, however they "
-        "are split, limited or labelled; remove one of the two, or write a source of other, public "
-        "images"
+        (
+            f"config: public_datasets.{name}: it has {shared} of the private dataset {other}, "
+            "even if it splits, limits or labels them in another way; remove one of the two, or "
+            "write a source of other, public images"
+        )
         for other, shared in _shared_images(public, study)
     ]
 
@@ -270,8 +275,10 @@ def _check_sizes(
         train, test = rows or (None, None)
         sizes |= {"train": train, "test": test, "classes": dataset.count_classes()}
     return [
-        f"config: {key}.{name}: expect.{part}: {size}, where there are {sizes[part]} "
-        f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
+        (
+            f"config: {key}.{name}: expect.{part}: {size}, but there are {sizes[part]} "
+            f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
+        )
         for part, size in expected.items()
         if sizes[part] not in (None, size)
     ]
@@ -293,8 +300,8 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
     for file in dataset.input_files():
         if folder := written.get(resolve_path(file).resolve()):
             raise ConfigError(
-                f"{file}: the split tables of {name!r} are written into {folder}, over this file; "
-                "move it elsewhere, or write another data_dir"
+                f"{file}: the split tables of {name!r} are written into {folder} and would "
+                "overwrite this file; move it elsewhere, or write another data_dir"
             )
 
 
@@ -317,8 +324,10 @@ def _check_engines(study: Study, dataset: str) -> list[str]:
     if study.dataset_unit(dataset) == "image":
         return []
     return [
-        f"config: methods.{name} on datasets.{dataset}: its engine has no units of several "
-        "rows, such as patients; remove `engine`, or write unit: image"
+        (
+            f"config: methods.{name} on datasets.{dataset}: its engine cannot protect units of "
+            "several rows, such as patients; remove `engine`, or write unit: image"
+        )
         for name, method in study.methods.items()
         if not method.takes_units
     ]

@@ -19,7 +19,6 @@ from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import ACCURACY, CellRecord, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
-from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import (
     RUN_COLOUR,
@@ -35,11 +34,9 @@ from dpprobe.tracking.runs import (
 from dpprobe.tracking.store import (
     checkpoint_log,
     create_tables,
-    hold_lock,
+    hold_store,
     is_server,
-    lock_file,
     public_uri,
-    readable_errors,
 )
 from dpprobe.tracking.views import (
     ALL_VIEW,
@@ -74,7 +71,6 @@ def update_dataset(
     lock: Path,
     tags: Mapping[str, str] | None = None,
     commit: str | None = None,
-    register: bool | Sequence[str] = False,
     audits: Sequence[Path] = (),
     fairness: Sequence[Path] = (),
     zero_shot: Sequence[Path] = (),
@@ -101,8 +97,6 @@ def update_dataset(
         writers at once: there only those of the same receipt wait.
       tags: more tags of every run. Another value makes every run again.
       commit: of the workflow, for runs that are written; it makes no run again.
-      register: heads for the model registry: True for the best private one of each epsilon, or
-        patterns such as "digits/*/sgd/eps-1".
       audits: records of audited cells.
       fairness: records of subgroups, one a backbone.
       zero_shot, few_shot: records of baselines, one a backbone.
@@ -150,7 +144,7 @@ def update_dataset(
             (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
         ),
     )  # fmt: skip
-    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+    with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / dataset
         client = MlflowClient(tracking_uri=uri)
@@ -170,12 +164,10 @@ def update_dataset(
             summary_experiment(dataset, location, summaries, measure), [*summaries, whole]
         )
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
-        models = register_heads(client, cell_files, writer.runs, study=study, which=register)
-        retire_heads(client, study=study, dataset=dataset, runs=set(writer.runs.values()))
         checkpoint_log(uri)
     _report_finish(
         receipt, writer, pages, uri=uri, study=study, dataset=dataset,
-        artifact_root=None if location is None else artifact_root, models=models,
+        artifact_root=None if location is None else artifact_root,
     )  # fmt: skip
 
 
@@ -210,7 +202,7 @@ def ingest_study(
         files.append((path, "tables" if folder == "tables" else f"tables/{folder}"))
     files += [(path, "figures") for path in figures]
     run = study_run(study, read_grid(summaries), dataset_infos, files)
-    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+    with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / STUDY_FOLDER
         writer = Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)
@@ -235,7 +227,9 @@ def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:
     for path, record in cell_files:
         other = record.cell.dataset
         if other != dataset:
-            raise TrackingError(f"{path}: a cell of {other}, not of {dataset}; correct the list")
+            raise TrackingError(
+                f"{path}: it is a cell of {other}, not of {dataset}; correct the list"
+            )
     return cell_files
 
 
@@ -248,7 +242,6 @@ def _report_finish(
     study: str,
     dataset: str,
     artifact_root: Path | None,
-    models: Mapping[str, str] | None = None,
 ) -> None:
     """Says how many runs were written, in the log and in the receipt."""
     counts = {
@@ -265,6 +258,5 @@ def _report_finish(
             "pages": dict(pages),
             **counts,
             "runs": writer.runs,
-            "models": dict(models or {}),
         },
     )

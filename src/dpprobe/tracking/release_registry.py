@@ -3,21 +3,23 @@
 The written data is a function of the bundle, apart from the time of writing and the place of the
 files: no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond
 the release, and a reader of the store learns no more than a reader of the bundle.
-
-`<study>.release.<name>` has three parts and a benchmark head's model five or more, for no name
-holds a dot: neither can be registered as the other, not even for a dataset called "release".
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+import tempfile
+import warnings
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mlflow import MlflowClient
+from mlflow import MlflowClient, pyfunc
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
@@ -35,23 +37,23 @@ from dpprobe.release.documents import is_telling
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
-from dpprobe.tracking.model_registry import FOLDER, ensure_version
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, run_name
 from dpprobe.tracking.store import (
     checkpoint_log,
     create_tables,
-    hold_lock,
+    hold_store,
     is_server,
-    lock_file,
     public_uri,
-    readable_errors,
     search_all,
 )
 from dpprobe.tracking.views import releases_experiment
 from dpprobe.tracking.writer import Writer, fit_to_tag
 
+logger = logging.getLogger("dpprobe")
+
 ALIAS = "released"
+FOLDER = "model"  # within the run's artifacts
 DIGEST = "bundle_digest"  # tag of runs and versions
 RELEASES_FOLDER = "_releases"  # of artifacts; no dataset may be called so
 DATA = "bundle"  # the bundle's folder within the model's data
@@ -82,7 +84,7 @@ def register_release(
     digest = bundle_digest(bundle)
     name = content.facts.name
     run = release_run(content, study=study, digest=digest)
-    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+    with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / RELEASES_FOLDER
         client = MlflowClient(tracking_uri=uri)
@@ -189,28 +191,45 @@ def _register_bundle(
 ) -> str:
     """Returns the version of a bundle, made if there is none, and gives it the alias."""
     facts = bundle.facts
-    number = ensure_version(
-        client,
-        name,
-        run_id,
-        alias=ALIAS,
-        model={
-            "tags": {"release": facts.name},
-            "description": f"Release {facts.name}, from {facts.dataset}: made to be handed out. "
+    try:
+        client.create_registered_model(
+            name,
+            tags={"release": facts.name},
+            description=f"Release {facts.name}, from {facts.dataset}: made to be handed out. "
             "Each version is another release of its own noise, and what is handed out composes.",
-        },
-        version={
-            "tags": {DIGEST: digest, "epsilon": f"{bundle.statement['epsilon_target']:g}"},
-            "description": describe_release(bundle),
-        },
-        is_whole=partial(_is_whole, client, run_id, bundle),
-        write_data=partial(_write_bundle, bundle),
+        )
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    versions: list[ModelVersion] = list(
+        search_all(partial(client.search_model_versions, f"name = '{name}'"))
     )
-    for other in list(search_all(partial(client.search_model_versions, f"name = '{name}'"))):
+    registered = next((each for each in versions if each.run_id == run_id), None)
+    if registered is None or not _is_whole(client, run_id, bundle):
+        with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+            # It asks for an example of the input, which would be private.
+            warnings.simplefilter("ignore", UserWarning)
+            folder = Path(temporary, FOLDER)
+            pyfunc.save_model(folder, **_write_bundle(bundle, Path(temporary)))
+            client.log_artifacts(run_id, str(folder), FOLDER)
+    if registered is None:
+        registered = client.create_model_version(
+            name,
+            source=f"runs:/{run_id}/{FOLDER}",
+            run_id=run_id,
+            tags={DIGEST: digest, "epsilon": f"{bundle.statement['epsilon_target']:g}"},
+            description=describe_release(bundle),
+        )
+        logger.info("MLflow: registered %s, version %s", name, registered.version)
+    # Old versions too: a crash may have come between a version and its alias.
+    current = client.get_registered_model(name).aliases.get(ALIAS)
+    if str(current) != str(registered.version):  # a store may give either as a number
+        client.set_registered_model_alias(name, ALIAS, registered.version)
+    for other in versions:
         # of this bundle, whose run somebody deleted
         if other.tags.get(DIGEST) == digest and other.run_id != run_id:
             client.delete_model_version(name, other.version)
-    return number
+    return str(registered.version)
 
 
 def describe_release(bundle: Bundle) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -30,9 +31,12 @@ logger = logging.getLogger("dpprobe")
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of the tables that it creates
 
 LOCK_SECONDS = 3600.0
-LOCK_NOTE_SECONDS = 60.0
+# A wait is told of after so long, then after twice as long each time up to the longest.
+LOCK_NOTE_SECONDS, LONGEST_NOTE_SECONDS = 5.0, 60.0
+BUSY_SECONDS = 600.0  # that a statement waits for a program that keeps the SQLite database locked
 HTTP_SECONDS = 10.0
 # SQLite's words for a disk that is full, read-only or broken: the store itself is whole.
+_LOCKED = re.compile("database (table |schema )?is locked")
 UNWRITABLE = re.compile("disk is full|disk I/O error|readonly database|unable to open database")
 _TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at_checkpoints`
 
@@ -64,7 +68,7 @@ def checkpoint_log(uri: str) -> None:
     """Moves the write-ahead log into the SQLite database, so that its file alone is whole."""
     database = sqlite_file(uri)
     if database is not None:
-        with closing(sqlite3.connect(database, timeout=20.0)) as connection:
+        with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
@@ -83,6 +87,8 @@ def _sync_at_checkpoints(database: Path) -> None:
             return
         opened = connection.execute("PRAGMA database_list").fetchone()[2]
         if opened and Path(opened) == database.resolve():
+            # first, for the next one may meet a lock; MLflow's own patience ends in silence
+            connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
 
@@ -138,6 +144,21 @@ def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
 
 
 @contextmanager
+def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
+    """Holds a store for writing; a wait for another program is told of on the console.
+
+    Raises:
+      TrackingError: in place of errors of MLflow and its database, as one line with the remedy.
+    """
+    with (
+        hold_lock(lock_file(uri, lock, receipt)),
+        readable_errors(uri),
+        report_database_locks(None if is_server(uri) else sqlite_file(uri)),
+    ):
+        yield
+
+
+@contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
     """Holds an exclusive lock on a file; the system frees it when the process ends.
 
@@ -146,11 +167,11 @@ def hold_lock(path: Path) -> Iterator[None]:
     """
     # A file system without locks is an error: a lock file left by a killed job would stay held.
     lock = FileLock(path, fallback_to_soft=False)
-    started = time.monotonic()
+    started, pause = time.monotonic(), LOCK_NOTE_SECONDS
     while True:
         left = LOCK_SECONDS - (time.monotonic() - started)
         try:
-            lock.acquire(timeout=max(0.0, min(LOCK_NOTE_SECONDS, left)), poll_interval=0.1)
+            lock.acquire(timeout=max(0.0, min(pause, left)), poll_interval=0.1)
             break
         except Timeout:
             waited = time.monotonic() - started
@@ -159,11 +180,68 @@ def hold_lock(path: Path) -> Iterator[None]:
                     f"{path}: held by another process for {LOCK_SECONDS:.0f} s; "
                     "wait for it or end it"
                 ) from None
-            logger.info("%s: held by another process for %.0f s; waiting", path, waited)
+            logger.warning(
+                "%s: held by another run that writes to the MLflow store, for %.0f s; waiting; "
+                "end that run if it hangs",
+                path, waited,
+            )  # fmt: skip
+            pause = min(2 * pause, LONGEST_NOTE_SECONDS)
     try:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def report_database_locks(database: Path | None) -> Iterator[None]:
+    """Says on the console if another program keeps a SQLite database locked.
+
+    Whoever writes meanwhile waits inside SQLite, up to BUSY_SECONDS, without a word.
+    """
+    if database is None:
+        yield
+        return
+    done = threading.Event()
+    watch = threading.Thread(target=_watch_database, args=(database, done), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watch.join()
+
+
+def _watch_database(database: Path, done: threading.Event) -> None:
+    """Asks for the database's lock now and then, and warns if it stays locked."""
+    locked_since, pause = None, LOCK_NOTE_SECONDS
+    noted = time.monotonic()
+    while not done.wait(min(1.0, LOCK_NOTE_SECONDS)):
+        now = time.monotonic()
+        if not is_locked(database):
+            locked_since, pause, noted = None, LOCK_NOTE_SECONDS, now
+            continue
+        locked_since = locked_since or noted
+        if now - noted >= pause:
+            logger.warning(
+                "%s: another program keeps this SQLite database locked, for %.0f s; waiting up to "
+                "%.0f s; close whatever has it open (sqlite3, a browser of databases, a backup)",
+                database, now - locked_since, BUSY_SECONDS,
+            )  # fmt: skip
+            noted, pause = now, min(2 * pause, LONGEST_NOTE_SECONDS)
+
+
+def is_locked(database: Path) -> bool:
+    """Returns True if nobody can begin to write to a SQLite database now."""
+    if not database.is_file():
+        return False
+    try:
+        # the statements of the job itself take a part of this time at most
+        with closing(sqlite3.connect(database, timeout=0.5, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        return _LOCKED.search(str(error)) is not None
+    return False
 
 
 @contextmanager
@@ -179,6 +257,8 @@ def readable_errors(uri: str) -> Iterator[None]:
         remedy = (
             "mend that at the server, then run the study again; what was written stays"
             if is_server(uri)
+            else "close the program that has it open, and run the study again; the store is whole"
+            if _LOCKED.search(str(error))
             else "make room, or have the disk mounted for writing, and run the study again"
             if UNWRITABLE.search(str(error))
             else "repair the store, or delete it and run the study again: its runs are made "

@@ -21,7 +21,6 @@ from mlflow.exceptions import MlflowException
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
-from dpprobe.tracking.model_registry import retire_heads
 from dpprobe.tracking.runs import RunContents, curve_metrics
 from dpprobe.tracking.store import search_all
 from dpprobe.tracking.views import (
@@ -132,13 +131,9 @@ class Writer:
             return set()
         condition = f"tags.study = '{self.study}' and tags.{CURRENT} = 'true'"
         left = list(self._search_runs([*others], condition))
-        names = {others[run.info.experiment_id] for run in left}
-        # Aliases first: after a crash the runs are found again.
-        for name in names:
-            retire_heads(self.client, study=self.study, dataset=name, runs=())
         for run in left:
             self._mark_run(run, current=False)
-        return names
+        return {others[run.info.experiment_id] for run in left}
 
     def _write_run(self, experiment: Experiment, item: RunContents, present: list[Run]) -> None:
         current = next((run for run in present if _is_current(run, item)), None)

@@ -49,8 +49,8 @@ class FitInputs:
             return None
         if self.store.units is None:
             raise DataError(
-                f"{self.store.path}: unit: patient, and its rows name no patients; delete it and "
-                "run again"
+                f"{self.store.path}: unit: patient, but its rows name no patients; delete it "
+                "and run again"
             )
         return Units.number_units(self.store.units)
 
@@ -69,14 +69,14 @@ class FitInputs:
             return
         if self.store.units is None:
             raise DataError(
-                f"{self.store.path}: max_images_per_patient: {images}, and its rows name no "
+                f"{self.store.path}: max_images_per_patient: {images}, but its rows name no "
                 "patients; delete it and run again"
             )
         most = max(Counter(self.store.units).values())
         if most > images:
             raise DataError(
-                f"{self.store.path}: max_images_per_patient: {images}, and a patient has {most} "
-                "training images; delete the split tables and run again"
+                f"{self.store.path}: max_images_per_patient: {images}, but a patient has "
+                f"{most} training images; delete the split tables and run again"
             )
 
     def read_facts(self, *, epsilon: float, delta: float) -> DataFacts:

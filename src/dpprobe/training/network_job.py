@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,8 @@ from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe, start_from
 from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import Record, Trained, train_network
-from dpprobe.finetune.tuned_network import TunedNetwork, load_tuned_state, transform_state
-from dpprobe.finetune.tuned_trials import tuned_network
-from dpprobe.heads import tuned
+from dpprobe.finetune.tuned_network import TunedNetwork, transform_state
+from dpprobe.heads.tuned import with_norms
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.privacy.releases import Releases
@@ -136,72 +134,52 @@ def tune_network(
     seed = task.derive_seed(index)
     network = material.make_network(seed)
     material.check_gradients(network, physical_batch=limits.physical_batch)
-    trained, best = _train_network(task, options, network, material, seed, checkpoints, limits)
+    trained = _train_network(task, options, network, material, seed, checkpoints, limits)
     _publish_network(
         folder,
         task=task,
         index=index,
         device=device,
-        chosen=best or chosen,
+        chosen=chosen,
         trained=trained,
         statistics=transform_state(network),
         scores=scores_of(network, material.test, rows=limits.physical_batch),
-        seconds=None if task.plan.selection else round(time.monotonic() - started, 3),
+        seconds=round(time.monotonic() - started, 3),
     )
     shutil.rmtree(checkpoints.folder, ignore_errors=True)
 
 
-def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options | tuned.Options:
+def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
     """Returns the options that train a network: those of the cell, with what a search chose."""
     options = task.options
-    if isinstance(options, tuned.Options):
-        return options
     assert isinstance(options, Options)
     return options.make_trial(chosen) if options.search is not None else options
 
 
-def plan_for(plan: Plan, options: Options | tuned.Options) -> Plan:
+def plan_for(plan: Plan, options: Options) -> Plan:
     """Returns the plan with the norms of options that an unpriced search chose.
 
     Noise stays in proportion to the norm, and the price is one of noise multipliers alone.
     """
-    if isinstance(options, tuned.Options):
-        return plan
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
-    return tuned.with_norms(plan, norms)
+    return with_norms(plan, norms)
 
 
 def _train_network(
     task: CellTask,
-    options: Options | tuned.Options,
+    options: Options,
     network: TunedNetwork,
     material: Material,
     seed: int,
     checkpoints: Checkpoints,
     limits: Limits,
-) -> tuple[Trained, Mapping[str, Any]]:
-    """Trains a network; returns the result, and what a priced search chose."""
+) -> Trained:
     plan = plan_for(task.plan, options)
     releases = Releases(plan, [seed], torch.device(material.device))
     label = f"{task.name.method} eps {task.name.epsilon}"
     inputs = material.make_train_inputs(seed)
-    if isinstance(options, tuned.Options):
-        trained, best = tuned_network(
-            options,
-            lambda trial, trial_seed: material.make_network(trial_seed, trial),
-            inputs,
-            releases,
-            seed=seed,
-            checkpoint=checkpoints,
-            physical_batch=limits.physical_batch,
-            label=label,
-            start=partial(_start_network, material) if material.base.probe else None,
-        )
-        load_tuned_state(network, trained.state)
-        releases.check_counts()
-        return trained, best
-    if options.probe is not None:
-        _start_network(material, options, network, releases)
+    if options.probe is not None:  # releases the head that the network starts from
+        start_from(network, *fit_probe(options, material.features, releases, seed))
     trained = train_network(
         options,
         network,
@@ -213,15 +191,7 @@ def _train_network(
         label=label,
     )
     releases.check_counts()
-    return trained, {}
-
-
-def _start_network(
-    material: Material, options: Options, network: TunedNetwork, releases: Releases
-) -> None:
-    """Releases the head that a network starts from."""
-    (seed,) = releases.seeds
-    start_from(network, *fit_probe(options, material.features, releases, seed))
+    return trained
 
 
 def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
@@ -267,7 +237,7 @@ def _publish_network(
     trained: Trained,
     statistics: Mapping[str, torch.Tensor],
     scores: npt.NDArray[np.float32],
-    seconds: float | None,
+    seconds: float,
 ) -> None:
     """Writes a network beside its folder, and puts it there by renames, the record last."""
     options = task.options.model_dump(mode="json")

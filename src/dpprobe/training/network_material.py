@@ -19,7 +19,6 @@ from dpprobe.finetune.inputs import Inputs, cut_inputs, image_inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
-from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Transform
@@ -40,20 +39,13 @@ class Material:
       memory_mb: rows that take more are read for each batch.
     """
 
-    options: Options | tuned.Options
+    options: Options
     files: NetworkFiles
     stores: tuple[FeatureStore, FeatureStore]
     inputs: FitInputs
     memory_mb: int
     device: str
     threads: int
-
-    @property
-    def base(self) -> Options:
-        """The options of the network, of the base where a priced search tunes it."""
-        options = self.options.base if isinstance(self.options, tuned.Options) else self.options
-        assert isinstance(options, Options)
-        return options
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -64,7 +56,7 @@ class Material:
 
     def make_network(self, seed: int, options: Options | None = None) -> TunedNetwork:
         """Returns a network at its start; its random initial values are of a seed."""
-        options = options or self.base
+        options = options or self.options
         # statistics that a probe releases are not there before it is
         normalize = NoNormalisation() if options.normalize.priced else options.normalize
         return build_network(
@@ -92,9 +84,9 @@ class Material:
 
     def _make_inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
         """Returns the rows of a split, with views where there is a seed for them."""
-        store, base = self.stores[split], self.base
+        store, options = self.stores[split], self.options
         _check_weights(store, self.backbone)
-        if base.cut:
+        if options.cut:
             cuts = self.files.cut_stores
             cut = cuts[split] if cuts else store
             _check_weights(cut, self.backbone)
@@ -110,7 +102,7 @@ class Material:
             table,
             self.backbone,
             split=("train", "test")[split],
-            augment=base.augment if seed is not None else None,
+            augment=options.augment if seed is not None else None,
             seed=seed or 0,
             memory_mb=self.memory_mb,
             units=units,
@@ -129,8 +121,8 @@ class Material:
         Raises:
           ConfigError: naming what mixes rows, or has wrong gradients.
         """
-        base = self.base
-        views = 1 if base.augment is None else base.augment.views
+        options = self.options
+        views = 1 if options.augment is None else options.augment.views
         generator = np.random.default_rng(0)
         shape = (_CHECKED_ROWS, *network.shape)
         if network.from_images:
@@ -139,9 +131,9 @@ class Material:
             example = torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
         check_network(
             network,
-            sigmoid=base.loss == "sigmoid",
-            precision=base.precision,
-            engine=base.engine,
+            sigmoid=options.loss == "sigmoid",
+            precision=options.precision,
+            engine=options.engine,
             example=example.to(self.device),
             classes=self.stores[0].num_classes,
             views=views,
@@ -163,8 +155,8 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
     """
     if store.weights_sha256 not in (None, backbone.weights_sha256):
         raise DataError(
-            f"{store.path}: of other weights than those of the backbone by now; delete it and run "
-            "again"
+            f"{store.path}: computed with other weights than the backbone has now; delete it "
+            "and run again"
         )
 
 
@@ -173,4 +165,7 @@ def _check_table(table: SplitTable, store: FeatureStore) -> None:
     info = read_info(table.path.with_name("dataset.json"))
     of_table = info.splits[table.split].fingerprint, info.fingerprint
     if of_table != (table.fingerprint, store.dataset_fingerprint):
-        raise DataError(f"{store.path}: of other images than {table.path}; delete it and run again")
+        raise DataError(
+            f"{store.path}: computed from other images than those of {table.path}; delete it and "
+            "run again"
+        )

@@ -67,7 +67,9 @@ def gather_networks(
     )
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
-            raise DataError(f"{folder}: not a seed of today's cell; delete it and run again")
+            raise DataError(
+                f"{folder}: it belongs to another version of this cell; delete it and run again"
+            )
     if not task.is_current():
         opened.check_stale(task)
         features = read_job_features(
@@ -117,7 +119,7 @@ def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) ->
             for row in _read_history(folder)
         ],
         chosen=tuple(searched),
-        seconds=sum(record.seconds or 0.0 for record in records),
+        seconds=sum(record.seconds for record in records),
     )
 
 

@@ -28,8 +28,8 @@ def test_networks_of_searches_count() -> None:
     law = measure_disk("config/representation_law.yaml", facts.read())
     constant, searched = 13 * 3, 12 * (3 + 25)
     assert law.networks == 3 * (constant + searched)
-    priced = measure_disk("config/large_scale_transfer_models.yaml", facts.read())
-    assert priced.networks == 2 * (3 + 54 + 3 * 10)
+    models = measure_disk("config/large_scale_transfer_models.yaml", facts.read())
+    assert models.networks == 2 * (3 + 54)
 
 
 def test_one_model_at_several_sizes_is_fetched_once() -> None:

@@ -195,15 +195,15 @@ def test_stages_may_be_stored_beside_the_features() -> None:
     ("changed", "fault"),
     [
         ({"stages": []}, "stages"),
-        ({"stages": [{"filters": 4, "kernel": 15}]}, "stage 1 does not fit into the 12 x 12"),
+        ({"stages": [{"filters": 4, "kernel": 15}]}, "stage 1 does not fit its input of 12 x 12"),
         (
             {"stages": [{"filters": 4, "pool": 4}, {"filters": 4, "pool": 4}]},
-            "stage 2 does not fit into the 3 x 3",
+            "stage 2 does not fit its input of 3 x 3",
         ),
-        ({"stages": [{"filters": 4, "pool_stride": 2}]}, "pool_stride 2 says nothing to pool 1"),
+        ({"stages": [{"filters": 4, "pool_stride": 2}]}, "pool_stride 2 has no effect with pool 1"),
         ({"preprocessing": {"size": 12, "mean": [0.1, 0.2]}}, "mean: 2 values for 1 channels"),
         ({"scattering": {"J": 4}}, "images are smaller than 2\\^J"),
-        ({"scattering": {"groups": 2}}, "groups 2: it does not divide the 81 channels"),
+        ({"scattering": {"groups": 2}}, "groups 2: does not divide the 81 channels"),
         ({"checkpoint": "weights.safetensors"}, "checkpoint"),
     ],
 )

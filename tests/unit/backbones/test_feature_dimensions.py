@@ -177,7 +177,7 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
     assert read(tmp_path, vit=values).faults == {}
     assert asked == ["vit"]
     save_file({"a": torch.zeros(3)}, path)
-    assert "not the weights of test_vit" in read(tmp_path, vit=values).faults["vit"]
+    assert "not weights of test_vit" in read(tmp_path, vit=values).faults["vit"]
     assert read(tmp_path, vit=values).faults, "a fault is not kept"
     assert asked == ["vit"] * 3
 
@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(asked: list[str], tmp_pat
         ),
         ({"layers": [99]}, "test_vit has no block 99"),
         ({"preprocessing": {"size": 100}}, r"patches of \[16, 16\] do not tile"),
-        ({"dimension": 63}, "63 features per image were expected and 64 come out"),
+        ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
     ],
 )
 @pytest.mark.usefixtures("asked")
@@ -231,7 +231,7 @@ def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], me
 
 def test_a_dimension_that_no_formula_confirms_is_refused(tmp_path: Path) -> None:
     values = {"family": "scattering", "dimension": 81}
-    assert "expected and 5184 come out" in read(tmp_path, one=values).faults["one"]
+    assert "expected, but the backbone gives 5184" in read(tmp_path, one=values).faults["one"]
 
 
 def test_a_model_of_the_hub_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ def test_transforms_can_be_sent_to_another_process() -> None:
         ({"preprocessing": {"size": 100}}, r"does not take images of \[100, 100\]"),
         ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
         ({"model_args": {"no_such_argument": 1}}, "no_such_argument is no argument of test_vit"),
-        ({"model_args": {"global_pool": ""}}, "not one row per image"),
+        ({"model_args": {"global_pool": ""}}, "not a row of numbers"),
     ],
 )
 def test_wrong_timm_options(changed: dict[str, Any], message: str) -> None:
@@ -348,7 +348,7 @@ def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Pa
 
 
 def test_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="not the weights of test_vit2: ") as error:
+    with pytest.raises(ConfigError, match="not weights of test_vit2: ") as error:
         load(family="timm", model="test_vit2", checkpoint=str(checkpoint))
     assert len(str(error.value)) < 500
 

@@ -226,10 +226,10 @@ def test_unknown_names_are_refused_before_anything_is_loaded(
     ("values", "message"),
     [
         ({"model": "ViT-B-32"}, "pretrained: missing; write a tag of ViT-B-32, or a checkpoint"),
-        ({"model": "ViT-B-32.openai", "pretrained": "laion2b_e16"}, "name different weights"),
+        ({"model": "ViT-B-32.openai", "pretrained": "laion2b_e16"}, "choose different weights"),
         ({"model": "ViT-B-32.openai", "checkpoint": "x"}, "beside a checkpoint"),
         ({"model": "ViT-B-32", "pretrained": "openai", "checkpoint": "x"}, "beside a checkpoint"),
-        ({"model": "hf-hub:a/b", "pretrained": "x"}, "brings its own weights"),
+        ({"model": "hf-hub:a/b", "pretrained": "x"}, "includes its weights"),
         (
             {"model": "ViT-B-32.openai", "preprocessing": {"mean": [1, 2]}},
             "2 values for 3 channels",

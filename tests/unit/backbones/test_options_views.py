@@ -143,7 +143,7 @@ def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
     torch.testing.assert_close(run(resampled, noise()), expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(
         ConfigError,
-        match=r"not the weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]",
+        match=r"not weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]",
     ):
         load(checkpoint=str(larger), pretrained=None)
 
@@ -355,12 +355,12 @@ def test_layers_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     ("values", "message"),
     [
         ({"layers": [40]}, r"layers: test_vit has no block 40; write numbers from 0 to \d+"),
-        ({"layers": [1, 1]}, "block 1 stands twice"),
+        ({"layers": [1, 1]}, "block 1 appears twice"),
         ({"layers": [-1]}, "layers"),
         ({"layers": "last"}, "layers"),
-        ({"token": "pooled"}, "token pooled says nothing without layers"),
+        ({"token": "pooled"}, "token pooled has no effect without layers"),
         ({"model": "test_resnet", "layers": "all", "token": "class"}, "has no class token"),
-        ({"preprocessing": {"crop_seed": 3}}, "crop_seed 3 says nothing to crop centre"),
+        ({"preprocessing": {"crop_seed": 3}}, "crop_seed 3 has no effect with crop centre"),
     ],
 )
 def test_wrong_views_and_layers(values: dict[str, Any], message: str) -> None:

@@ -78,7 +78,7 @@ def test_features_of_before_keep_their_fingerprint_and_parameters() -> None:
     ("values", "message"),
     [
         ({**SMALL, "project": 324}, "project: 324 is not below the 324 features"),
-        ({"family": "pixels", "project": 9}, "project: 9, and nobody knows of how many features"),
+        ({"family": "pixels", "project": 9}, "project: 9: the number of features is not known"),
         ({"family": "pixels", "size": 3, "project": 9}, "project: 9 is not below the 9 features"),
     ],
 )

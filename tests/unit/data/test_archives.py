@@ -242,7 +242,7 @@ def test_a_member_that_stands_twice_is_refused(tmp_path: Path) -> None:
         packed.writestr("a", "1")
         with pytest.warns(UserWarning, match="Duplicate name"):
             packed.writestr("a", "2")
-    assert "member 'a' stands twice" in refused(tmp_path / "data.zip")
+    assert "member 'a' appears twice" in refused(tmp_path / "data.zip")
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
@@ -253,7 +253,7 @@ def test_room_is_looked_for_before(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000_000))
     text = refused(archive)
-    assert "unpacked it takes 30.0 MB, and 10.0 MB are free" in text
+    assert "it takes 30.0 MB unpacked, but only 10.0 MB are free" in text
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])

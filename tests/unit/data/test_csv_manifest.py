@@ -416,7 +416,9 @@ def test_a_join_keeps_rows_and_takes_the_first(
         "root": str(tmp_path), "train": "a.csv", "test": "a.csv", "group_columns": ["insurance"],
     } | ANIMALS  # fmt: skip
     if not first.keys() & set(left):
-        with pytest.raises(ConfigError, match=r"joins: b\.csv: no row of a\.csv has a row there"):
+        with pytest.raises(
+            ConfigError, match=r"joins: b\.csv: none of its rows matches a row of a\.csv"
+        ):
             tables(options_of(joins=[join | {"first": True}], **values))
         return
     frame = tables(options_of(joins=[join | {"first": True}], **values))["train"].frame
@@ -427,7 +429,7 @@ def test_a_join_keeps_rows_and_takes_the_first(
     if len(set(keys)) == len(keys):
         assert tables(options)["train"].frame["insurance"].tolist() == frame["insurance"].tolist()
     else:
-        with pytest.raises(ConfigError, match=r"joins: b.csv line \d+: a second row of id '\d'"):
+        with pytest.raises(ConfigError, match=r"joins: b.csv line \d+: a second row with id '\d'"):
             tables(options)
 
 
@@ -630,7 +632,10 @@ def test_limits_count_what_is_left(tmp_path: Path) -> None:
     [
         ({"root": "no/such"}, "root: no folder no/such"),
         ({"train": "b.csv"}, r"train: no file b.csv under root \(.*\); correct it"),
-        ({"train": "a.xlsx"}, "train: a.xlsx: write a file that ends in .csv"),
+        (
+            {"train": "a.xlsx"},
+            "train: a.xlsx: not a CSV file by its name; name one that ends in .csv",
+        ),
         ({"path_column": "file"}, "path_column: a.csv: no column 'file'; it has path, kind, sex"),
         ({"label_column": "class"}, "label_column: a.csv: no column 'class'"),
         ({"id_column": "id"}, "id_column: a.csv: no column 'id'"),
@@ -660,21 +665,21 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
         ({"label_column": None}, "label_column, label_columns: write one of the two"),
         ({"label_columns": ["a", "b"]}, "label_column, label_columns: write one of the two"),
         ({"class_names": None}, "class_names: missing; with label_column write all classes"),
-        ({"class_names": ["a", "a"]}, "class_names: a, a: a name stands twice"),
+        ({"class_names": ["a", "a"]}, "class_names: a, a: a name appears twice"),
         ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one"),
-        ({"test": "b.csv", "split_column": "c"}, "test, split_column: both say"),
+        ({"test": "b.csv", "split_column": "c"}, "test, split_column: both choose"),
         ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),
         ({"limit": {"test": 3}}, "limit.test: there is no test split"),
-        ({"uncertain": "ones"}, "uncertain: only label_columns"),
+        ({"uncertain": "ones"}, "uncertain: works only with label_columns"),
         ({"missing": "zeros"}, "missing: zeros is for label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "class_names": ["x", "y", "z"]},
          "class_names: not as many as label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "uncertain": {"c": "ones"},
           "class_names": None}, "uncertain.c: not one of label_columns"),
-        ({"group_columns": ["Frontal/Lateral"]}, "'Frontal/Lateral' cannot name a group"),
-        ({"group_columns": ["a", "group_a"]}, "two groups would become 'group_a'"),
+        ({"group_columns": ["Frontal/Lateral"]}, "'Frontal/Lateral' cannot be the name of a group"),
+        ({"group_columns": ["a", "group_a"]}, "two groups would be named 'group_a'"),
         ({"extract": {"a": {"column": "b", "pattern": "c"}}}, "'c' has 0 groups"),
-        ({"extract": {"a": {"column": "b", "pattern": "("}}}, "is no regular expression"),
+        ({"extract": {"a": {"column": "b", "pattern": "("}}}, "is not a regular expression"),
     ],
 )  # fmt: skip
 def test_options_that_contradict_each_other(changed: dict[str, Any], message: str) -> None:
@@ -687,15 +692,18 @@ def test_options_that_contradict_each_other(changed: dict[str, Any], message: st
     [
         (b"", "a.csv is empty"),
         (b"path,path,kind\n", "two columns are named 'path'"),
-        (b"path,kind\na.png,cat\nb.png\n", "a.csv line 3: 1 values under 2 columns"),
-        (b"path,kind\na.png,cat,1\n", "a.csv line 2: 3 values under 2 columns"),
+        (b"path,kind\na.png,cat\nb.png\n", "a.csv line 3: 1 values for 2 columns"),
+        (b"path,kind\na.png,cat,1\n", "a.csv line 2: 3 values for 2 columns"),
         (b'path,kind\n"a.png,cat\n', r"a.csv line \d: cannot be read"),
         (
             b"path,kind\n\xff\xfe.png,cat\n",
             r"a.csv line 2: not UTF-8 \(byte 0xff at place 1\); save it as UTF-8",
         ),
         (b"path,kind\n" + b"a.png,cat\n" * 3000 + b"\xe4.png,cat\n", "a.csv line 3002: not UTF-8"),
-        ("path,kind\na.png,cat\n".encode("utf-16"), "a.csv line 1: UTF-16, as Excel's Unicode"),
+        (
+            "path,kind\na.png,cat\n".encode("utf-16"),
+            "a.csv line 1: encoded as UTF-16, like Excel's Unicode",
+        ),
         (
             b"PK\x03\x04" + bytes(20),
             "a.csv: a workbook or an archive, not text; save it as `CSV",
@@ -731,7 +739,10 @@ def test_values_that_leave_no_row(tmp_path: Path) -> None:
     values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
     with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row left whose sex is x"):
         options_of(filters={"sex": ["x"]}, **values).count_rows()
-    with pytest.raises(ConfigError, match=r"test_values: a.csv: no row .* says test; it says f, m"):
+    with pytest.raises(
+        ConfigError,
+        match=r"test_values: a.csv: column 'sex' has no value test; write one that it has: f, m",
+    ):
         options_of(split_column="sex", train_values=["f"], **values).count_rows()
     extract = {"n": {"column": "path", "pattern": "(x)"}}
     with pytest.raises(ConfigError, match=r"extract.n: a.csv line 2: path 'images/000.png' does"):
@@ -854,7 +865,7 @@ def test_a_join_that_matches_little_or_nothing_is_told(
     tables(options)
     assert "a.csv: 17 of 20 rows have no row in b.csv" in caplog.text
     write_csv(tmp_path / "b.csv", [{"id": f"{n}", "age": n} for n in range(3)])
-    said = r"no row of a\.csv has a row there \(a\.csv has key 'P0', b\.csv has id '0'\); correct"
+    said = r"none of its rows matches a row of a\.csv \(a\.csv has key 'P0', b\.csv has id '0'\)"
     with pytest.raises(ConfigError, match=said):
         tables(options)
 
@@ -910,7 +921,7 @@ def test_a_label_in_another_spelling_is_told_with_the_class(tmp_path: Path) -> N
     write_csv(tmp_path / "a.csv", rows)
     with pytest.raises(DataError, match=r"kind is 'Cat', which is none .* \(write 'cat', or spell"):
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    with pytest.raises(ConfigError, match="'cat' and 'Cat' differ in case or spaces alone"):
+    with pytest.raises(ConfigError, match="'cat' and 'Cat' differ only in case or spaces"):
         options_of(train="a.csv", label_column="kind", class_names=["cat", "Cat"])
 
 
@@ -921,12 +932,14 @@ def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -
     rows[7]["part"] = "Train"
     write_csv(tmp_path / "a.csv", rows)
     given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS, "split_column": "part"}
-    message = "train_values: a.csv line 9: part is 'Train', which is not 'train'; spell it alike"
+    message = (
+        "train_values: a.csv line 9: part is 'Train', not 'train' as in the study; spell both alike"
+    )
     with pytest.raises(ConfigError, match=message):
         tables(options_of(**given))
     both = {**given, "train_values": ["train", "Train"]}
     assert len(tables(options_of(**both))["train"].frame) == 15
-    with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', which is"):
+    with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', not 'Dog'"):
         tables(options_of(**both, filters={"kind": ["Dog"]}))
 
 

@@ -232,7 +232,7 @@ def test_parquet_class_names(tmp_path: Path, write_parquet: WriteParquet) -> Non
     train, _ = prepare(tmp_path / "named", source="parquet", train=path, class_names=list("abc"))
     assert train.class_names == ("a", "b", "c")
     named = write_parquet("b.parquet", [0, 1])
-    with pytest.raises(ConfigError, match="class_names: .* names its classes cat, dog"):
+    with pytest.raises(ConfigError, match=r".* already names the classes \(cat, dog\)"):
         options_of(source="parquet", train=named, class_names=["x", "y"]).check_files()
 
 
@@ -264,10 +264,10 @@ def test_a_class_beyond_the_list_is_refused_not_added(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["a/b"], "group_columns: 'a/b' cannot name a group"),
-        ([""], "group_columns: '' cannot name a group"),
-        (["sex", "group_sex"], "group_columns: 'sex': two groups would become 'group_sex'"),
-        (["sex", "sex"], "two groups would become 'group_sex'"),
+        (["a/b"], "group_columns: 'a/b' cannot be the name of a group"),
+        ([""], "group_columns: '' cannot be the name of a group"),
+        (["sex", "group_sex"], "group_columns: 'sex': two groups would be named 'group_sex'"),
+        (["sex", "sex"], "two groups would be named 'group_sex'"),
     ],
 )
 def test_groups_that_cannot_be_columns(columns: list[str], message: str) -> None:
@@ -478,10 +478,10 @@ def test_the_source_state_looks_at_each_file_once(
         (["train/a/1.png", "train/b/1.png"], "has train/ but no test/"),
         (["train/a/1.png", "train/b/1.png", "test/c/1.png"], "in test/ but not in train/: c"),
         (["a/1.png"], "fewer than two class folders"),
-        (["a/1.png", "b/notes.txt"], r"1 file is no image: b/notes.txt; move it"),
-        (["a/1.png", "b/.hidden.png"], "b holds no image"),
-        (["a/1.png", "b/.hidden/1.png"], "b holds no image"),
-        (["a/1.png", "b/1.png", "c.png"], r"no image: c.png \(beside the class folders\)"),
+        (["a/1.png", "b/notes.txt"], r"1 file is not an image: b/notes.txt; move it"),
+        (["a/1.png", "b/.hidden.png"], "b contains no image"),
+        (["a/1.png", "b/.hidden/1.png"], "b contains no image"),
+        (["a/1.png", "b/1.png", "c.png"], r"is not an image: c.png \(beside the class folders\)"),
     ],
 )
 def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
@@ -501,9 +501,9 @@ def test_what_is_wrong_with_a_folder_is_told_at_once(tmp_path: Path) -> None:
         options_of(source="imagefolder", path=root).check_files()
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
-    assert "2 files are no image: README (beside the class folders), mole/a.txt; move" in lines[0]
-    assert "empty holds no image" in lines[1]
-    assert "the class folders 'Benign' and 'benign' differ in case or spaces alone" in lines[2]
+    assert "2 files are not images: README (beside the class folders), mole/a.txt; move" in lines[0]
+    assert "empty contains no image" in lines[1]
+    assert "the class folders 'Benign' and 'benign' differ only in case or spaces" in lines[2]
 
 
 def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
 def test_an_accent_in_two_codings_is_one_name(tmp_path: Path) -> None:
     files = ["gr\u00fcn/1.png", "gru\u0308n/2.png", "rot/3.png"]
     root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
-    with pytest.raises(ConfigError, match="differ in case or spaces alone, and would be"):
+    with pytest.raises(ConfigError, match="differ only in case or spaces, and would be"):
         options_of(source="imagefolder", path=root).check_files()
 
 

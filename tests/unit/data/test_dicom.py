@@ -210,21 +210,21 @@ UGLY = {
     "cut in the header": (lambda: encoded(header(VALUES))[:200], "cut short"),
     "only the magic": (lambda: bytes(128) + b"DICM", "cut short"),
     "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
-    "no pixels": (without_pixels, "no pixels in it"),
+    "no pixels": (without_pixels, "it contains no pixels"),
     "frames": (
-        lambda: encoded(header(VALUES, NumberOfFrames=2)), "2 frames in one file; write each"
+        lambda: encoded(header(VALUES, NumberOfFrames=2)), "2 frames in one file; save each"
     ),
     "transfer syntax": (
         compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; write it uncompr"
     ),
     "palette": (
-        lambda: encoded(header(VALUES, PhotometricInterpretation="PALETTE COLOR")), "by a palette"
+        lambda: encoded(header(VALUES, PhotometricInterpretation="PALETTE COLOR")), "from a palette"
     ),
     "unknown colours": (
         lambda: encoded(header(VALUES, PhotometricInterpretation="DOE^JOHN")), "neither grey"
     ),
     "deep colours": (
-        lambda: encoded(header(np.zeros((4, 4, 3), np.uint16))), "colours of 16 bits; write"
+        lambda: encoded(header(np.zeros((4, 4, 3), np.uint16))), "colours have 16 bits; convert"
     ),
     "window of no width": (
         lambda: encoded(header(VALUES, WindowCenter=5, WindowWidth=0)), "window values"

@@ -46,7 +46,9 @@ def test_a_receipt_says_what_was_fetched(path: Path) -> None:
     receipt = read_receipt(directory)
     assert receipt == Receipt(files=(fetched,), params={"name": "x"}, revision="v1")
     assert check_receipt(directory, params={"name": "x"}) == receipt
-    with pytest.raises(DataError, match=r"for other options.*delete .*receipt\.json and run again"):
+    with pytest.raises(
+        DataError, match=r"with other options.*delete .*receipt\.json and run again"
+    ):
         check_receipt(directory, params={"name": "y"})
     assert receipt.find_sha256("data.zip") == FETCHED.sha256
     with pytest.raises(DataError, match=r"other: not in receipt\.json"):

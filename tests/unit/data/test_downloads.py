@@ -245,7 +245,7 @@ def test_a_wrong_checksum_is_named_and_kept_apart(
     text = refused(url, path, checksum=right)
     assert f": {label} " in text
     assert f" where {CHECKSUMS[kind].upper()} was expected" in text
-    assert "with a checksum that fits, .data.zip.partial is taken as it is" in text
+    assert "if the new checksum fits, .data.zip.partial is reused" in text
     assert files(path) == {".data.zip.partial": 300_000}
     assert len(server.visits) == 1
     server.put("/data.zip", CONTENT)

@@ -414,7 +414,7 @@ def test_another_commit_is_not_prepared_from_what_is_here(hub: Hub, tmp_path: Pa
     options = options_of(hub)
     dataset_preparation.download_dataset(options, tmp_path / "downloads")
     other = options_of(hub, revision="0" * 40)
-    with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
+    with pytest.raises(DataError, match=r"with other options .* delete .*receipt\.json"):
         dataset_preparation.prepare_dataset(
             other, tmp_path / "tables", downloaded=tmp_path / "downloads"
         )

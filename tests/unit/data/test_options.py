@@ -38,7 +38,7 @@ def test_the_metric_of_a_dataset_fits_its_labels() -> None:
     for named in ("accuracy", "macro_accuracy"):
         kept = headline_metric(named, num_classes=2, multi_label=False, test_counts=(9, 1))
         assert kept == named, "what a study names stays"
-    with pytest.raises(ConfigError, match="macro_accuracy is for one label per row"):
+    with pytest.raises(ConfigError, match="macro_accuracy needs one label per row"):
         metric_of("macro_accuracy", 14, multi_label=True)
     assert metric_of(None, 14, multi_label=True) == "auc"
     assert (

@@ -254,7 +254,7 @@ def test_a_dataset_s_unit_is_its_patients_where_it_names_them(tmp_path: Path) ->
     assert image.dataset_patients("digits") is None
     told = study_of(tmp_path, privacy={"unit": "image"}, unit="patient")
     assert told.dataset_unit("lesions") == "patient"
-    with pytest.raises(ConfigError, match=r"privacy.unit: patient, and datasets.digits does not"):
+    with pytest.raises(ConfigError, match=r"privacy.unit: patient, but datasets.digits does not"):
         study_of(tmp_path, privacy={"unit": "patient"})
 
 

@@ -152,7 +152,7 @@ FAULTS: dict[str, tuple[Callable[[Rows], None], str, str]] = {
     "page": (page, "unreadable", ROW + r"cannot be decoded \(.*begins with b'<!DOCTYPE html>"),
     "frames": (frames, "unreadable", ROW + "2 images in one file; replace the file or leave"),
     "missing": (remove, "missing", ROW + r"cannot be read \(No such file or directory\); restore"),
-    "id twice": (repeat_id, "id", r"train row 4 \(id train-1\), .*: id 'train-1' stands twice, "
+    "id twice": (repeat_id, "id", r"train row 4 \(id train-1\), .*: id 'train-1' appears twice, "
         "under two labels: dog and cat; "),
     "no id": (blank_id, "id", r"train row 4, .*train4.jpg: no id; give every row its own id"),
     "label": (wrong_label, "label", ROW + "label 7 is not a number from 0 to 1; correct the label"),
@@ -210,7 +210,7 @@ def test_all_faults_in_one_report(rows: Rows) -> None:
         "2 unreadable images (replace the file or leave the image out):",
         "  train row 0 (id train-0), ",
         "  train row 1 (id train-1), ",
-        "id 'train-2' stands twice",
+        "id 'train-2' appears twice",
         "label 9 is not a number from 0 to 1",
         "the same bytes as train id train-5",
         "  test: no row of class dog",
@@ -305,10 +305,10 @@ def test_copies_are_listed_as_pairs_beside_the_tables(rows: Rows) -> None:
     assert [(row["row"], row["problem"], row["detail"]) for row in rows.report()] == [
         (
             "1",
-            "training image that stands twice",
+            "training image that appears twice",
             "the same pixels as train row 0 (id train-0); same picture, other label: dog and cat",
         ),
-        ("4", "training image that stands twice", "the same bytes as train row 0 (id train-0)"),
+        ("4", "training image that appears twice", "the same bytes as train row 0 (id train-0)"),
     ]
     assert read_info(rows.directory / "out/dataset.json").copies == {
         "image": {"rows": 2, "most": 3, "by": "bytes and pixels"}
@@ -370,7 +370,9 @@ def test_large_pictures_are_told_apart_and_found_in_another_file(rows: Rows) -> 
 
 
 def test_class_names_that_look_alike_are_refused(rows: Rows) -> None:
-    with pytest.raises(DataError, match="class names 'Cat' and 'cat ' differ in case or spaces"):
+    with pytest.raises(
+        DataError, match="class names 'Cat' and 'cat ' differ only in case or spaces"
+    ):
         table.write_dataset(
             rows.directory / "out",
             rows._batches(),
@@ -560,7 +562,7 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
         "1 value of no use, 2 rows whose patient is missing or in both splits or has two names, "
         "1 image in train and test; all of them",
         "(id 8.jpg)",
-        "a.csv line 11: id '8.jpg' stands twice",
+        "a.csv line 11: id '8.jpg' appears twice",
         "a.csv line 9: kind is 'wolf'",
         "a.csv line 9: age is 'old'",
         "a.csv line 8: cannot be read (No such file",

@@ -85,8 +85,8 @@ def test_words_replace_names() -> None:
         ("a photo of {c}", "no set 'a photo of {c}'; a template stands in a list"),
         ((), "an empty list"),
         (("a photo",), "'a photo' has no {c}"),
-        (("{c} in {place}",), "{place} says nothing"),
-        (("{c} {}",), "{} says nothing"),
+        (("{c} in {place}",), "{place} is unknown"),
+        (("{c} {}",), "{} is unknown"),
         (("{c} {",), "write {c} for the class"),
     ],
 )
@@ -104,7 +104,7 @@ def test_imagenet_has_words_of_its_own() -> None:
     words = prompts.name_classes([f"n{label}" for label in range(1000)], "imagenet")
     assert len(words) == 1000
     assert (words[0], words[999]) == ("tench", "toilet paper")
-    with pytest.raises(ConfigError, match="imagenet names 1000 classes and the dataset has 10"):
+    with pytest.raises(ConfigError, match="imagenet names 1000 classes, but the dataset has 10"):
         prompts.name_classes([str(label) for label in range(10)], "imagenet")
 
 

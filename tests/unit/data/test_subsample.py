@@ -52,7 +52,7 @@ def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
     }
     options = {"fractions": {"dog": fraction}, "seed": seed}
     if any(label for label, _ in rows) and not any(rows[row][0] for row in expected):
-        with pytest.raises(DataError, match="leaves none of the .* of class dog"):
+        with pytest.raises(DataError, match="keeps none of the .* of class dog"):
             chosen(options, rows)
     else:
         assert chosen(options, rows) == expected
@@ -103,7 +103,7 @@ def test_a_count_can_let_another_unit_in_and_a_release_is_told() -> None:
     for part in ({"counts": {"1": 3}}, {"per_class": 3}):
         fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
         assert fault is not None
-        assert "can let another in; write fraction, one number for all classes" in fault
+        assert "can decide whether another is kept; write fraction, one number" in fault
     by_hash = {**DIGITS, "split_by": "id", "subsample": {"fraction": 0.5}}
     assert dataset_options(by_hash).release_fault() is None
     by_class = {**DIGITS, "subsample": {"fraction": 0.5}}
@@ -130,7 +130,7 @@ def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
     assert told({"fraction": 0.4}) == 0
     part = {"fractions": {"1": 0.5}}
     fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
-    assert "fractions chooses by class, so that n, which is public, tells labels" in str(fault)
+    assert "fractions chooses rows by class" in str(fault)
 
 
 def test_one_fraction_takes_every_row_or_patient_alike() -> None:
@@ -192,9 +192,9 @@ def test_a_faulty_option_is_one_clear_error(part: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"counts": {"3": 1000}}, "1000 of class 3, which has 146; write at most that"),
-        ({"per_class": 140}, "140 of class 8, which has 139"),
-        ({"fractions": {"cat": 0.5}}, "'cat' is no class of it; write some of 0, 1"),
+        ({"counts": {"3": 1000}}, "1000 of class 3, but there are 146; write 146 or fewer"),
+        ({"per_class": 140}, "140 of class 8, but there are 139"),
+        ({"fractions": {"cat": 0.5}}, "'cat' is not a class of the dataset; write some of 0, 1"),
     ],
 )
 def test_planning_knows_classes_and_sizes_where_the_source_does(

@@ -166,7 +166,7 @@ def test_columns_of_a_range_are_read_without_the_others(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"ids": ["a", "b", "a"]}, r"train row 2 \(id a\): id 'a' stands twice"),
+        ({"ids": ["a", "b", "a"]}, r"train row 2 \(id a\): id 'a' appears twice"),
         ({"ids": ["a", "", "c"]}, "train row 1: no id"),
         ({"images": [encode(0), None, encode(2)]}, r"train row 1 \(id train-1\): no image"),
         ({"paths": [None, "no/such.png", None], "images": [encode(0), None, encode(2)]},
@@ -203,7 +203,7 @@ def test_empty_split_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [["cat"], ["cat", "cat"], []])
 def test_classes_need_names_of_their_own(tmp_path: Path, names: list[str]) -> None:
-    with pytest.raises(DataError, match="at least two classes"):
+    with pytest.raises(DataError, match="at least two classes with different names"):
         write(tmp_path, [], class_names=names)
 
 

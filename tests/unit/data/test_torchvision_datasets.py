@@ -246,8 +246,8 @@ def test_a_mirror_changes_nothing_that_is_recorded() -> None:
         ({"name": "SVHN"}, "name: 'SVHN'"),
         ({"mirror": "http://me:hidden@mirror"}, "mirror: write an http or https address without"),
         ({"mirror": "ftp://mirror"}, "mirror: write an http or https address"),
-        ({"mirror": "http://mirror", "path": "x"}, "mirror: nothing is downloaded where path"),
-        ({"embed": False}, "embed: the images of CIFAR10 are no files"),
+        ({"mirror": "http://mirror", "path": "x"}, "mirror: nothing is downloaded if path"),
+        ({"embed": False}, "embed: the images of CIFAR10 are not files"),
     ],
 )
 def test_mistakes_are_named_at_once(more: dict[str, Any], said: str) -> None:

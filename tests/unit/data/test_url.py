@@ -235,7 +235,7 @@ def test_a_compressed_shard_is_refused_with_its_remedy(server: Server, tmp_path:
     content = shard(tmp_path, 0, compressed=True)
     layout = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
     for name, file, said in (
-        ("a.tar", {}, r"a\.tar: compressed, so that no image in it can be found by its place"),
+        ("a.tar", {}, r"a\.tar: compressed, so single images cannot be read from it"),
         ("a.tar.gz", {}, r"layout: train: no \.tar file .*a\.tar; correct it"),
         ("a.tar.gz", {"extract": False}, r"layout: train: no \.tar file .*a\.tar; correct it"),
     ):
@@ -354,15 +354,19 @@ FOLDER = {"source": "imagefolder", "path": "x"}
 @pytest.mark.parametrize(
     ("file", "layout", "said"),
     [
-        ({"url": "file:///x.zip"}, FOLDER, "files.0.url: .* is no http or https address"),
+        ({"url": "file:///x.zip"}, FOLDER, "files.0.url: .* is not an http or https address"),
         ({"url": "http://me:hidden@h/x.zip"}, FOLDER, "files.0.url: a user name or password"),
-        ({"url": "http://h/"}, FOLDER, "files.0: name: '' cannot be the file's name"),
+        ({"url": "http://h/"}, FOLDER, "files.0: name: '' cannot be a file's name"),
         ({"name": "../x.zip"}, FOLDER, "files.0: name: '../x.zip' cannot be"),
         ({"name": ".x.zip"}, FOLDER, "files.0: name: '.x.zip' cannot be"),
         ({"name": "receipt.json"}, FOLDER, "files.0: name: 'receipt.json' cannot be"),
         ({"url": "http://h/%2e%2e%2fx.zip"}, FOLDER, "files.0: name: '../x.zip' cannot be"),
-        ({"name": "x.csv", "extract": True}, FOLDER, "files.0: extract: x.csv is no archive"),
-        ({"sha256": "abc"}, FOLDER, "files.0.sha256: 'abc' is no SHA-256"),
+        (
+            {"name": "x.csv", "extract": True},
+            FOLDER,
+            "files.0: extract: x.csv does not have the suffix of an archive",
+        ),
+        ({"sha256": "abc"}, FOLDER, "files.0.sha256: 'abc' is not a SHA-256"),
         ({}, {"source": "sklearn", "name": "digits"}, "layout.source: 'sklearn': write one of"),
         ({}, {}, "layout.source: None: write one of: csv, imagefolder, parquet, web"),
         ({}, {**FOLDER, "path": "/data"}, "layout: path: '/data' lies outside the download folder"),
@@ -410,7 +414,7 @@ def test_what_was_downloaded_for_other_options_is_refused(server: Server, tmp_pa
     run(dataset_options(given), tmp_path)
     given["files"][0]["sha256"] = HASH
     other = dataset_options(given)
-    with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
+    with pytest.raises(DataError, match=r"with other options .* delete .*receipt\.json"):
         dataset_preparation.prepare_dataset(
             other, tmp_path / "again", downloaded=tmp_path / "downloads"
         )

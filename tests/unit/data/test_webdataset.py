@@ -231,8 +231,8 @@ def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) 
     [
         ("none", r"train: no \.tar file none; correct it"),
         ("empty", r"no \.tar file in the folder empty"),
-        ("a.tar.gz", r"a\.tar\.gz is no plain \.tar file; unpack"),
-        ("mixed", r"mixed: b\.tgz is no plain \.tar file; unpack"),
+        ("a.tar.gz", r"a\.tar\.gz is not a plain \.tar file; unpack"),
+        ("mixed", r"mixed: b\.tgz is not a plain \.tar file; unpack"),
         (["a.tar", "*.tar"], r"a\.tar is named twice"),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     pack(tmp_path / "s/a.tar", samples(0, 4))
     pack(tmp_path / "s/b.tar", [(name, data) for name, data in samples(2, 4)])
     test = str(pack(tmp_path / "t.tar", samples(20, 2)))
-    with pytest.raises(DataError, match=r"b\.tar.*id 'n00/0002' stands twice"):
+    with pytest.raises(DataError, match=r"b\.tar.*id 'n00/0002' appears twice"):
         prepare(tmp_path / "out", tmp_path / "s", test=test)
     train, _ = prepare(tmp_path / "named", tmp_path / "s", test=test, shard_in_id=True)
     assert train.read_ids()[2] == "a/n00/0002"
@@ -317,11 +317,11 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"several_labels": True}, "several_labels: write label_column"),
+        ({"several_labels": True}, "several_labels needs label_column"),
         ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column names the ids"),
         ({"limit": {"test": 3}}, r"limit\.test: there is no `test`"),
-        ({"class_names": ["cat", "Cat"]}, "differ in case or spaces alone"),
-        ({"class_names": ["cat", "cat"]}, "a name stands twice"),
+        ({"class_names": ["cat", "Cat"]}, "differ only in case or spaces"),
+        ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],
 )
 def test_options_that_do_not_go_together(values: dict[str, Any], message: str) -> None:

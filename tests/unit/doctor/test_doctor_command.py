@@ -176,7 +176,7 @@ def test_each_damaged_file_is_named_with_the_command_that_makes_it_again(
         truncate: "truncated|changed|not valid JSON",
     }
     assert re.search(wanted.get(damage, "missing"), lines[0]), lines
-    command = f"run `snakemake {KINDS[path]} --cores all --configfile 'my study.yaml'`"
+    command = f"run `dpprobe run {KINDS[path]} --cores all --configfile 'my study.yaml'`"
     assert lines[0].endswith(command)
     assert "1 damaged" in output
     there = Path(path).exists()
@@ -382,7 +382,9 @@ def test_nothing_is_deleted_while_a_run_holds_the_folder(doctor: Doctor) -> None
     truncate(Path(CELL, "heads.safetensors"))
     Path(".snakemake/locks").mkdir()
     Path(".snakemake/locks/0.output.lock").touch()
-    assert "snakemake --unlock" in str(doctor("--fix")[0])
+    assert "run `dpprobe run --cores all --configfile 'my study.yaml' --unlock` if" in str(
+        doctor("--fix")[0]
+    )
     assert doctor()[0] == 1
     assert Path(CELL, "heads.safetensors").exists()
 
@@ -420,7 +422,7 @@ def test_a_cached_noise_multiplier_is_no_target(doctor: Doctor) -> None:
     write_json(path, {**values, "sha256": hash_value(values)})
     assert doctor()[0] == 0
     path.write_text(path.read_text().replace("1.5", "0.5"))
-    command = "delete it and run `snakemake --cores all --configfile 'my study.yaml'`"
+    command = "delete it and run `dpprobe run --cores all --configfile 'my study.yaml'`"
     assert f"{path}: changed after it was written; {command}" in doctor()[1]
 
 
@@ -438,7 +440,7 @@ def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:
     flip(tmp_path / "moved/few_shot/digits/pixels.parquet")
     code, output = doctor("moved")
     assert code == 1
-    assert "run `snakemake moved/few_shot/digits/pixels.json --cores all`\n" in output
+    assert "run `dpprobe run moved/few_shot/digits/pixels.json --cores all`\n" in output
     assert "no run in this folder wrote moved: add --configfile FILE to the commands" in output
     assert "dataset.json" not in output
     flip(Path("data/digits/train.parquet"))

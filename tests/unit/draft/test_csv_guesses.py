@@ -28,7 +28,7 @@ def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
     clinic.table("scans/lesions.csv", lesions())
     printed = clinic.init("scans/lesions.csv")
     assert "60 images of 30 patients, 2 classes" in printed
-    assert "patients, the unit of privacy; delta 1e-05" in printed
+    assert "patients (unit of privacy: patient), delta 1e-05" in printed
     dataset = options(clinic)
     assert (dataset.root, dataset.train, dataset.path_column) == ("scans", "lesions.csv", "file")
     assert dataset.class_names_or_labels() == ("benign", "malignant")
@@ -36,20 +36,20 @@ def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
     assert dataset.list_groups()["group_age"].bins == (18, 40, 60, 80)
     assert dataset.list_groups()["group_sex"].column == "sex"
     assert dataset.metric == "auc"
-    assert dataset.count_units() == int(printed.partition("trained on:  ")[2].split()[0])
+    assert dataset.count_units() == int(printed.partition("training:    ")[2].split()[0])
     text = (clinic.folder / "lesions.yaml").read_text()
-    assert "Guessed from its name: whose an image is. The unit of privacy is then the" in text
+    assert "Guessed from the column's name: the patient of each image." in text
 
 
 def test_predictions_speak_of_patients_and_of_the_largest_class(clinic: Desk) -> None:
     clinic.table("scans/lesions.csv", lesions())
     printed = clinic.init("scans/lesions.csv")
-    assert "patients of 2 classes a private head" in printed
-    assert "images would do" not in printed
+    assert "patients in 2 classes a private head" in printed
+    assert "images are enough" not in printed
     assert "--unit patient" in printed
-    assert "if a non-private head has" in printed
-    expected = [line for line in printed.splitlines() if "if a non-private head has" in line]
-    flag = "no better than always naming the largest class (90 %)"
+    assert "if a non-private head reaches" in printed
+    expected = [line for line in printed.splitlines() if "if a non-private head reaches" in line]
+    flag = "no better than the majority-class baseline (90%)"
     for line in expected:
         assert (int(line.split()[0].rstrip("%")) <= 90) == (flag in line), line
 
@@ -59,11 +59,11 @@ def test_labels_that_are_several_in_one_are_pointed_at(clinic: Desk) -> None:
     rows[5]["diagnosis"] = "benign;malignant"
     clinic.table("scans/lesions.csv", rows)
     printed = clinic.init("scans/lesions.csv")
-    assert "benign;malignant in diagnosis: taken for a class of its own, and its parts" in printed
+    assert "benign;malignant in diagnosis is read as one class, and its parts" in printed
     assert "`label_columns`" in printed
     other = [row | {"diagnosis": ["a, b", "c"][n % 2]} for n, row in enumerate(lesions())]
     clinic.table("scans/other.csv", other)
-    assert "taken for a class of its own" not in clinic.init("scans/other.csv"), "no parts"
+    assert "is read as one class" not in clinic.init("scans/other.csv"), "no parts"
 
 
 def test_delta_lies_below_one_over_the_patients() -> None:
@@ -104,7 +104,7 @@ def test_ages_that_are_not_known_leave_the_bins(clinic: Desk) -> None:
 def test_names_of_images_are_completed_to_paths(clinic: Desk) -> None:
     rows = [{"image_id": number, "dx": "ab"[number % 2]} for number in range(60)]
     clinic.table("scans/lesions.csv", rows)
-    assert "no column is known to name patients" in clinic.init("scans/lesions.csv")
+    assert "no column of patients found" in clinic.init("scans/lesions.csv")
     assert options(clinic).path_template == "files/{image_id}.jpg"
 
 
@@ -150,7 +150,7 @@ def test_several_labels_an_image_are_seen(clinic: Desk) -> None:
     clinic.table("scans/lesions.csv", rows)
     printed = clinic.init("scans/lesions.csv")
     assert "60 images, 2 labels" in printed
-    assert "write `uncertain:` ones, zeros or drop" in printed
+    assert "set `uncertain:` (ones, zeros or drop)" in printed
     assert options(clinic).label_columns == ("mel", "nev")
 
 
@@ -168,7 +168,7 @@ def test_blanks_are_told_of(clinic: Desk) -> None:
     rows[5]["diagnosis"] = rows[7]["PatientID"] = ""
     clinic.table("scans/lesions.csv", rows)
     printed = clinic.init("scans/lesions.csv")
-    assert "1 labels are blank, and a run refuses them" in printed
+    assert "1 labels are blank, which a run refuses" in printed
     assert "column PatientID is blank in 1 rows" in printed
 
 
@@ -215,7 +215,7 @@ def test_columns_that_are_not_known_end_it_with_a_line(
     [
         (b"", "is empty; its first line must name the columns"),
         ("file,label\nfiles/0.jpg,naïf\n".encode("latin-1"), "not UTF-8"),
-        (b"file,label\nfiles/0.jpg,a\nfiles/1.jpg,b,c\n", "3 values under 2 columns"),
+        (b"file,label\nfiles/0.jpg,a\nfiles/1.jpg,b,c\n", "3 values for 2 columns"),
         (b"file,file\n1,2\n", "two columns are named 'file'"),
     ],
 )

@@ -15,10 +15,10 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
     desk.images("images/Skin Lesions/benign", "images/Skin Lesions/naevus")
     printed = desk.init("images/Skin Lesions")
     assert "24 images, 2 classes" in printed
-    assert "trained on:  " in printed
-    assert "imbalance:   1.0 to 1; accuracy is a fair metric" in printed
+    assert "training:    " in printed
+    assert "imbalance:   1.0 to 1; metric: accuracy" in printed
     assert "Expected accuracy at epsilon 1" in printed
-    assert printed.endswith("snakemake --cores all --configfile skin_lesions.yaml\n")
+    assert printed.endswith("dpprobe run --cores all --configfile skin_lesions.yaml\n")
     study = desk.study("skin_lesions.yaml")
     dataset = study.datasets["skin_lesions"]
     assert dataset.count_classes() == 2
@@ -34,7 +34,7 @@ def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
     desk.images("x/train/a", "x/train/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
     printed = desk.init("x")
     assert "48 images, 2 classes" in printed
-    assert "not used, as it is neither train nor test: val" in printed
+    assert "ignored (neither train nor test): val" in printed
     assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)
     assert "test_fraction" not in (desk.folder / "x.yaml").read_text()
 
@@ -43,8 +43,10 @@ def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: 
     desk.images("x/benign", count=347)
     desk.images("x/malignant", count=31)
     printed = desk.init("x")
-    assert "imbalance:   11.2 to 1; always naming benign is right in 91.8 %" in printed
-    assert "so look at AUC" in printed
+    assert (
+        "imbalance:   11.2 to 1; metric: AUC, because always predicting benign already" in printed
+    )
+    assert "metric: AUC, because" in printed
     assert "malignant         31 images:" in printed
     assert "test  (the smallest)" in printed
     assert desk.study("x.yaml").datasets["x"].metric == "auc"
@@ -60,11 +62,11 @@ def test_the_remedy_for_a_rare_class_is_drafted_whatever_the_labels(desk: Desk) 
     for name in printed:
         text = (desk.folder / f"{name}.yaml").read_text()
         start = text.index("  # balanced: ")
-        lines = text[start : text.index("  # The ceiling")].splitlines()
+        lines = text[start : text.index("  # The non-private")].splitlines()
         taken = "\n".join(f"  {line[4:]}" for line in lines)
         (desk.folder / f"{name}.yaml").write_text(text.replace("\n".join(lines), taken))
         assert desk.study(f"{name}.yaml").methods["balanced"].balanced  # type: ignore[attr-defined]
-        assert "the choice has no price" in " ".join(text.replace("#", "").split())
+        assert "no epsilon covers the choice" in " ".join(text.replace("#", "").split())
     assert "`balanced: true`" in printed["y"]
     assert "`balanced: true`" not in printed["x"]
 
@@ -82,19 +84,19 @@ def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
 
 
 def test_without_a_place_it_says_what_to_name(desk: Desk) -> None:
-    assert "name a folder of class folders or of tar shards, a CSV" in desk.init()
+    assert "name a folder of class folders, a CSV" in desk.init()
 
 
 def test_what_is_expected_is_said_to_be_accuracy(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=400)
     desk.images("x/c", count=40)
-    assert "This is accuracy; the study's metric is macro accuracy" in desk.init("x")
+    assert "The study reports macro accuracy instead" in desk.init("x")
 
 
 def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=40)
     desk.images("x/c", count=12)
-    assert "so look at the macro accuracy" in desk.init("x")
+    assert "metric: macro accuracy, because" in desk.init("x")
     assert desk.study("x.yaml").datasets["x"].metric == "macro_accuracy"
 
 
@@ -177,8 +179,8 @@ def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
         ),
         (["x/a/1.jpg"], "fewer than two class folders"),
         (["x/in/a/1.jpg", "x/in/b/1.jpg"], "x: one folder, in, which holds 2 more"),
-        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "name it: `python -m dpprobe init x/in`"),
-        (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "name it: `python -m dpprobe init x/list.csv`"),
+        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "name it: `dpprobe init x/in`"),
+        (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "name it: `dpprobe init x/list.csv`"),
         (["x/a/1.jpg", "x/b/1.jpg", "x/b/2.txt"], "2.txt"),
         (["x/train/a/1.jpg", "x/train/b/1.jpg"], "x has train/ but no test/"),
     ],
@@ -198,3 +200,11 @@ def test_a_folder_of_another_layout_ends_it_with_a_line(
 def test_classes_that_may_stand_one_deeper_are_told_of(desk: Desk) -> None:
     desk.images("x/2021/a", "x/2021/b", "x/2022/a", "x/2022/b")
     assert "every class folder holds the folders a, b; if these are the classes" in desk.init("x")
+
+
+@pytest.mark.parametrize("place", ["lesions", "lesions/train", "lesions/train/000.tar"])
+def test_shards_are_left_to_a_person(desk: Desk, place: str) -> None:
+    desk.file("lesions/train/000.tar")
+    error = desk.init(place)
+    assert "write the study by hand with `source: webdataset` (docs/your-own-data.md)" in error
+    assert "\n" not in error

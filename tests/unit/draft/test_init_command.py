@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.draft.seen_dataset import study_name
 from dpprobe.errors import ConfigError
-from tests.conftest import REPOSITORY
 from tests.unit.draft.conftest import Desk
 
 
@@ -78,7 +77,7 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
     if fault is not None:
         assert printed == f"dpprobe: --{fault}"
         return
-    assert "mobilenetv2_100, 1,280 features an image" in printed
+    assert "mobilenetv2_100, 1,280 features per image" in printed
     assert folder.study("x.yaml").backbones["mobilenetv2_100"].input_files() == (
         "mobilenetv2_100_imagenet.safetensors",
     )
@@ -106,7 +105,7 @@ def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     (repository / "refs/main").write_text(commit)
     (repository / "snapshots" / commit).mkdir(parents=True)
     (repository / "snapshots" / commit / "model.safetensors").write_bytes(b"x")
-    assert "vit_b16, 768 features an image" in folder.init("x")
+    assert "vit_b16, 768 features per image" in folder.init("x")
     assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
 
 
@@ -117,16 +116,14 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(folder: Desk) -> N
     assert said.endswith("note.txt cannot be written; name another folder")
 
 
-def test_snakemake_plans_what_was_written(folder: Desk) -> None:
-    """The run that the last line names, without running it."""
+def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
+    """In a folder that is no clone; planned, not run."""
     printed = folder.init("x")
-    command = printed.splitlines()[-1].partition("snakemake ")[2].split()
-    for name in ("Snakefile", "workflow", "scripts", "resources", "envs"):
-        (folder.folder / name).symlink_to(REPOSITORY / name)
-    snakemake = Path(sys.executable).with_name("snakemake")
-    if not snakemake.exists():
-        pytest.skip(f"no {snakemake}")
-    done = subprocess.run([snakemake, "-n", *command], capture_output=True, text=True, check=False)
+    program, *words = shlex.split(printed.splitlines()[-1].partition("run:  ")[2])
+    assert program == "dpprobe"
+    if not shutil.which(program):
+        pytest.skip(f"no {program} on PATH")
+    done = subprocess.run([program, *words, "-n"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "train_heads" in done.stdout + done.stderr
     shutil.rmtree(folder.folder / ".snakemake", ignore_errors=True)
@@ -151,7 +148,7 @@ def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyw
     assert f"99 images:{99 - tested:>9} train, {tested} test patients\n" in printed
     assert f"20 images:{20:>9} train, 0 test patients  (the smallest)" in printed
     assert "refused:     1 class has no test patient, which `metric: auc` needs: malig" in printed
-    assert "Until lesions.yaml is corrected where it is refused, a run stops at once." in printed
+    assert "Correct lesions.yaml before you run it: a run stops at what is refused." in printed
     text = (desk.folder / "lesions.yaml").read_text()
     assert "test_fraction: 0.2" in text
     with pytest.raises(ConfigError, match="no test patient"):

@@ -54,7 +54,7 @@ def test_classes_without_names_are_numbered_with_a_comment(desk: Desk) -> None:
     write(desk, "skin.parquet", names=False)
     desk.init("skin.parquet")
     assert options(desk).class_names == ("0", "1")
-    assert "The file does not name its classes" in (desk.folder / "skin.yaml").read_text()
+    assert "The file has no class names" in (desk.folder / "skin.yaml").read_text()
 
 
 def test_a_test_file_beside_is_used(desk: Desk) -> None:

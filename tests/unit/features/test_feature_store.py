@@ -22,10 +22,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpprobe.artifacts import sha256_file
 from dpprobe.errors import ConfigError, StoreError
-from dpprobe.features import shard_writer
+from dpprobe.features import feature_store, shard_writer
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import read_header
+from dpprobe.features.shard_file import SEAL_BYTES, is_sealed, read_header, seal_shard
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_verification import ContentHash, verify_shard
@@ -373,6 +374,100 @@ def test_damaged_shard_is_refused_by_name(
     assert "\n" not in str(e.value)
 
 
+def offsets_of_structures(path: Path) -> dict[str, int]:
+    """Returns where bytes of HDF5's own structures, of the features and of the seal stand."""
+    content = path.read_bytes()
+    with h5py.File(path) as file:
+        features = file["features"].id.get_chunk_info(0).byte_offset
+    return {
+        "seal": 30,
+        "superblock": content.index(b"\x89HDF"),
+        "superblock's addresses": content.index(b"\x89HDF") + 30,
+        "B-tree": content.index(b"TREE") + 12,
+        "heap": content.index(b"HEAP") + 20,
+        "symbol table": content.index(b"SNOD") + 16,
+        "chunk": features + 3,
+        "last byte": len(content) - 1,
+    }
+
+
+PLACES = [
+    "seal", "superblock", "superblock's addresses", "B-tree", "heap", "symbol table", "chunk",
+    "last byte",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [0x00, 0xFF, None])
+@pytest.mark.parametrize("place", PLACES)
+def test_hdf5_never_opens_damaged_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, value: int | None
+) -> None:
+    """On damaged structures HDF5 may crash, or never return, which no handler of errors catches."""
+    manifest = write_store(tmp_path)
+    shard = tmp_path / "shard-00001-of-00003.h5"
+    content = bytearray(shard.read_bytes())
+    offset = offsets_of_structures(shard)[place]
+    size = 8 if value is not None else 1
+    damaged = bytes([content[offset] ^ 4]) if value is None else bytes([value]) * size
+    content[offset : offset + size] = damaged[: len(content) - offset]
+    if content == shard.read_bytes():
+        content[offset] ^= 1
+    shard.write_bytes(content)
+    opened = []
+    monkeypatch.setattr(h5py, "File", lambda path, *_, **__: opened.append(path))
+    with pytest.raises(StoreError, match=r"shard-00001-of-00003.h5: not the shard.*damaged.*run"):
+        FeatureStore(manifest)._open_shard(FeatureStore(manifest).shards[1]).__enter__()
+    for read in (read_header, lambda path: verify_shard(path, make_header(1))):
+        with pytest.raises(StoreError, match=r"shard-00001-of-00003.h5: .*differ.*SHA-256.*run"):
+            read(shard)
+    assert not opened
+
+
+def test_a_shard_of_an_earlier_dpprobe_has_no_seal(tmp_path: Path) -> None:
+    path = write(tmp_path, make_header(shards=1))
+    path.write_bytes(path.read_bytes()[SEAL_BYTES:])
+    assert path.read_bytes().startswith(b"\x89HDF")
+    assert not is_sealed(path)
+    manifest_of(tmp_path, [path])
+    np.testing.assert_array_equal(FeatureStore(tmp_path / "manifest.json").read(), FEATURES)
+
+
+def test_bytes_are_compared_once_and_again_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Path] = []
+
+    def hash_file(path: Path) -> str:
+        compared.append(path)
+        return sha256_file(path)
+
+    monkeypatch.setattr(feature_store, "sha256_file", hash_file)
+    features = FeatureStore(write_store(tmp_path))
+    for _ in range(2):
+        features.read()
+        features.rows_at(np.arange(ROWS))
+        assert len(features.labels) == ROWS
+    assert len(compared) == SHARDS
+    os.utime(tmp_path / "shard-00001-of-00003.h5", (1, 1))
+    features.read()
+    assert len(compared) == SHARDS + 1
+    flip_byte(tmp_path / "shard-00001-of-00003.h5")
+    with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: .*damaged"):
+        features.read()
+
+
+def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    features = FeatureStore(write_store(tmp_path))
+    blocks = features.read_blocks(4)
+    next(blocks)
+    shard = tmp_path / "shard-00000-of-00003.h5"
+    copy = shutil.copy(shard, tmp_path / "copy")
+    os.utime(copy, (1, 1))
+    Path(copy).replace(shard)
+    with pytest.raises(StoreError, match=r"shard-00000-of-00003\.h5: .*changed while it was read"):
+        list(blocks)
+
+
 def test_swapped_shards_are_refused(tmp_path: Path) -> None:
     manifest = write_store(tmp_path)
     one, two = tmp_path / "shard-00001-of-00003.h5", tmp_path / "shard-00002-of-00003.h5"
@@ -676,6 +771,8 @@ def test_damaged_layers_and_accepted_labels_are_refused(
         read("2")
     assert "\n" not in str(error.value)
     if damage is not edit_layer:  # whose own hash was edited too: the manifest knows
+        if damage is not flip_byte_of_a_layer:
+            seal_shard(paths[1])  # edited by hand: the hashes inside differ
         with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: "):
             verify_shard(paths[1], make_header(1))
 

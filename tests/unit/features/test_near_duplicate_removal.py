@@ -181,10 +181,10 @@ def test_a_check_of_other_rows_is_refused(tmp_path: Path, public: Path) -> None:
     files = {"counts": tmp_path / "pixels.json", "matches": tmp_path / "pixels.parquet"}
     options = dataset_options(OPTIONS)
     other = tables(tmp_path / "other", [*range(1, 21)], [*range(21, 26)])
-    with pytest.raises(DataError, match="found on other rows"):
+    with pytest.raises(DataError, match="computed for other rows"):
         remove_near_duplicates(other, tmp_path / "again", options, **files)
     record = read_json(files["counts"])
     record["train"]["near"] += 1
     write_json(files["counts"], record)
-    with pytest.raises(DataError, match=r"not what pixels\.json counts"):
+    with pytest.raises(DataError, match=r"not those that pixels\.json counts"):
         remove_near_duplicates(whole, tmp_path / "again", options, **files)

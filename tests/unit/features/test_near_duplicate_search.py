@@ -203,10 +203,10 @@ def test_the_record_belongs_to_the_features_it_was_found_on(tmp_path: Path, pair
 
 def test_a_removal_that_left_something_is_told(tmp_path: Path, pair: Pair) -> None:
     removed = {"backbone": "pixels", "threshold": 0.999}
-    with pytest.raises(DataError, match="2 train and 1 test rows are left"):
+    with pytest.raises(DataError, match="2 train and 1 test rows remain"):
         write(tmp_path, pair, removed=removed)
     # another backbone had removed them: by bytes at least none may be left
-    with pytest.raises(DataError, match="1 train and 1 test rows are left"):
+    with pytest.raises(DataError, match="1 train and 1 test rows remain"):
         write(tmp_path, pair, removed={**removed, "backbone": "other"})
     counts = write(tmp_path, (pair[0], pair[1][1:]), removed=removed)
     check = read_near_duplicates(counts, *(rows.features for rows in pair[0]))

@@ -25,7 +25,7 @@ SCRIPT = REPOSITORY / "scripts/write_manifest.py"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Split tables of six pictures a class and split, one of which stands twice."""
+    """Split tables of six pictures a class and split, one of which appears twice."""
     for split in ("train", "test"):
         for number in range(12):
             seed = number - (number == 5) + 100 * (split == "test")

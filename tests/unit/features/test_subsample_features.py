@@ -71,11 +71,11 @@ def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
     stored = extract(whole, tmp_path / "a")
     others = write_dataset(tmp_path / "others", [png(5 * row + 1) for row in range(20)])
     part = part_of(others, tmp_path / "part", counts={"odd": 4})
-    with pytest.raises(DataError, match="row id0 is not that of"):
+    with pytest.raises(DataError, match="row id0 differs from the same row of"):
         select(whole, stored, part, tmp_path / "b", shards=1)
     more = write_dataset(tmp_path / "more", [png(5 * row) for row in range(24)])
     longer = part_of(more, tmp_path / "longer", counts={"odd": 12})
-    with pytest.raises(DataError, match="row id20 is not that of"):
+    with pytest.raises(DataError, match="row id20 differs from the same row of"):
         select(whole, stored, longer, tmp_path / "d", shards=1)
     with pytest.raises(DataError, match="features of other rows"):
         select(more, stored, longer, tmp_path / "e", shards=1)

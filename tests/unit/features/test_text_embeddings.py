@@ -173,11 +173,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, info: Path) -> None:
 
 def test_nothing_is_left_of_a_failure(tmp_path: Path, info: Path) -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"options": backbone_options({"family": "pixels"})}, "pixels reads no text"),
+        ({"options": backbone_options({"family": "pixels"})}, "pixels cannot read text"),
         ({"chosen": ("no class",)}, "has no {c}"),
         ({"prompt_names": {"bird": "x"}}, "no class 'bird'"),
         ({"options": options("tiny-tokenizer")}, "tokenizer of tiny-tokenizer cannot be loaded"),
-        ({"chosen": ("{c} " + "very " * 80 + "long",)}, "tokens and tiny-quickgelu reads 77"),
+        (
+            {"chosen": ("{c} " + "very " * 80 + "long",)},
+            "tokens, but tiny-quickgelu reads at most 77",
+        ),
     )
     for wrong, message in cases:
         with pytest.raises(ConfigError, match=message) as error:
@@ -199,7 +202,7 @@ def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
     weights = {"weights": np.eye(2, dtype=np.float32)}
     save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
     text_embeddings.check_classes(path, ["cat", "dog"])
-    with pytest.raises(DataError, match="in another order"):
+    with pytest.raises(DataError, match="have another order"):
         text_embeddings.check_classes(path, ["dog", "cat"])
     save_file(weights, path)  # not ours: nothing is known of its classes
     text_embeddings.check_classes(path, ["dog", "cat"])

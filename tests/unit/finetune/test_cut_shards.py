@@ -172,7 +172,10 @@ def test_a_damaged_shard_is_refused(dataset: Path, tmp_path: Path) -> None:
 def test_a_header_that_does_not_fit_its_rows_is_refused(dataset: Path, tmp_path: Path) -> None:
     store = extract(dataset, tmp_path)
     store.preprocessing["cut"]["shape"] = [56, 2, 2]
-    with pytest.raises(StoreError, match=r"rows of 56 numbers, and activations of \[56, 2, 2\]"):
+    with pytest.raises(
+        StoreError,
+        match=r"its rows have 56 numbers, but its header names activations of shape \[56, 2, 2\]",
+    ):
         cut_shape(store)
 
 

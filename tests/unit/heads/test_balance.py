@@ -215,13 +215,13 @@ def test_without_them_what_is_written_is_as_before(name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"class_weights": [0.5, 0.2]}, "divide all by it"),
-        ({"class_weights": [2, 1]}, "divide all by it"),
+        ({"class_weights": [0.5, 0.2]}, "divide all weights by the largest"),
+        ({"class_weights": [2, 1]}, "divide all weights by the largest"),
         ({"class_weights": [1, 0]}, "write a number above 0"),
         ({"class_weights": [1, math.inf]}, "finite"),
-        ({"class_priors": []}, "write a list or mapping of 1 or more"),
+        ({"class_priors": []}, "write a list or mapping with 1 or more entries"),
         ({"class_priors": [1, 1], "loss": "sigmoid"}, "for loss: softmax"),
-        ({"class_weights": [1, 1], "engine": "opacus"}, "weighs no rows"),
+        ({"class_weights": [1, 1], "engine": "opacus"}, "cannot weight rows"),
     ],
 )
 def test_numbers_that_make_no_sense(values: dict[str, Any], message: str) -> None:

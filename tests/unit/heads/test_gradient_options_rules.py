@@ -98,7 +98,7 @@ def test_adam_s_and_lamb_s_rates() -> None:
 @pytest.mark.parametrize("cls", [momentum.Options, adam.Options])
 @pytest.mark.parametrize("normalize", ["none", "layer_norm"])
 def test_a_rule_for_unit_rows_is_refused_on_others(cls: Any, normalize: str) -> None:
-    with pytest.raises(ValidationError, match=f"{normalize} without a learning_rate"):
+    with pytest.raises(ValidationError, match=f"{normalize} needs a learning_rate"):
         cls(normalize=normalize)
     assert cls(normalize=normalize, learning_rate=1).learning_rate == 1
     assert cls(normalize="l2").learning_rate is None
@@ -209,7 +209,7 @@ def test_biases_start_where_they_are_to_start() -> None:
 
 @pytest.mark.parametrize("cls", [momentum.Options, adam.Options])
 def test_opacus_has_the_usual_constant_alone(cls: Any) -> None:
-    with pytest.raises(ValidationError, match="intercept 0.2 with engine opacus"):
+    with pytest.raises(ValidationError, match="intercept 0.2 does not work with engine opacus"):
         cls(engine="opacus")
     plain = {"noise_correction": None} if cls is adam.Options else {}
     assert cls(engine="opacus", intercept=1, **plain).engine == "opacus"
@@ -259,5 +259,7 @@ def test_without_noise_a_correction_changes_nothing(cls: Any) -> None:
 
 
 def test_opacus_has_no_correction() -> None:
-    with pytest.raises(ValidationError, match="noise_correction 0.3 with engine opacus"):
+    with pytest.raises(
+        ValidationError, match="noise_correction 0.3 does not work with engine opacus"
+    ):
         adam.Options(engine="opacus", intercept=1, noise_correction=0.3)

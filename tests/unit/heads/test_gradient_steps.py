@@ -520,5 +520,5 @@ def test_under_noise_the_bound_of_the_mean_gradient_says_nothing(batch_size: Any
 
 
 def test_opacus_does_not_clip_mean_gradients() -> None:
-    with pytest.raises(ValueError, match="max_batch_grad_norm 1 with engine opacus"):
+    with pytest.raises(ValueError, match="max_batch_grad_norm 1 does not work with engine opacus"):
         Options(learning_rate=1.0, engine="opacus", max_batch_grad_norm=1.0)

@@ -60,7 +60,7 @@ def test_batches_of_units_are_batches_of_their_rows() -> None:
 
 
 def test_units_are_of_the_set_s_rows() -> None:
-    with pytest.raises(DataError, match="units: of 2 rows; 3 are needed"):
+    with pytest.raises(DataError, match="units: given for 2 rows, but there are 3"):
         TrainingSet(
             torch.ones(3, 2),
             torch.zeros(3, dtype=torch.int64),

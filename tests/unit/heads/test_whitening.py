@@ -274,7 +274,7 @@ def test_too_many_features_are_refused_at_planning_and_in_a_fit() -> None:
 
 
 def test_public_weights_and_covariances_are_for_rows_as_they_are() -> None:
-    with pytest.raises(ValidationError, match="public_covariance is for rows as they are"):
+    with pytest.raises(ValidationError, match="public_covariance is for rows without that change"):
         feature_covariance.Options(normalize="whitened", public_covariance="m.json")
-    with pytest.raises(ValidationError, match="init_file is for rows as they are"):
+    with pytest.raises(ValidationError, match="init_file is for rows without that change"):
         momentum.Options(normalize="whitened", init="file", init_file="w.safetensors")

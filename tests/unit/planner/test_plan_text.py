@@ -13,10 +13,10 @@ def test_a_plan_names_its_numbers_and_their_origin() -> None:
     text = plan_in_words(make_plan(SETTING, ceiling=0.82))
     for words in (
         "3,000 images, 4 classes, 1,280 features, epsilon 1, delta 1e-05",
-        "at a non-private 82 %",
+        "if non-private is 82%",
         "10x images",
         "2x budget",
-        "under 5 points from about",
+        "under 5 points: about",
         "Images of other kinds may lie outside",
         "digits",
     ):
@@ -27,9 +27,9 @@ def test_a_plan_names_its_numbers_and_their_origin() -> None:
 
 def test_too_few_is_said_plainly() -> None:
     text = plan_in_words(make_plan(Setting(n=60, classes=10, epsilon=0.1, dimension=1280)))
-    assert "Too few for epsilon 0.1: with 60 images of 10 classes" in text
-    assert "images would do" in text
-    assert "taken for the most favourable" in plan_in_words(
+    assert "Too few images for epsilon 0.1: with 60 images in 10 classes" in text
+    assert "images are enough" in text
+    assert "the most favourable is assumed" in plan_in_words(
         make_plan(Setting(n=60, classes=10, epsilon=0.1))
     )
 
@@ -38,7 +38,7 @@ def test_a_study_is_warned_in_one_line_of_the_epsilons_that_are_too_small() -> N
     warning = too_few_warning(n=60, classes=10, dimension=None, epsilons=[100.0, 0.1], delta=1e-5)
     assert warning is not None
     assert "\n" not in warning
-    assert "60 images of 10 classes are too few for epsilon 0.1 (about " in warning
+    assert "60 images in 10 classes are too few for epsilon 0.1 (about " in warning
     assert "epsilon 100" not in warning
     many = {"n": 2000, "dimension": None, "epsilons": [0.1], "delta": 1e-5}
     assert too_few_warning(classes=100, **many) is not None  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def test_a_study_is_warned_in_one_line_of_the_epsilons_that_are_too_small() -> N
 
 def test_more_classes_than_were_measured_are_a_guess() -> None:
     text = plan_in_words(make_plan(Setting(n=10**6, classes=1000, epsilon=1.0, dimension=1280)))
-    assert "No public set has so many classes (100 at most): take it for a guess." in text
+    assert "The public sets had 100 classes at most: with 1,000 classes this is a guess." in text
 
 
 def test_numbers_are_short() -> None:

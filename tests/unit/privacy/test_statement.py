@@ -274,8 +274,10 @@ def test_what_epsilon_allows_is_said_of_one_head_and_of_all() -> None:
         assert 0.01 < block["true_positives"]["0.01"] < 0.02
     assert allows["patient"] is None
     assert "everything but the rows of one training image" in allows["words"]
-    assert "is right about that at most 52.3 % of the time" in allows["words"]  # 0.5222
-    assert "With all 2 heads in hand the attacker is right at most 53.2 %" in allows["words"]
+    assert "guesses right at most 52.3% of the time" in allows["words"]  # 0.5222
+    assert (
+        "With all 2 heads the attacker guesses right at most 53.2% of the time" in allows["words"]
+    )
     assert state(plan=unsampled(), seeds=[1])["allows"]["all_heads"] is None
 
 
@@ -304,15 +306,18 @@ def test_a_patient_of_several_images_is_told_more_about() -> None:
     allows = state(plan=five)["allows"]
     right = phi(5 / 9 / 2)
     assert right <= allows["patient"]["balanced_accuracy"] <= right + 1.1e-6
-    assert "patient of 5 images the attacker is right at most 61 %" in allows["words"]  # 0.6094
+    assert (
+        "patient with 5 images the attacker guesses right at most 61% of the time"
+        in allows["words"]
+    )  # 0.6094
     any_number = state(plan=unsampled(patients=Patients(images=None)))["allows"]
     assert any_number["patient"]["balanced_accuracy"] == 1
-    assert "of any number of images the attacker may be right every time" in any_number["words"]
+    assert "with any number of images the attacker may be right every time" in any_number["words"]
 
 
 def test_without_a_promise_everything_is_allowed_and_that_is_said() -> None:
     allows = state(math.inf)["allows"]
-    assert allows["words"].startswith("Everything is allowed")
+    assert allows["words"].startswith("Nothing limits an attacker")
     for block in (allows, allows["all_heads"]):
         assert block["balanced_accuracy"] == 1
         assert block["true_positives"] == {"0.001": 1, "0.01": 1}
@@ -348,7 +353,7 @@ def test_float32_noise_is_for_benchmarks_and_exact_noise_has_no_reservation() ->
         ({}, "and nothing was clipped."),
         (
             {"max_batch_grad_norm": 1.5},
-            "and no row's part was clipped, but the mean gradient of each step to norm 1.5.",
+            "and no row's gradient was clipped, only the mean gradient of each step, to norm 1.5.",
         ),
     ],
 )
@@ -364,7 +369,7 @@ def test_what_is_clipped_without_noise_is_said(
     assert promise.endswith(clipped)
     if searched:
         options["search"] = {"max_batch_grad_norm": [1, 2]}
-        assert "each step to a searched norm" in state(math.inf, options=options)["promise"]
+        assert "each step, to a searched norm" in state(math.inf, options=options)["promise"]
 
 
 def test_a_reference_engine_states_its_limits() -> None:
@@ -465,9 +470,9 @@ def test_copies_of_a_picture_are_counted_and_their_promise_is_said_to_be_weaker(
     values = state(copies=counted)
     assert values["copies"] == counted
     assert values["promise"].endswith(
-        " But 12 of the training rows repeat the picture of an earlier row, and one picture stands "
-        "3 times: where a picture stands k times, the promise to it is that to a group of k rows, "
-        "which is weaker."
+        " But 12 of the training rows repeat the picture of an earlier row, and one picture occurs "
+        "3 times: a picture that occurs k times has only what the promise gives to a group of k "
+        "rows, which is weaker."
     )
     assert any("the counts under copies" in text for text in values["not_covered"])
     patients = state(copies={"rows": 1, "most": 2}, plan=replace(plan(), unit="patient"))
@@ -482,5 +487,5 @@ def test_without_copies_only_what_they_would_mean_is_said() -> None:
         assert values["copies"] == (copies or "not counted")
         texts = [text for text in values["not_covered"] if "picture" in text]
         assert len(texts) == 1
-        assert texts[0].startswith("a picture that stands in several training rows")
+        assert texts[0].startswith("a picture that occurs in several training rows")
     assert "picture" not in state(math.inf, copies={"rows": 2, "most": 2})["promise"]

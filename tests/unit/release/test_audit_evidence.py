@@ -89,12 +89,12 @@ def test_evidence_holds_numbers_and_no_words_of_others(change: dict[str, Any]) -
 def test_it_is_said_with_its_power() -> None:
     words = in_words(EVIDENCE)
     assert words is not None
-    for part in ("2026-01-31", "1,000 other heads", "0.712 at 95 %", "1.52", "no certificate"):
+    for part in ("2026-01-31", "1,000 other heads", "0.712 at 95%", "1.52", "no certificate"):
         assert part in words
-    assert "rows: none of its 3 tests refuted the promise; it shows" in words
+    assert "rows. None of its 3 tests refuted the promise. Its lower" in words
     before = in_words({name: value for name, value in EVIDENCE.items() if name != "tests"})
     assert before is not None
-    assert "rows: it shows epsilon" in before
+    assert "rows. Its lower bound on epsilon" in before
     assert in_words(None) is None
 
 
@@ -111,7 +111,7 @@ def test_a_release_states_its_evidence_and_verifies(
     assert read_json(output / "privacy.json")["evidence"] == EVIDENCE
     for name in ("README.md", "release.html"):
         text = " ".join((output / name).read_text(encoding="utf-8").split())
-        assert "epsilon to be at least 0.712 at 95 % confidence" in text
+        assert "lower bound on epsilon is 0.712 at 95% confidence" in text
     report = verify_bundle(output)
     assert report.passed
     (check,) = [check for check in report.checks if check.name == "evidence"]

@@ -25,7 +25,7 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
 ) -> None:
     said = run(monkeypatch, "ledger", str(tmp_path / "nowhere"))
     assert isinstance(said, str)
-    assert "neither a ledger nor a dataset's split tables" in said
+    assert "it has neither a ledger nor split tables" in said
     write_features(tmp_path)
     release(tmp_path, study(tmp_path))
     folder = str(tmp_path / "data/toy")
@@ -42,12 +42,12 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
         assert answer in said
 
 
-@pytest.mark.parametrize("command", ["predict", "verify", "export", "push", "release-notes"])
+@pytest.mark.parametrize("command", ["predict", "verify", "export", "release-notes"])
 def test_a_folder_without_a_bundle_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    more = {"predict": ["x.png"], "export": ["--onnx", str(tmp_path / "a.onnx")], "push": ["a/b"]}
+    more = {"predict": ["x.png"], "export": ["--onnx", str(tmp_path / "a.onnx")]}
     (tmp_path / "x.png").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     said = run(monkeypatch, command, str(tmp_path / "empty"), *more.get(command, []))
@@ -67,6 +67,6 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     )
     words = [sys.executable, "-c", code]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    for command in ("predict", "verify", "export", "push", "ledger", "release-notes"):
+    for command in ("predict", "verify", "export", "ledger", "release-notes"):
         assert f"\n    {command} " in shown
     assert shown.endswith("[]\n")

@@ -12,7 +12,7 @@ from tests.support.releases import measured
 
 @given(st.floats(0, 1))
 def test_percentages_are_rounded_up(rate: float) -> None:
-    shown = float(documents.percent_up(rate).removesuffix(" %"))
+    shown = float(documents.percent_up(rate).removesuffix("%"))
     assert 100 * rate - 1e-6 <= shown <= 100 * rate + 0.1
 
 
@@ -35,9 +35,10 @@ def test_markdown_shows_a_text_as_it_is(text: str, escaped: str) -> None:
 @pytest.mark.parametrize(
     ("count", "exact", "words"),
     [
-        (1, True, "the only release from this dataset: it costs one patient epsilon 2.001 at"),
-        (3, False, "there were 3 releases from this dataset, this one included: together they cost "
-                   "one patient at most epsilon 2.001 at"),
+        (1, True, "This was the only release from this dataset when it was made. It costs one patient "
+                  "epsilon 2.001 at"),
+        (3, False, "There were 3 releases from this dataset when it was made, including this one. "
+                   "Together they cost one patient at most epsilon 2.001 at"),
     ],
 )  # fmt: skip
 def test_the_ledgers_sum_is_said_rounded_up(count: int, exact: bool, words: str) -> None:
@@ -49,9 +50,7 @@ def test_the_ledgers_sum_is_said_rounded_up(count: int, exact: bool, words: str)
 
 
 def test_an_auc_is_no_percentage() -> None:
-    assert (
-        documents.state_measured(measured("auc", 0.9)) == "AUC 0.900 (95 % interval 0.860 to 0.940)"
-    )
+    assert documents.state_measured(measured("auc", 0.9)) == "AUC 0.900 (95% CI 0.860 to 0.940)"
 
 
 @pytest.mark.parametrize(("interval", "tells"), [([0.1, 0.9], True), ([0.0, 0.95], False)])

@@ -174,7 +174,7 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     assert "37 training rows repeat the picture of another row, one stands under 5" in caplog.text
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
     assert "copies" not in stated
-    assert any("a picture that stands in several" in text for text in stated["not_covered"])
+    assert any("a picture that occurs in several" in text for text in stated["not_covered"])
     assert verify_bundle(output).passed
     write_features(folder, copies={"image": {"rows": 0, "most": 1}})
     again = release(folder, study(folder), "first")

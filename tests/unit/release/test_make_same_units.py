@@ -53,7 +53,7 @@ def test_a_copy_under_another_name_is_refused(folder: Path) -> None:
     """Three releases under a limit of 1 cost 1.87 together before."""
     release_of(folder, "toy", "first", max_epsilon=1)
     prepare(folder, "copy", images("lesion"), shift=0.1)  # features of another backbone
-    said = r"images of dataset copy stand in entry 1 of .*/data/toy/ledger.jsonl \(first\) too"
+    said = r"images of dataset copy are also in entry 1 of .*/data/toy/ledger.jsonl \(first\) too"
     with pytest.raises(PrivacyError, match=rf"{said}, .* write same_units_as: toy under datasets"):
         release_of(folder, "copy", "second", max_epsilon=1)
     with pytest.raises(PrivacyError, match=said):  # names are no excuse for equal images
@@ -87,7 +87,7 @@ def test_the_same_tables_in_another_study_are_refused_without_their_hashes(folde
     (folder / "data/again/ledger.jsonl").unlink()
     for name in ("train.parquet", "test.parquet", "dataset.json"):
         (folder / "data/toy" / name).unlink()
-    with pytest.raises(PrivacyError, match="images of dataset again stand in entry 1 of"):
+    with pytest.raises(PrivacyError, match="images of dataset again are also in entry 1 of"):
         release_of(folder, "again", "second")
 
 
@@ -95,7 +95,7 @@ def test_the_tables_of_an_earlier_entry_are_looked_at(folder: Path) -> None:
     release_of(folder, "toy", "first")
     forget_hashes(folder / "data/toy")
     prepare(folder, "copy", images("lesion"), shift=0.1)
-    with pytest.raises(PrivacyError, match="images of dataset copy stand in entry 1 of"):
+    with pytest.raises(PrivacyError, match="images of dataset copy are also in entry 1 of"):
         release_of(folder, "copy", "second")
 
 
@@ -118,7 +118,7 @@ def test_a_part_of_the_images_is_refused_and_other_images_are_not(folder: Path) 
     of = images("others")
     of["test"][7] = images("lesion")["train"][11]
     prepare(folder, "part", of, shift=0.1)
-    with pytest.raises(PrivacyError, match="images of dataset part stand in entry 1"):
+    with pytest.raises(PrivacyError, match="images of dataset part are also in entry 1"):
         release_of(folder, "part", "second")
     prepare(folder, "others", images("others"), shift=0.1)
     release_of(folder, "others", "second", max_epsilon=1)

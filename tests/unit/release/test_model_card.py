@@ -115,11 +115,13 @@ def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: R
         "dpprobe verify .",
         statement["promise"],
         statement["choice"]["words"],
-        "| 1 % | 2 % | 1.2 % |",
-        "Who takes an image for as likely trained on as not is right at most 55.4 % of the time",
-        "Accuracy 81.2 % (95 % interval 77.2 to 85.2 %)",
+        "| 1% | 2% | 1.2% |",
+        "An attacker who thinks it equally likely that a given image was or was not in the "
+        "training data guesses right at most 55.4% of the time",
+        "Accuracy 81.2% (95% CI 77.2 to 85.2%)",
         "the head costs training images epsilon 1 and test images nothing",
-        "the only release from this dataset: it costs one image epsilon 1 at delta 1e-5",
+        "the only release from this dataset when it was made. It costs one image epsilon 1 at "
+        "delta 1e-5",
     ):
         assert fact in text
     for item in [*statement["not_covered"], *statement["public"]]:

@@ -35,7 +35,7 @@ def test_they_tell_what_it_is_and_promises(bundle: Path) -> None:
     statement = read_json(bundle / "privacy.json")
     for fact in (
         "3 classes", "`covariance`", "`pixels`", "epsilon 1 at delta 1e-5 for one training image",
-        "none is right about more than 2 in 100", "Accuracy 81.2 % (95 % interval 77.2 to 85.2 %)",
+        "finds at most 2% of those that were", "Accuracy 81.2% (95% CI 77.2 to 85.2%)",
         "the only release from this dataset", "dpprobe verify .", "sha256sum --check SHA256SUMS",
     ):  # fmt: skip
         assert fact in notes
@@ -69,8 +69,7 @@ def test_they_tell_what_changed(tmp_path: Path, bundle: Path) -> None:
         "- Promise: epsilon 1 at delta 1e-5 for one training image, with n = 1,500 training "
         "images; now epsilon 2 at delta 1e-5 for one training image, with n = 1,500 training "
         "images.",
-        "- Accuracy 81.2 % (95 % interval 77.2 to 85.2 %); now Accuracy 85.0 % (95 % interval "
-        "81.0 to 89.0 %).",
+        "- Accuracy 81.2% (95% CI 77.2 to 85.2%); now Accuracy 85.0% (95% CI 81.0 to 89.0%).",
         "- Ledger: epsilon 1 at delta 1e-5 over 1 release, now epsilon 2.6 at delta 1e-5 over 2 "
         "releases.",
     ]

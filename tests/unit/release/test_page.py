@@ -51,7 +51,7 @@ def test_it_tells_the_promise_and_every_mechanism(tmp_path: Path, release: Relea
 
 def test_its_table_has_the_best_attack_rounded_up(tmp_path: Path, release: Release) -> None:
     rows = re.findall(
-        r'<th scope="row">([\d.]+) %</th>\s*<td>([\d.]+) %</td>', page(tmp_path, *release)
+        r'<th scope="row">([\d.]+)%</th>\s*<td>([\d.]+)%</td>', page(tmp_path, *release)
     )
     assert [float(false) for false, _ in rows] == [0.1, 1, 10]
     mu = math.sqrt(
@@ -65,7 +65,7 @@ def test_its_table_has_the_best_attack_rounded_up(tmp_path: Path, release: Relea
 def test_it_tells_an_evaluation_with_both_prices(tmp_path: Path, release: Release) -> None:
     facts, statement = release
     text = text_of(page(tmp_path, facts, {**statement, "evaluation": measured()}))
-    assert "Accuracy 81.2 % (95 % interval 77.2 to 85.2 %)" in text
+    assert "Accuracy 81.2% (95% CI 77.2 to 85.2%)" in text
     assert "at epsilon 0.2 and delta 1e-5. The accuracy on 375 test units" in text
     assert "the head costs training images epsilon 1 and test images nothing" in text
     assert "right_answers: number of test units" in text
@@ -107,14 +107,15 @@ def test_long_lists_and_texts_are_cut(tmp_path: Path, release: Release) -> None:
     text = text_of(page(tmp_path, *long_release(release)))
     assert f"and {1000 - CLASSES_SHOWN} more, in bundle.json" in text
     assert text.count("… (README.md)") == 2
-    assert "together they cost one patient at most epsilon 2.313" in text
+    assert "Together they cost one patient at most epsilon 2.313" in text
 
 
 @pytest.mark.parametrize(
     ("patients", "words"),
     [
-        ({"images": 5, "epsilon": 6.2003}, "To a patient of 5 training images, the most that one "
-                                           "has here, it is epsilon 6.201 at delta 1e-5."),
+        ({"images": 5, "epsilon": 6.2003}, "For a patient with 5 training images, the most that "
+                                           "any patient has here, it is epsilon 6.201 at delta "
+                                           "1e-5."),
         ({"images": None, "epsilon": None}, "nothing is promised to a patient."),
     ],
 )  # fmt: skip

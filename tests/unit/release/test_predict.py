@@ -288,7 +288,7 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
     assert summary.rows == 6
     assert dict(summary.unreadable) == {
         "a": "no image in this row",
-        "c": "cannot be decoded (no known kind of image: it is empty)",
+        "c": "cannot be decoded (not a known image format: it is empty)",
         "d": "no image in this row",
         "e": f"{tmp_path}/gone.png cannot be read (No such file or directory)",
         "f": "no image in this row",
@@ -330,7 +330,7 @@ def test_places_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> No
     }.items():
         with pytest.raises(ConfigError, match=message):
             predict(bundle, [tmp_path / "x.png", tmp_path / named][-1:], output=None)
-    with pytest.raises(ConfigError, match="image_column path: no parquet or CSV file is named"):
+    with pytest.raises(ConfigError, match="image_column path: it needs a parquet or CSV file"):
         predict(bundle, [tmp_path / "x.png"], output=None, image_column="path")
 
 
@@ -378,7 +378,7 @@ def two_frames() -> bytes:
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut.png": (lambda: encoded(picture(6, (90, 90)))[:-300], "cannot be decoded"),
-    "text.png": (lambda: b"not an image", "no known kind of image"),
+    "text.png": (lambda: b"not an image", "not a known image format"),
     "empty.png": (lambda: b"", "it is empty"),
     "float.tif": (lambda: encoded(picture(7, mode="F"), "TIFF"), "have no known range"),
     "several.gif": (two_frames, "2 images in one file"),
@@ -663,17 +663,17 @@ def timm_model(values: dict[str, Any], **options: Any) -> None:
     [
         (lambda v: v["backbone"]["options"].update(checkpoint="/etc/weights"), "place of a file"),
         (lambda v: timm_model(v, checkpoint="mine.pt"), "place of a file"),
-        (lambda v: timm_model(v, model="local-dir:/tmp/mine"), "names a place of weights"),
+        (lambda v: timm_model(v, model="local-dir:/tmp/mine"), "names a place from which to load weights"),
         (
             lambda v: timm_model(v, model_args={"pretrained_cfg_overlay": {"file": "/tmp/mine"}}),
-            "pretrained_cfg_overlay: the bundle names a place of weights",
+            "pretrained_cfg_overlay: the bundle names a place from which to load weights",
         ),
         (lambda v: timm_model(v, model_args={"cache_dir": "/tmp"}), "cache_dir: the bundle names"),
         (
             lambda v: timm_model(v, family="open_clip", pretrained="/tmp/mine.pt"),
-            "pretrained: the bundle names a place of weights",
+            "pretrained: the bundle names a place from which to load weights",
         ),
-        (lambda v: v.update(class_names=["a", "a", "b"]), "one stands twice"),
+        (lambda v: v.update(class_names=["a", "a", "b"]), "one appears twice"),
         (lambda v: v["backbone"].update(checkpoint="../mine"), "not trained, yet with a check"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.release_choice_price import NO_CHOICE, WHAT_IT_MEANS, choice_block
+from dpprobe.release.release_choice_price import NO_CHOICE, NOT_COVERED, WHAT_IT_MEANS, choice_block
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
@@ -101,7 +101,7 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
     for chosen, named, cells in cases:
         block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
         assert (block["cells"], block["epsilon"]) == (cells, None)
-        assert "not covered" in block["words"]
+        assert NOT_COVERED in block["words"]
         assert named in block["words"]
         assert WHAT_IT_MEANS in block["words"]
         assert "nothing covers the test units" in block["words"]
@@ -184,5 +184,5 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
         auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts={"small": facts["small"]}
     )
     assert (unknown["cells"], unknown["epsilon"]) == (4, None)
-    assert "not known yet among them: pixels/auto. Make their features first" in unknown["words"]
+    assert "not known yet (pixels/auto). Extract their features first" in unknown["words"]
     assert "nothing covers the test units" in unknown["words"]

@@ -120,7 +120,7 @@ def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
         Ledger.of_dataset(tmp_path, "a").book_release(
             booking(name, train), delta=DELTA, max_epsilon=None, units=units
         )
-    with pytest.raises(PrivacyError, match="names of units of dataset b stand in entry 2 of"):
+    with pytest.raises(PrivacyError, match="names of units of dataset b are also in entry 2 of"):
         Ledger.of_dataset(tmp_path, "b").book_release(
             booking("three", train), delta=DELTA, max_epsilon=None, units=second
         )

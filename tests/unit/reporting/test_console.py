@@ -59,7 +59,7 @@ def test_one_dataset_has_its_cells_a_verdict_and_commands(tmp_path: Path) -> Non
         f"python -m webbrowser {shlex.quote(str(tmp_path / 'report.html'))}"
     )
     assert "server --backend-store-uri sqlite:///x/mlflow.db" in following[1]
-    assert following[2].strip().startswith("python -m dpprobe plan --n 1000 --classes 4 --d 64 ")
+    assert following[2].strip().startswith("dpprobe plan --n 1000 --classes 4 --d 64 ")
     assert "±" not in text, "no legend of what is not there"
 
 
@@ -71,7 +71,7 @@ def test_the_predicted_setting_is_a_command_that_runs(
     (command,) = [
         line for line in describe(tmp_path, write_study(tmp_path)).splitlines() if " plan " in line
     ]
-    monkeypatch.setattr("sys.argv", shlex.split(command, comments=True)[2:])
+    monkeypatch.setattr("sys.argv", shlex.split(command, comments=True))
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
@@ -136,7 +136,9 @@ def test_what_would_mislead_is_told_in_few_lines(tmp_path: Path) -> None:
     assert "nothing of it may be released" in " ".join(lines)
     assert noted[-1] == f"Attention: more in {tmp_path / 'report.html'}"
     assert all(
-        len(line) <= WIDTH for line in lines if not line.startswith(("  python", "Attention: more"))
+        len(line) <= WIDTH
+        for line in lines
+        if not line.startswith(("  dpprobe", "  python", "Attention: more"))
     )
     with_options = read_json(cells[0]) | {"head": "fine_tune"}
     search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}

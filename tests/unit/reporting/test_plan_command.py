@@ -34,10 +34,10 @@ def test_it_says_patients_where_n_counts_them(
     assert _run(monkeypatch, *CALL, *few) == 0
     printed = capsys.readouterr().out
     assert "64 patients, 4 classes" in printed
-    assert "with 64 patients of 4 classes" in printed
-    assert "patients would do" in printed
+    assert "with 64 patients in 4 classes" in printed
+    assert "patients are enough" in printed
     assert "10x patients" in printed
-    of_data = printed.partition("Lead kept: (private")[0]
+    of_data = printed.partition("Lead kept = (private")[0]
     assert "images" not in of_data
 
 
@@ -46,10 +46,8 @@ def test_it_flags_what_naming_the_largest_class_does_as_well(
 ) -> None:
     low = ("--n", "300", "--classes", "2", "--majority", "0.75")
     assert _run(monkeypatch, *CALL, *low, "--ceiling", "0.77") == 0
-    flag = (
-        "Rows no better than always naming the largest class (75 %), where a non-private head has"
-    )
-    assert f"{flag} 77 %: this" in capsys.readouterr().out
+    flag = "If a non-private head reaches 77%, these are no better than the majority-class baseline"
+    assert f"{flag} (75%): this" in capsys.readouterr().out
     assert _run(monkeypatch, *CALL, "--ceiling", "0.82") == 0
     assert "no better than" not in capsys.readouterr().out
 

@@ -68,7 +68,7 @@ def test_the_latest_of_several_is_printed_and_the_others_are_listed(
 def test_without_results_the_command_says_how_to_get_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "run `snakemake --cores all`" in str(results(monkeypatch))
+    assert "run `dpprobe run --cores all`" in str(results(monkeypatch))
     finish("results/own_images", 1000)
     assert results(monkeypatch, "results/own_image") == (
         "dpprobe: results/own_image: no finished dataset; finished are results/own_images"

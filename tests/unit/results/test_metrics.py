@@ -110,7 +110,7 @@ def test_huge_scores_do_not_overflow() -> None:
     [
         (np.zeros((3, 2)), np.zeros(2, dtype=int), "do not match"),
         (np.zeros((0, 2)), np.zeros(0, dtype=int), "do not match"),
-        (np.zeros((2, 2)), np.array([0, 2]), "2 scores a row"),
+        (np.zeros((2, 2)), np.array([0, 2]), "2 scores per row"),
         (np.array([[0.0, 1.0], [np.nan, 0.0]]), np.array([0, 1]), "test row 1 are not finite"),
     ],
 )

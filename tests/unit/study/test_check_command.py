@@ -29,7 +29,7 @@ def test_a_good_study_is_counted_and_its_command_told(
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first)
     counted, unread = capsys.readouterr().out.splitlines()
-    assert counted == "first.yaml: 4 cells; run: snakemake --cores all --configfile first.yaml"
+    assert counted == "first.yaml: 4 cells; run: dpprobe run --cores all --configfile first.yaml"
     assert unread.startswith("Not read yet: images, and labels row by row. The first job")
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first, second)
@@ -39,10 +39,10 @@ def test_a_good_study_is_counted_and_its_command_told(
 def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "study.yaml"
     path.write_text("study: x\n\tseeds: 1\n")
-    with pytest.raises(SystemExit, match=r"dpprobe: .*study.yaml: line 2: a tab, .* spaces"):
+    with pytest.raises(SystemExit, match=r"dpprobe: .*study.yaml:2: a tab, .* spaces"):
         check(monkeypatch, path)
     path.write_text(yaml.safe_dump(STUDY | {"seedz": 1}))
-    with pytest.raises(SystemExit, match="dpprobe: config: seedz: unknown key"):
+    with pytest.raises(SystemExit, match=r"dpprobe: .*study.yaml:\d+: seedz: unknown key"):
         check(monkeypatch, path)
 
 

@@ -55,12 +55,3 @@ def test_blocks_are_stored_once_for_all_methods_and_epsilons() -> None:
 )
 def test_methods_that_start_elsewhere_need_none(method: dict[str, Any]) -> None:
     assert cuts(method) == []
-
-
-def test_a_tuned_method_needs_its_bases() -> None:
-    method = {
-        "head": "tuned",
-        "base": tuned({"blocks": 3}),
-        "search": {"learning_rate": [0.1, 1.0]},
-    }
-    assert [cut.blocks for cut in cuts(method)] == [3, 3]

@@ -89,5 +89,5 @@ def test_a_source_under_the_name_of_all_rows_is_not_written_over(
     source = {**digits_file(folder / "train.parquet"), "train": str(folder / "train.parquet")}
     datasets = {"digits": source}
     check_study(study(remove=None, datasets=datasets, public_datasets=public))
-    with pytest.raises(ConfigError, match="over this file; move it elsewhere"):
+    with pytest.raises(ConfigError, match="would overwrite this file; move it elsewhere"):
         check_study(study(datasets=datasets, public_datasets=public))

@@ -64,11 +64,8 @@ def test_blocks_that_a_network_does_not_have_are_refused(
     tune = {"head": "fine_tune", "tune": {"blocks": 13}, "steps": 2} | changed
     methods: dict[str, Any] = {
         "tune": tune,
-        "priced": {"head": "tuned", "base": tune, "search": {"learning_rate": [0.1, 1.0]}},
         "whole": {"head": "fine_tune", "tune": "all", "steps": 2},
     }
-    if changed:
-        del methods["priced"]
     network = {"family": "timm", "model": "test_vit", "pretrained": False}
     told = Dimensions(known={"vit": 64}, blocks={"vit": shown})
     monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)

@@ -13,9 +13,9 @@ FEW = changed("datasets.digits.subsample", {"per_class": 6}) | {"epsilons": [0.1
 def test_too_few_images_for_an_epsilon_are_warned_of() -> None:
     (warning,) = check_dimensions(load_study(FEW))
     assert warning.startswith(
-        "datasets.digits: 60 images of 10 classes are too few for epsilon 0.1"
+        "datasets.digits: 60 images in 10 classes are too few for epsilon 0.1"
     )
-    assert "would do)" in warning
+    assert "are enough)" in warning
     assert check_dimensions(load_study(FEW | {"epsilons": ["inf"]})) == []
     ceiling = FEW | {"methods": {"ceiling": {"head": "nonprivate"}}}
     assert check_dimensions(load_study(ceiling)) == []

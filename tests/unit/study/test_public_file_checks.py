@@ -206,9 +206,9 @@ def test_a_public_dataset_of_private_images_is_refused(
     private: dict[str, Any], differing: dict[str, Any]
 ) -> None:
     assert (
-        "config: public_datasets.lender: the images of the private dataset digits, however they "
-        "are split, limited or labelled; remove one of the two, or write a source of other, public "
-        "images"
+        "config: public_datasets.lender: it has the images of the private dataset digits, even if "
+        "it splits, limits or labels them in another way; remove one of the two, or write a source "
+        "of other, public images"
     ) in errors(private, private | differing).splitlines()
 
 

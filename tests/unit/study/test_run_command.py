@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, project_root
 from dpprobe.study.run_command import (
+    command_line,
     make_environment,
     profile_words,
     run_command,
@@ -85,7 +87,7 @@ def test_a_study_in_the_folder_that_is_named_is_the_default_one(
 def test_a_file_of_a_study_that_is_not_there_is_told_in_one_line(
     here: Path, started: list[Any], typed: list[str], told: str
 ) -> None:
-    (here / "mine.yaml").touch()
+    (here / "mine.yaml").write_text("study: mine\n")
     (here / "folder").mkdir()
     with pytest.raises(ConfigError, match=told):
         start_snakemake(typed)
@@ -198,11 +200,55 @@ def test_without_the_files_it_says_what_to_install(
         start_snakemake([])
 
 
-def test_the_line_to_copy(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_command("--configfile", "a b.yaml") == (
-        "snakemake --cores all --configfile 'a b.yaml'"
-    )
-    monkeypatch.setattr("dpprobe.study.run_command.clone_root", lambda: None)
+def test_the_line_to_copy_is_snakemake_s_in_a_clone_alone(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--cores", "all", "--configfile", "a b.yaml"]
+    clone = here / "clone"
+    for name in ("Snakefile", "src/dpprobe/resources.py"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).touch()
+    for folder, program in (
+        (here, "dpprobe run"),
+        (clone, "snakemake"),
+        (clone / "src", "dpprobe run"),
+    ):
+        monkeypatch.chdir(folder)
+        assert run_command("--configfile", "a b.yaml") == f"{program} {shlex.join(words)}"
+
+
+def test_a_folder_s_own_study_is_no_default_study(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`dpprobe run` would take the other one."""
+    monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
+    call = ["--configfile", "shipped/config.yaml"]
+    assert run_words(call=call) == ["dpprobe", "run", "--cores", "all"]
+    (here / "config.yaml").touch()
+    assert run_words(call=call) == ["dpprobe", "run", "--cores", "all", *call]
+
+
+def test_a_program_has_its_path_where_its_environment_is_not_activated(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("env/bin", "other/bin"):
+        (here / place).mkdir(parents=True)
+        (here / place / "dpprobe").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(here / "env/bin/python"))
+    lines = []
+    for path in ("/nowhere", str(here / "other/bin"), str(here / "env/bin")):
+        monkeypatch.setenv("PATH", path)
+        lines.append(command_line("dpprobe", "plan", "a b"))
+    assert lines == ["env/bin/dpprobe plan 'a b'"] * 2 + ["dpprobe plan 'a b'"]
+    monkeypatch.chdir(here / "other")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command_line("dpprobe") == str(here / "env/bin/dpprobe")
+    assert command_line("mlflow") == "mlflow", "not of this environment: no path to name"
+
+
+def test_the_line_to_copy_names_no_files_that_run_knows(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
     installed = ["--snakefile", "shipped/Snakefile", "--configfile", "shipped/config.yaml"]
     assert run_words("heads", call=installed) == ["dpprobe", "run", "heads", "--cores", "all"]
@@ -232,6 +278,7 @@ def test_the_next_command_runs_where_the_last_one_did(
     """Jobs of a cluster would be a login node's."""
     monkeypatch.setenv("SNAKEMAKE_PROFILE", named)
     assert profile_words(["snakemake", *typed]) == where
+    monkeypatch.chdir(REPOSITORY)
     assert run_words("heads", where=where) == ["snakemake", "heads", *where]
 
 
@@ -243,3 +290,15 @@ def test_the_version_is_told(
         main()
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"{dpprobe.__version__}\n"
+
+
+def test_what_is_no_yaml_is_told_by_its_line_before_snakemake_starts(
+    here: Path, started: list[Any]
+) -> None:
+    (here / "mine.yaml").write_text("study: a\nseeds: b: 3\n")
+    with pytest.raises(ConfigError, match=r"^mine\.yaml:2:9: not YAML .* quote a value that has a"):
+        start_snakemake(["--configfile", "mine.yaml"])
+    (here / "config.yaml").write_text("study: a\nstudy: b\n")
+    with pytest.raises(ConfigError, match=r"^config\.yaml:2: key 'study' appears twice, first in"):
+        start_snakemake([])
+    assert not started

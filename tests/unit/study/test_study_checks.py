@@ -101,8 +101,8 @@ def test_a_release_never_takes_the_metric_of_its_dataset(
     with pytest.raises(ConfigError) as caught:
         check_study(load_study(study))
     assert str(caught.value) == (
-        f"config: releases.first: evaluate: tables show {metric} of digits, and the release would "
-        "measure accuracy; write its `metric` in `evaluate`: what stands there is published"
+        f"config: releases.first: evaluate: tables show {metric} of digits, but the release would "
+        "measure accuracy; write the `metric` in `evaluate`, where it is published"
     )
     study["datasets"]["digits"]["metric"] = "accuracy"
     check_study(load_study(study))
@@ -180,9 +180,9 @@ def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
     rows = study.datasets["digits"].count_rows()
     assert rows is not None
     assert lines[0].startswith(
-        f"config: datasets.digits: expect.train: 1, where there are {rows[0]} train rows; complete"
+        f"config: datasets.digits: expect.train: 1, but there are {rows[0]} train rows; complete"
     )
-    assert "where there are 10 classes" in lines[2]
+    assert "but there are 10 classes" in lines[2]
     right = {"train": rows[0], "test": rows[1], "classes": 10}
     assert check_study(load_study(changed("datasets.digits.expect", right))) == []
 
@@ -210,7 +210,7 @@ def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path)
     with pytest.raises(ConfigError) as caught:
         check_study(load(expect=sizes))
     assert str(caught.value) == (
-        "config: datasets.scans: expect.test: 90, where there are 80 test rows; correct `expect`, "
+        "config: datasets.scans: expect.test: 90, but there are 80 test rows; correct `expect`, "
         f"or delete {path}, so that the tables are made again"
     )
     # Of other options the tables are made again.
@@ -241,7 +241,9 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     }  # fmt: skip
     others = STUDY.get(key, {})
     study = load_study(STUDY | {key: {**others, "mine": dataset}})
-    with pytest.raises(ConfigError, match=rf"{key}.mine: .*over this file; move it elsewhere"):
+    with pytest.raises(
+        ConfigError, match=rf"{key}.mine: .*would overwrite this file; move it elsewhere"
+    ):
         check_study(study)
     assert (folder / "train.parquet").exists()
 
@@ -249,9 +251,12 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
-        ({"results_dir": "same", "data_dir": "same"}, "results_dir: .*/same: also the data_dir"),
-        ({"results_dir": "images/out"}, "results_dir: .* looks for images, and would be taken"),
-        ({"data_dir": "images"}, "data_dir: .*/images: what goes there lies in .*/images"),
+        (
+            {"results_dir": "same", "data_dir": "same"},
+            "results_dir: .*/same: it is the data_dir too",
+        ),
+        ({"results_dir": "images/out"}, "results_dir: .* looks for images, and would be read"),
+        ({"data_dir": "images"}, "data_dir: .*/images: files written there would lie in .*/images"),
         ({"data_dir": "images/a"}, "data_dir: .* dataset scans looks for images"),
         ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
         ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),

@@ -26,9 +26,8 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, bundle_digest, write_sums
 from dpprobe.release.predict import Predictor
 from dpprobe.tracking import served_release
-from dpprobe.tracking.model_registry import retire_heads
 from dpprobe.tracking.receipt import store_missing
-from dpprobe.tracking.release_registry import DESCRIPTION_LENGTH, model_name, register_release
+from dpprobe.tracking.release_registry import DESCRIPTION_LENGTH, register_release
 from dpprobe.tracking.served_release import ServedRelease
 from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
@@ -280,26 +279,6 @@ def test_releases_stay_current_beside_each_other_and_the_study(
         assert Path(study.root, "tracking/releases", f"{receipt['release']}.json").exists()
         (model,) = receipt["models"]
         assert client_of(study).get_model_version_by_alias(model, "released")
-
-
-def test_a_dataset_called_release_takes_nothing_from_releases(study: Study, bundle: Path) -> None:
-    register(study, bundle)
-    client = client_of(study)
-    head = f"{model_name('study', 'lesions_v1')}.sgd.eps-1"  # a backbone of the release's name
-    client.create_registered_model(head)
-    run = next(iter(study.ingest()["runs"].values()))
-    client.create_model_version(head, source=f"runs:/{run}/model", run_id=run)
-    client.set_registered_model_alias(head, "current", "1")
-    retire_heads(client, study="study", dataset="release", runs=())
-    assert client.get_registered_model(head).aliases == {}
-    aliases = client.get_registered_model(MODEL).aliases
-    assert {name: str(version) for name, version in aliases.items()} == {"released": "1"}
-
-
-def test_no_head_is_registered_as_a_release(study: Study) -> None:
-    models = study.ingest(register=["*/sgd/*"])["models"]
-    assert models
-    assert all(name.count(".") > model_name("study", "a").count(".") for name in models)
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_a_cell_without_privacy_says_so(study: Study) -> None:
         allows = {k: v for k, v in run.data.metrics.items() if k.startswith("allows/")}
         assert set(allows.values()) == {1}
         assert len(allows) == 3
-        assert "Everything is allowed" in run.data.tags["mlflow.note.content"]
+        assert "Nothing limits an attacker" in run.data.tags["mlflow.note.content"]
         assert "delta" not in run.data.params
 
 

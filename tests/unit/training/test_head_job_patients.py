@@ -158,8 +158,8 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
         assert statement["patients"]["epsilon"] > 4
         assert "differentially private to one image; to a patient" in statement["promise"]
         assert (
-            "to a patient of 20 training images, the most that one has here, the promise is ("
-            in (statement["promise"])
+            "to a patient with 20 training images, the most that any patient has here, the promise "
+            "is (" in statement["promise"]
         )
     full = run.read("full", "privacy")
     mu = 20 * accountants.gaussian_mu(composition(full))
@@ -170,7 +170,7 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
 def test_a_patient_of_more_images_than_are_priced_is_refused(run: Run) -> None:
     image = {"unit": "image", "patients": {"images": 19}, "methods": {"full": METHODS["full"]}}
     run.plan(**image)
-    with pytest.raises(DataError, match="max_images_per_patient: 19, and a patient has 20"):
+    with pytest.raises(DataError, match="max_images_per_patient: 19, but a patient has 20"):
         run.train(**image)
     write_features(run.folder, named=False)
     with pytest.raises(DataError, match="its rows name no patients"):

@@ -195,7 +195,7 @@ def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     with pytest.raises(DataError, match="trained on NVIDIA H100, .*seed-0 on cpu"):
         run.gather()
     write_json(path, written | {"fingerprint": "0" * 64})
-    with pytest.raises(DataError, match="seed-1: not a seed of today's cell"):
+    with pytest.raises(DataError, match="seed-1: it belongs to another version of this cell"):
         run.gather()
 
 
@@ -249,7 +249,7 @@ def test_a_method_without_a_plan_says_why(run: Run) -> None:
 def test_features_of_other_weights_are_refused(run: Run) -> None:
     # Only the features' content is in the identity that seeds derive from.
     write_features(run.folder, weights="0" * 64)
-    with pytest.raises(DataError, match="of other weights"):
+    with pytest.raises(DataError, match="with other weights"):
         run.tune(0)
 
 
@@ -261,12 +261,12 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
     table = SplitTable(tmp_path / "data" / "train.parquet")
     write_features(tmp_path)
     store = FeatureStore(tmp_path / "train" / "manifest.json")
-    with pytest.raises(DataError, match="of other images"):
+    with pytest.raises(DataError, match="from other images"):
         network_material._check_table(table, store)
     store.dataset_fingerprint = info.fingerprint
     network_material._check_table(table, store)
     table.fingerprint = "another"
-    with pytest.raises(DataError, match="of other images"):
+    with pytest.raises(DataError, match="from other images"):
         network_material._check_table(table, store)
 
 

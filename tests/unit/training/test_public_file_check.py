@@ -15,9 +15,8 @@ from safetensors.numpy import load_file, save_file
 from dpprobe import artifacts
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.private_mark import check_unmarked
+from dpprobe.privacy.private_mark import check_unmarked, mark_metadata
 from dpprobe.results.cell_record import read_cell
-from dpprobe.tracking.served_model import write_head
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
@@ -232,10 +231,16 @@ def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Pat
 
 
 def released_head(study: Study, target: Path) -> Path:
-    """A head as MLflow's registry has it, the one that fits `init_file`."""
+    """The head of one seed, as `init_file` takes it, with the mark of its cell."""
     study.train(sgd=SGD)
     record = read_cell(study.cell("sgd") / "metrics.json")
-    write_head(target, study.cell("sgd"), record)
+    tensors = load_file(study.cell("sgd") / "heads.safetensors")
+    target.mkdir()
+    save_file(
+        {name: np.ascontiguousarray(values[0]) for name, values in tensors.items()},
+        target / "head.safetensors",
+        metadata=mark_metadata(record.cell.model_dump(), record.options),
+    )
     return target / "head.safetensors"
 
 

@@ -41,7 +41,7 @@ def audit_faults(study: Study) -> Iterator[str]:
         for name in chosen:
             if name not in names or chosen.count(name) > 1:
                 unknown = True
-                fault = "stands twice; remove one" if name in names else "is not in this study"
+                fault = "appears twice; remove one" if name in names else "is not in this study"
                 remedy = "" if name in names else f"; write some of {', '.join(names)}"
                 yield f"{key}: {name} {fault}{remedy}"
     if unknown:

@@ -173,15 +173,17 @@ def _check_request(method: MethodOptions, data: TrainingSet) -> None:
     """Checks what `attack_membership` is asked for before anything is trained; see there."""
     if not method.takes_units:
         raise ConfigError(
-            f"head {method.head}: engine opacus takes no weights, by which membership attacks "
-            "leave rows out; write engine: closed_form"
+            f"head {method.head}: membership attacks leave rows out by weights, which engine "
+            "opacus does not take; write engine: closed_form"
         )
     if data.n < LEAST_UNITS:
         raise DataError(
             f"membership: {data.n} units of privacy to attack; {LEAST_UNITS} are needed"
         )
     if data.num_classes == 1 and not data.multi_label:
-        raise DataError("membership: one class, of which every head is certain; two are needed")
+        raise DataError(
+            "membership: there is only one class, which every head predicts; two are needed"
+        )
 
 
 def allowed_by(plan: Plan) -> Allowed:

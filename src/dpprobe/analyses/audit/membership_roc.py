@@ -116,7 +116,7 @@ def _draw_bounds(
 def _finish_axes(axes: Axes, figure: Figure) -> None:
     axes.set(xscale="log", yscale="log", xlim=(_LEAST, 1.0), ylim=(_LEAST, 1.0))
     for axis, name in ((axes.xaxis, "false positives"), (axes.yaxis, "true positives")):
-        axis.set_major_formatter(FuncFormatter(lambda rate, _: f"{100 * rate:g} %"))
+        axis.set_major_formatter(FuncFormatter(lambda rate, _: f"{100 * rate:g}%"))
         axis.set_label_text(name)
     axes.grid(True)
     figure.legend(loc="outside lower center", ncols=2, handlelength=2.8)
@@ -147,5 +147,5 @@ def _write_caption(membership: Mapping[str, Any]) -> str:
     return (
         f"all attacked rows: {units}, in or out of {heads} heads by fair coins; "
         f"{membership['shadows']} shadows each\n"
-        "bands: 95 %, heads and rows drawn again. Not private: attacks on real rows"
+        "bands: 95% CI over heads and examples. Not private: attacks on real examples"
     )

@@ -39,7 +39,7 @@ class MembershipOptions(Options):
     def _check_targets(self) -> MembershipOptions:
         if self.targets is not None and self.targets > self.shadows:
             raise ValueError(
-                f"targets: {self.targets} of {self.shadows} shadows; write at most that"
+                f"targets: {self.targets} of {self.shadows} shadows; write at most {self.shadows}"
             )
         return self
 
@@ -83,7 +83,7 @@ class AuditOptions(Options):
         if best <= 0.5:
             fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1
             raise ValueError(
-                f"runs: {self.runs} show nothing at confidence {self.confidence:g}, even where a "
-                f"test is right in all; write {fewest} or more"
+                f"runs: {self.runs} cannot refute anything at confidence {self.confidence:g}, "
+                f"even if every test is right; write {fewest} or more"
             )
         return self

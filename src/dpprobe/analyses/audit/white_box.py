@@ -141,7 +141,7 @@ def audited_shape(
     """Returns the size of the audited heads: near the cell's, and at most `LARGEST`.
 
     Rows are wider than there are classes, so that no sum of a row per class is square. A unit that
-    is not an image has two rows.
+    may have several rows has two.
     """
     files = bool(method.input_files())
     every = files or method.counted_classes is not None
@@ -152,7 +152,7 @@ def audited_shape(
         dimension=dimension if fixed else max(min(dimension, most), least),
         num_classes=num_classes if every else min(num_classes, LARGEST.num_classes),
         multi_label=multi_label,
-        rows_per_unit=1 if plan.unit == "image" else 2,
+        rows_per_unit=2 if plan.unit in plan.GROUPS else 1,
     )
 
 

@@ -59,20 +59,20 @@ def fairness_faults(study: Study) -> Iterator[str]:
     given = list(map(group_name, fairness.groups or ()))
     for name in dict.fromkeys(given):
         if given.count(name) > 1:
-            yield f"groups: {name} stands twice; remove one"
+            yield f"groups: {name} appears twice; remove one"
     known = {"methods": tuple(study.methods), "epsilons": study.job_epsilons()}
     for key, names in known.items():
         chosen = getattr(fairness, key) or ()
         for name in chosen:
             if name not in names or chosen.count(name) > 1:
-                fault = "stands twice; remove one" if name in names else "is not in this study"
+                fault = "appears twice; remove one" if name in names else "is not in this study"
                 remedy = "" if name in names else f"; write some of {', '.join(names)}"
                 yield f"{key}: {name} {fault}{remedy}"
     if fairness.reference and fairness.reference not in at_infinity:
         few = ", ".join(at_infinity) or "none"
         yield (
-            f"reference: {fairness.reference} is trained without privacy in no cell; add inf to "
-            f"epsilons, or write one that is: {few}"
+            f"reference: no cell trains {fairness.reference} without privacy; add inf to "
+            f"epsilons, or write one of the methods that have such a cell: {few}"
         )
     if not fairness_cells(study):
         yield "no cell of the study has these methods and epsilons; write others"
@@ -82,7 +82,7 @@ def fairness_faults(study: Study) -> Iterator[str]:
     for group in _chosen_groups(study):
         if group not in columns and group != CLASSES:
             yield (
-                f"groups: {group} is a group of no dataset; write some of "
+                f"groups: {group} is not a group of any dataset; write some of "
                 f"{', '.join(sorted(columns)) or CLASSES}"
             )
     yield from _pair_faults(study)
@@ -101,9 +101,9 @@ def _pair_faults(study: Study) -> Iterator[str]:
         if first == second:
             yield f"{pair}: a pair needs two different columns"
         elif frozenset((first, second)) in seen:
-            yield f"{pair} stands twice; remove one"
+            yield f"{pair} appears twice; remove one"
         elif CLASSES in (first, second) and not any(CLASSES in names for names in columns):
-            yield f"{pair}: classes are no column; write two group columns"
+            yield f"{pair}: classes are not a group column; write two group columns"
         elif {first, second} <= set().union(*columns) and not any(
             {first, second} <= names for names in columns
         ):

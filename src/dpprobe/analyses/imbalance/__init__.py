@@ -38,10 +38,7 @@ def _list_tables(files: StudyFiles, dataset: str) -> list[str]:
 IMBALANCE_FIGURES = Exhibit(
     name="plot_imbalance",
     kind="figure",
-    files={
-        "": "figures/{dataset}/imbalance_{backbone}",
-        "law": "figures/{dataset}/imbalance_law_{backbone}",
-    },
+    files={"": "figures/{dataset}/imbalance_{backbone}"},
     formats=FIGURE_FORMATS,
     per=("dataset", "backbone"),
     needs={
@@ -54,12 +51,11 @@ IMBALANCE_FIGURES = Exhibit(
         )
     },
     make=f"{PACKAGE}.show:plot_imbalance",
-    words="figures of rare classes of {dataset}, {backbone}",
+    words="figure of rare classes of {dataset}, {backbone}",
     category="Rare classes",
     subcategory="{dataset}",
-    caption={"": "imbalance.rst", "law": "imbalance_law.rst"},
-    labels={"backbone": "{backbone}"},
-    group_labels={"": {"figure": "recall"}, "law": {"figure": "law"}},
+    caption="imbalance.rst",
+    labels={"backbone": "{backbone}", "figure": "recall"},
     params={"version": VERSIONS["figures"]},
     only={"dataset": list_imbalanced},
     places=lambda study: [
@@ -95,7 +91,7 @@ ANALYSIS = Analysis(
     ),
     reads=(
         "Results of rare classes",
-        "test labels and gradients of training rows, without noise.",
+        "test labels, without noise.",
     ),
     exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),
     section=Section(
@@ -108,9 +104,6 @@ ANALYSIS = Analysis(
             "imbalance_tables": waits(of_datasets(_list_tables)),
         },
         place=1,
-        figures={
-            "imbalance_": "Recall of rare classes, {} features",
-            "imbalance_law_": "What is left of a rare class, {} features",
-        },
+        figures={"imbalance_": "Recall of rare classes, {} features"},
     ),
 )

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from dpprobe.records import Part, Record
 
 IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
-IMBALANCE_FORMAT_VERSION: Final = 1
+IMBALANCE_FORMAT_VERSION: Final = 2
 IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone><suffix>
 RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
 IMBALANCE_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
@@ -64,23 +64,6 @@ class TrainingSet(Part):
     per_class: tuple[int, ...]
 
 
-class Clipping(Part):
-    """The effect of clipping to C on the gradients of training examples, at the trained heads.
-
-    Means over seeds, in pairs: of the rare class, and of the others, each counting once.
-
-    Attributes:
-      clipped: share of rows whose gradient is longer than C. norm: mean length of the gradients.
-      cosine: between the sums of the examples' gradients before and after clipping. kept: the
-        length of the sum after clipping over that before.
-    """
-
-    clipped: tuple[OptionalNumber, OptionalNumber]
-    norm: tuple[OptionalNumber, OptionalNumber]
-    cosine: tuple[OptionalNumber, OptionalNumber]
-    kept: tuple[OptionalNumber, OptionalNumber]
-
-
 class RareCell(Part):
     """A cell's results on the class that is rare in its training examples.
 
@@ -96,7 +79,6 @@ class RareCell(Part):
         95% interval (Welch), None where neither varies over seeds.
       reference_learnt: True if that recall is above 10% and above twice what guessing gives, so
         that a half of it can be compared with.
-      clipping: of the examples' gradients; None for heads that do not step along them.
     """
 
     training_set: str
@@ -118,7 +100,6 @@ class RareCell(Part):
     drop: OptionalNumber
     drop_low: OptionalNumber
     drop_high: OptionalNumber
-    clipping: Clipping | None
 
 
 class BreakDown(Part):
@@ -143,73 +124,15 @@ class BreakDown(Part):
     note: str
 
 
-class Ranged(Part):
-    """A number with the ends of its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-class Law(Part):
-    """A curve through the cells of a method: recall over reference recall, rho, of 0 to 1.
-
-    logit(rho) = a_class + n_c_exponent ln(n_c) + epsilon_exponent ln(epsilon), least squares on
-    rho; with several backbones also dimension_exponent ln(d).
-
-    Attributes:
-      ratio: epsilon_exponent over n_c_exponent: 1 where the product n_c * epsilon alone counts.
-      half: n_c at which rho is 1/2 for epsilon 1, the geometric mean over classes.
-      points: cells. between: those with rho from 0.1 to 0.9, which decide the curve.
-      class_rows, epsilons: the smallest and the largest of the cells; None without cells.
-      sets: training sets, which the intervals draw again. resamples: draws that gave a curve.
-      r_squared: the part of rho's variance that the curve explains. error: its root mean square.
-      reason: in words, why there is no curve; the numbers are then None.
-    """
-
-    method: str
-    n_c_exponent: Ranged | None
-    epsilon_exponent: Ranged | None
-    dimension_exponent: Ranged | None
-    ratio: Ranged | None
-    half: Ranged | None
-    intercepts: dict[str, float]
-    points: int
-    between: int
-    sets: int
-    class_rows: tuple[int, int] | None
-    epsilons: tuple[float, float] | None
-    resamples: int
-    r_squared: OptionalNumber
-    error: OptionalNumber
-    reason: str
-
-    @property
-    def is_extrapolated(self) -> bool:
-        """True if `half` lies outside the cells that the curve went through."""
-        if self.half is None or self.class_rows is None or self.epsilons is None:
-            return False
-        within = self.class_rows[0] <= self.half.value <= self.class_rows[1]
-        return not (within and self.epsilons[0] <= 1 <= self.epsilons[1])
-
-
 class ImbalanceRecord(Record):
-    """Rare classes of a dataset on one backbone. Not private.
-
-    Attributes:
-      dimension: d, of the features.
-      gradient_rows: training examples of a class that gradients were taken of, at most.
-    """
+    """Rare classes of a dataset on one backbone. Not private."""
 
     format: Literal["dpprobe-imbalance"] = IMBALANCE_FORMAT
-    format_version: Literal[1] = IMBALANCE_FORMAT_VERSION
+    format_version: Literal[2] = IMBALANCE_FORMAT_VERSION
     dataset: str
     backbone: str
-    dimension: int
     class_names: tuple[str, ...]
     classes: tuple[str, ...]
-    gradient_rows: int
     training_sets: tuple[TrainingSet, ...]
     cells: tuple[RareCell, ...]
     break_downs: tuple[BreakDown, ...]
-    laws: tuple[Law, ...]

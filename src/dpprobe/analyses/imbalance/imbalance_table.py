@@ -9,11 +9,9 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     BreakDown,
     Estimate,
     ImbalanceRecord,
-    Law,
-    Ranged,
     RareCell,
 )
-from dpprobe.analyses.imbalance.rare_classes import best_methods, fit_law
+from dpprobe.analyses.imbalance.rare_classes import best_methods
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
@@ -113,8 +111,6 @@ def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
         "backbone", "class", "fraction", "class_rows", "rows", "method", "epsilon", "private",
         "seeds", "recall", "recall_std", "recall_low", "recall_high", "auc", "auc_low", "auc_high",
         "never_predicted", "macro_accuracy", "reference_recall", "drop", "drop_low", "drop_high",
-        *(f"{name}_{side}" for name in ("clipped", "gradient_norm", "clip_cosine", "sum_kept")
-          for side in ("class", "others")),
     ]  # fmt: skip
     rows = [
         make_row(record.backbone, *_format_cell(cell))
@@ -125,11 +121,10 @@ def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
 
 
 def _format_cell(cell: RareCell) -> list[str]:
-    recall, auc, clipping = cell.recall, cell.auc, cell.clipping
+    recall, auc = cell.recall, cell.auc
     numbers: list[float | None] = [recall.mean, recall.std, recall.low, recall.high]
     numbers += [auc.mean, auc.low, auc.high] if isinstance(auc, Estimate) else [None] * 3
     drops = [cell.reference_recall, cell.drop, cell.drop_low, cell.drop_high]
-    pairs = vars(clipping).values() if clipping else [(None, None)] * 4
     return [
         cell.class_name,
         f"{cell.fraction:g}",
@@ -143,7 +138,6 @@ def _format_cell(cell: RareCell) -> list[str]:
         str(cell.never_predicted),
         _format_number(cell.macro_accuracy),
         *map(_format_number, drops),
-        *(_format_number(value) for pair in pairs for value in pair),
     ]
 
 
@@ -152,7 +146,7 @@ def _format_number(value: float | None) -> str:
 
 
 def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
-    """Writes the break-down points and laws of all records as sentences."""
+    """Writes the break-down points of all records as sentences."""
     lines = []
     for record in records:
         parts = [f"{each.class_name} by {each.method} {break_down_words(each)}"
@@ -161,21 +155,7 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
             f"{record.backbone}: images of the class times epsilon at which half of the "
             f"reference's recall is kept: {'; '.join(parts)}."
         )
-        lines += [f"{record.backbone}, {law.method}: {law_words(law)}." for law in record.laws]
-    return lines + [f"All backbones, {law.method}: {law_words(law)}." for law in laws_of(records)]
-
-
-def laws_of(records: Sequence[ImbalanceRecord]) -> list[Law]:
-    """Returns the laws through the cells of several backbones, with the dimension; else none."""
-    dimensions = {id(cell): record.dimension for record in records for cell in record.cells}
-    if len(set(dimensions.values())) < 2:
-        return []
-    cells = _list_cells(records)
-    methods = keep_unique(cell.method for cell in cells if cell.private)
-    return [
-        fit_law(cells, method=method, dimension=lambda cell: dimensions[id(cell)])
-        for method in methods
-    ]
+    return lines
 
 
 def break_down_words(point: BreakDown) -> str:
@@ -191,34 +171,3 @@ def break_down_words(point: BreakDown) -> str:
     always = "nowhere always" if point.lasting is None else f"always from {point.lasting:g}"
     left_out = f"; {point.left_out} cells left out" if point.left_out else ""
     return f"from {point.reached:g}, {always} {tried}{left_out}"
-
-
-def law_words(law: Law) -> str:
-    """Writes a law with its intervals and its fit."""
-    if law.n_c_exponent is None or law.epsilon_exponent is None or law.ratio is None:
-        return f"no law ({law.reason})"
-    parts = [
-        f"log odds of the recall kept rise with {ranged_words(law.n_c_exponent)} ln(images)",
-        f"and {ranged_words(law.epsilon_exponent)} ln(epsilon)",
-    ]
-    if law.dimension_exponent is not None:
-        parts.append(f"and {ranged_words(law.dimension_exponent)} ln(dimension)")
-    parts.append(f"(ratio {ranged_words(law.ratio)})")
-    text = " ".join(parts)
-    if law.half is not None:
-        text += f"; half at {ranged_words(law.half, digits=3)} images for epsilon 1"
-    if law.is_extrapolated and law.class_rows and law.epsilons:
-        rows, epsilons = (
-            "{:,} to {:,}".format(*law.class_rows),
-            "{:g} to {:g}".format(*law.epsilons),
-        )
-        text += f" (extrapolated: {rows} images and epsilon {epsilons} were tried)"
-    return (
-        f"{text}; R2 {law.r_squared:.2f}, error {100 * (law.error or 0):.0f} points, "
-        f"{law.points} cells of {law.sets} training sets, {law.between} on the slope"
-    )
-
-
-def ranged_words(number: Ranged, *, digits: int = 2) -> str:
-    """Writes a number with its interval, such as "0.94 [0.73, 1.26]"."""
-    return f"{number.value:.{digits}g} [{number.low:.{digits}g}, {number.high:.{digits}g}]"

@@ -1,6 +1,6 @@
 """The job of rare classes: all cells of a dataset and its copies on one backbone, compared.
 
-Not private: it reads test labels and training examples, and adds no noise.
+Not private: it reads test labels, and adds no noise.
 """
 
 from __future__ import annotations
@@ -8,20 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from safetensors.numpy import load_file
 
-from dpprobe.analyses.imbalance.clipped_gradients import ClassGradients, class_gradients
 from dpprobe.analyses.imbalance.imbalance_record import (
     IMBALANCE_SUFFIXES,
-    Clipping,
     ImbalanceRecord,
     RareCell,
     TrainingSet,
@@ -30,24 +25,17 @@ from dpprobe.analyses.imbalance.imbalance_record import (
 from dpprobe.analyses.imbalance.rare_classes import (
     break_down,
     estimate_share,
-    fit_law,
     least_reference,
 )
 from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
-from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.balance import log_shifts
-from dpprobe.heads.fitted import CLASS_PRIORS, Heads
-from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Transform
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import (
     METRICS_FILE,
     PREDICTIONS_FILE,
-    WEIGHTS_FILE,
     CellName,
     CellRecord,
     check_file,
@@ -59,7 +47,6 @@ from dpprobe.results.unit_counts import row_weights
 
 logger = logging.getLogger("dpprobe")
 
-GRADIENT_ROWS = 1000  # of a class, whose gradients are looked at
 TABLE = pa.schema(
     [
         ("training_set", pa.string()),
@@ -82,12 +69,10 @@ class Sources:
 
     Attributes:
       infos: the whole dataset's name, then those of its copies -> dataset.json.
-      manifests: the same names -> the manifest of the train split's features.
     """
 
     cells: Path
     infos: Mapping[str, Path]
-    manifests: Mapping[str, Path]
     names: Sequence[CellName]
 
 
@@ -99,7 +84,6 @@ class Tested:
       recall, auc: class -> [seeds]; auc None where the test examples are all of one side.
       never: class -> [seeds], True where no test example is given the class.
       counted: class -> test examples, or units, of the class, and of the rarer side.
-      gradients: every class -> what clipping does to them; empty for heads without.
     """
 
     record: CellRecord
@@ -107,7 +91,6 @@ class Tested:
     auc: Mapping[int, np.ndarray | None]
     never: Mapping[int, np.ndarray]
     counted: Mapping[int, tuple[int, int]]
-    gradients: Mapping[int, ClassGradients]
 
 
 def imbalance_job(
@@ -126,7 +109,7 @@ def imbalance_job(
     for name in classes:
         if name not in info.class_names:
             raise DataError(
-                f"imbalance.classes: {name!r} is no class of {dataset}; write some of "
+                f"imbalance.classes: {name!r} is not a class of {dataset}; write some of "
                 f"{', '.join(info.class_names[:10])}"
             )
     sets = {name: _training_set(name, path, info.class_names) for name, path in
@@ -137,10 +120,8 @@ def imbalance_job(
     record = ImbalanceRecord(
         dataset=dataset,
         backbone=backbone,
-        dimension=next(iter(tested.values())).record.dimension,
         class_names=info.class_names,
         classes=tuple(classes),
-        gradient_rows=GRADIENT_ROWS,
         training_sets=tuple(sets.values()),
         cells=tuple(cells),
         break_downs=tuple(
@@ -148,7 +129,6 @@ def imbalance_job(
             for name in classes
             for method in methods
         ),
-        laws=tuple(fit_law(cells, method=method) for method in methods),
     )
     path, table = (imbalance_path(folder, dataset, backbone, each) for each in IMBALANCE_SUFFIXES)
     rows = [row for key, each in tested.items() for row in _table_rows(each, sets[key[0]])]
@@ -164,15 +144,12 @@ def _test_all(
     tested = {}
     with Progress(len(sources.names), label=label) as progress:
         for name, training_set in sets.items():
-            training_rows = _TrainingRows(sources.manifests[name])
             rare = training_set.class_name
             looked_at = classes if rare is None else [rare]
             for cell in sources.names:
                 if cell.dataset == name:
                     folder = cell.folder(sources.cells)
-                    tested[name, cell.method, cell.epsilon] = _test_cell(
-                        folder, looked_at, training_rows
-                    )
+                    tested[name, cell.method, cell.epsilon] = _test_cell(folder, looked_at)
                     progress.advance_by(1)
     return tested
 
@@ -193,7 +170,7 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
     )
 
 
-def _test_cell(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) -> Tested:
+def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
     """Reads a cell and its predictions, and measures what it makes of some classes."""
     from sklearn.metrics import roc_auc_score
 
@@ -228,7 +205,6 @@ def _test_cell(folder: Path, classes: Sequence[str], training_rows: _TrainingRow
         auc=auc,
         never=never,
         counted=counted,
-        gradients=_measure_gradients(record, folder, training_rows),
     )
 
 
@@ -257,9 +233,6 @@ def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str,
         columns[k]["macro_accuracy"] = [seed["macro_accuracy"] for seed in tested.record.seeds]
         if (auc := tested.auc[k]) is not None:
             columns[k]["auc"] = auc
-    for k, gradients in tested.gradients.items():
-        named = {f"gradient_{name}": values for name, values in vars(gradients).items()}
-        columns[k] = columns.get(k, {}) | named
     for k, metrics in columns.items():
         place = _describe_class(tested.record.cell, training_set, k)
         place["class"] = tested.record.class_names[k]
@@ -278,61 +251,6 @@ def _describe_class(cell: CellName, training_set: TrainingSet, k: int) -> dict[s
         "method": cell.method,
         "epsilon": cell.epsilon,
     }
-
-
-class _TrainingRows:
-    """Training examples of each class, at most `GRADIENT_ROWS`, read when a cell asks for them."""
-
-    def __init__(self, manifest: Path) -> None:
-        self._manifest = manifest
-
-    @cached_property
-    def by_class(self) -> dict[int, np.ndarray]:
-        """The features of the rows, float32 [m, d] of each class."""
-        store = FeatureStore(self._manifest)
-        generator = np.random.default_rng(0)
-        chosen = []
-        for k in range(store.num_classes):
-            mine = np.flatnonzero(store.labels == k)
-            size = min(GRADIENT_ROWS, len(mine))
-            chosen.append(generator.choice(mine, size=size, replace=False))
-        places = np.sort(np.concatenate(chosen))
-        features, labels = store.read_rows(places), store.labels[places]
-        return {k: features[labels == k] for k in range(store.num_classes)}
-
-
-def _measure_gradients(
-    record: CellRecord, folder: Path, training_rows: _TrainingRows
-) -> dict[int, ClassGradients]:
-    """Returns what clipping does to each class's gradients; nothing for heads that have none.
-
-    At epsilon inf nothing is clipped, and the numbers say what clipping would do.
-    """
-    options = method_options(record.options).trained_options
-    # a network's gradients are not those of its head
-    if not isinstance(options, GradientOptions) or options.tunes_network:
-        return {}
-    heads, sigmoid = read_heads(folder, options), options.loss == "sigmoid"
-    return {
-        k: class_gradients(heads, features, k, clip=options.max_grad_norm, sigmoid=sigmoid)
-        for k, features in training_rows.by_class.items()
-    }
-
-
-def read_heads(folder: Path, options: GradientOptions) -> Heads:
-    """Reads the heads of all seeds of a cell, as they were before priors were taken off."""
-    tensors = load_file(check_file(folder / WEIGHTS_FILE))
-    weights = tensors.pop("weights")
-    released = tensors.pop(CLASS_PRIORS, None)
-    shifts = options.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
-    if shifts:
-        weights[..., -1] -= np.asarray(shifts, dtype=np.float32)
-    transforms = [
-        Transform(options.normalize, {name: torch.from_numpy(a[s]) for name, a in tensors.items()})
-        for s in range(len(weights))
-    ]
-    seeds = tuple(range(len(weights)))
-    return Heads(weights=weights, seeds=seeds, transforms=tuple(transforms), steps=0)
 
 
 def _list_cells(
@@ -369,7 +287,6 @@ def _list_cells(
             reference_learnt=base is not None
             and float(base.mean()) > least_reference(len(class_names)),
             **_recall_drop(recall, base),
-            clipping=_average_clipping(mine.gradients, k),
         )
 
 
@@ -380,23 +297,6 @@ def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float
     gap, half = compare_means(recall.tolist(), base.tolist())
     ends = (None, None) if half is None else (gap - half, gap + half)
     return {"drop": gap, "drop_low": ends[0], "drop_high": ends[1]}
-
-
-def _average_clipping(gradients: Mapping[int, ClassGradients], k: int) -> Clipping | None:
-    """Returns means over seeds for one class, and for the others."""
-    if not gradients:
-        return None
-
-    def average_over(name: str, classes: Sequence[int]) -> float:
-        return float(np.mean([getattr(gradients[each], name) for each in classes]))
-
-    others = [each for each in gradients if each != k]
-    return Clipping(
-        **{
-            name: (average_over(name, [k]), average_over(name, others))
-            for name in Clipping.model_fields
-        }
-    )
 
 
 def _find_reference(

@@ -1,4 +1,4 @@
-"""Figures and report section of rare classes: recall by images and epsilon, and its law."""
+"""Figure and report section of rare classes: recall by images and epsilon."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from scipy.special import expit
 
 from dpprobe.analyses.analysis import Page
-from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, Law, RareCell
-from dpprobe.analyses.imbalance.imbalance_table import (
-    best_table,
-    break_down_words,
-    law_words,
-    laws_of,
-)
-from dpprobe.analyses.imbalance.rare_classes import least_reference, retained_recall
+from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
+from dpprobe.analyses.imbalance.imbalance_table import best_table, break_down_words
+from dpprobe.analyses.imbalance.rare_classes import retained_recall
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
@@ -32,11 +25,9 @@ _COLOURS = "cividis"  # readable without colours too
 _CELL, _EDGE = 0.42, "#D55E00"
 
 
-def plot_imbalance(*, record: Path, svg: Path, png: Path, law_svg: Path, law_png: Path) -> None:
-    """Draws the recall of a dataset's rare classes on one backbone, and the law fitted to it."""
-    read = ImbalanceRecord.read(record)
-    imbalance_figure(read, svg=svg, png=png)
-    law_figure(read, svg=law_svg, png=law_png)
+def plot_imbalance(*, record: Path, svg: Path, png: Path) -> None:
+    """Draws the recall of a dataset's rare classes on one backbone."""
+    imbalance_figure(ImbalanceRecord.read(record), svg=svg, png=png)
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -165,99 +156,6 @@ def _draw_outline(axes: Axes, held: np.ndarray) -> None:
                 axes.plot(x, y, color=_EDGE, linewidth=1.8, solid_capstyle="butt", clip_on=False)
 
 
-def law_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
-    """Draws the part of the reference's recall that is kept, one panel per private method.
-
-    The x axis is n_c times epsilon to the power of the fitted ratio of exponents, on which the
-    curves of a law lie; without a law n_c times epsilon, and no curve.
-
-    Raises:
-      DataError: without a private cell.
-    """
-    methods = _list_methods(record)
-    laws = {law.method: law for law in record.laws}
-    looks = dict(zip(record.classes, style.choose_looks(len(record.classes)), strict=True))
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(methods), legend=len(looks) + 2)
-        for axes, method in zip(grid, methods, strict=True):
-            for class_name, (colour, (_, marker)) in looks.items():
-                cells = [
-                    c
-                    for c in record.cells
-                    if c.private
-                    and (c.method, c.class_name) == (method, class_name)
-                    and c.reference_learnt
-                ]
-                _law_points(axes, cells, laws[method], colour, marker)
-            _label_law(axes, laws[method])
-        style.label_outer_panels(grid, "recall over the reference's, %")
-        figure.legend(handles=_law_handles(looks), loc="outside right upper")
-        least = 100 * least_reference(len(record.class_names))
-        style.title_figure(
-            figure,
-            f"{record.dataset}, {record.backbone}: what is left of a rare class (not private)",
-            f"cells whose reference has a recall above {least:g} %; "
-            "curves: the fitted law, by class",
-            panels=1,
-        )
-        style.save_figure(figure, svg, png)
-
-
-def _law_exponent(law: Law) -> float:
-    return law.ratio.value if law.ratio else 1.0
-
-
-def _law_points(axes: Axes, cells: Sequence[RareCell], law: Law, colour: str, marker: str) -> None:
-    """Draws one class's cells, and its curve where there is a law."""
-    if not cells:
-        return
-    x = np.array([c.class_rows * epsilon_value(c.epsilon) ** _law_exponent(law) for c in cells])
-    y = np.array([100 * c.recall.mean / (c.reference_recall or 1) for c in cells])
-    axes.plot(x, y, color=colour, linestyle="none", marker=marker, alpha=0.8)
-    intercept = law.intercepts.get(cells[0].class_name)
-    if law.n_c_exponent and intercept is not None:
-        line = np.geomspace(x.min(), x.max(), 200)
-        rho = expit(intercept + law.n_c_exponent.value * np.log(line))
-        axes.plot(line, 100 * rho, color=colour, linewidth=1.2)
-
-
-def _label_law(axes: Axes, law: Law) -> None:
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.xaxis.set_minor_formatter("")
-    highest = axes.dataLim.y1 if axes.lines else 0.0
-    axes.set_ylim(-4, max(104.0, highest + 4))
-    axes.axhline(50, color=style.NEUTRAL, linewidth=0.8, linestyle=style.CEILING_STYLE)
-    axes.grid(axis="both")
-    ratio = _law_exponent(law)
-    axes.set_xlabel("images of the class × ε" + (f"^{ratio:.2f}" if law.ratio else ""))
-    subtitle = f"no law: {law.reason}"
-    if law.ratio:
-        subtitle = (
-            f"a factor in ε is worth its power {ratio:.2f} "
-            f"[{law.ratio.low:.2f}, {law.ratio.high:.2f}] in images; "
-            f"R² {law.r_squared:.2f}, {law.points} cells"
-        )
-    axes.set_title(f"{law.method}\n" + _wrap_text(subtitle), fontsize=7.5)
-
-
-def _wrap_text(text: str, width: int = 40) -> str:
-    lines = [""]
-    for word in text.split(" "):
-        longer = len(lines[-1].rpartition("\n")[2]) + len(word) + 1 > width
-        lines.append(word) if longer else lines.append(f"{lines.pop()} {word}".strip())
-    return "\n".join(lines)
-
-
-def _law_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
-    handles = [
-        Line2D([], [], color=colour, linestyle="none", marker=marker, label=name)
-        for name, (colour, (_, marker)) in looks.items()
-    ]
-    half = {"color": style.NEUTRAL, "linewidth": 0.8, "linestyle": style.CEILING_STYLE}
-    return [*handles, Line2D([], [], label="half of the reference", **half)]  # type: ignore[arg-type]
-
-
 def _make_part(dataset: str, records: Sequence[ImbalanceRecord]) -> dict[str, Any]:
     """Writes the tables of one dataset."""
     caption = f"Recall of rare classes of {dataset}, the best private method, in percent"
@@ -273,58 +171,5 @@ def _make_part(dataset: str, records: Sequence[ImbalanceRecord]) -> dict[str, An
             }
             for record in records
             for point in record.break_downs
-        ],
-        "laws": [
-            {"backbone": record.backbone, "method": law.method, "words": law_words(law)}
-            for record in records
-            for law in record.laws
-        ]
-        + [
-            {"backbone": "all", "method": law.method, "words": law_words(law)}
-            for law in laws_of(records)
-        ],
-        "clipping": [
-            _clipping_row(record, cell)
-            for record in records
-            for cell in _cells_with_gradients(record)
-        ],
-        "rows": max(record.gradient_rows for record in records),
-    }
-
-
-def _cells_with_gradients(record: ImbalanceRecord) -> list[RareCell]:
-    """Returns the cells whose gradients were looked at, in the order of the table."""
-    return sorted(
-        (cell for cell in record.cells if cell.clipping is not None and cell.private),
-        key=lambda cell: (
-            cell.class_name,
-            cell.method,
-            -cell.fraction,
-            epsilon_value(cell.epsilon),
-        ),
-    )
-
-
-def _clipping_row(record: ImbalanceRecord, cell: RareCell) -> dict[str, Any]:
-    """Writes the row of one cell's gradients: the rare class beside the others."""
-    assert cell.clipping is not None
-    clipping = cell.clipping
-
-    def format_pair(
-        values: tuple[float | None, float | None], scale: float, digits: int
-    ) -> list[str]:
-        return ["" if v is None else f"{scale * v:.{digits}f}" for v in values]
-
-    return {
-        "backbone": record.backbone,
-        "class": cell.class_name,
-        "images": cell.class_rows,
-        "method": cell.method,
-        "epsilon": cell.epsilon,
-        "numbers": [
-            *format_pair(clipping.clipped, 100, 1),
-            *format_pair(clipping.norm, 1, 2),
-            *format_pair(clipping.cosine, 1, 3),
-            *format_pair(clipping.kept, 100, 0),
         ],
     }

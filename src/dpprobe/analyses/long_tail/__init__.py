@@ -65,7 +65,7 @@ def list_faults(study: Study) -> Iterator[str]:
             known = ", ".join(study.datasets)
             yield f"datasets: {name} is not in this study; write some of {known}"
         elif chosen.count(name) > 1:
-            yield f"datasets: {name} stands twice; remove one"
+            yield f"datasets: {name} appears twice; remove one"
         elif _multi_label(study, name):
             yield f"datasets: {name}: its rows have several labels, and sub-classes are of one"
     if not chosen and not list_datasets(study):

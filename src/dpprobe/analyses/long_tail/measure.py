@@ -153,8 +153,8 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
     """
     if store.multi_label:
         raise DataError(
-            f"{store.path}: rows have several labels, and a long tail is of one; remove the "
-            "dataset from long_tail"
+            f"{store.path}: rows have several labels, but a long tail needs one label per "
+            "row; remove the dataset from long_tail"
         )
     units = _number_units(store)
     chosen = _draw_positions(units, most, derived_seed(seed, "clustered units"))

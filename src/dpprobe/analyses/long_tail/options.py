@@ -50,5 +50,5 @@ class LongTailOptions(Options):
     def _check_clusters(cls, values: tuple[int, ...]) -> tuple[int, ...]:
         for value in values:
             if values.count(value) > 1:
-                raise ValueError(f"{value} stands twice in the list; remove one")
+                raise ValueError(f"{value} appears twice in the list; remove one")
         return values

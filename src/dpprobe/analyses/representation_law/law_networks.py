@@ -112,7 +112,10 @@ def measure_laws(
         runtime=Runtime(device="cpu", precision="float32"),
     )
     if loaded.graph is None:
-        raise ConfigError(f"backbones.{backbone_name}: not a network; laws are of blocks")
+        raise ConfigError(
+            f"backbones.{backbone_name}: not a network, and laws are measured at the blocks of a "
+            "network; remove it"
+        )
     identity = {"use": "rows of laws", "dataset": dataset, "study_seed": seed}
     opened = {split: SplitTable(tables[split]) for split in SPLITS}
     rows = {
@@ -251,13 +254,11 @@ def _make_tuned_network(
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
-    """Returns the options that a network was trained with, those of the base of a search.
+    """Returns the options that a network was trained with.
 
     Args:
-      chosen: the record of what a search chose; of what it may choose nothing shapes the network,
-        so that only values that are options are read.
+      chosen: the record of what a search chose.
     """
     options = network_options(method)
     assert options is not None, "list_law_networks names methods that tune networks"
-    known = {name: value for name, value in chosen.items() if name in FineTune.model_fields}
-    return options.make_trial(known)
+    return options.make_trial(chosen)

@@ -30,8 +30,8 @@ MEASURES: tuple[Measure, ...] = ("fuzziness", "separability", "residual", "resid
 # Figures of a (dataset, backbone): figures/<dataset>/<name>_<backbone>.
 MEASURE_FIGURES = tuple(f"law_{measure}" for measure in MEASURES)
 ACCURACY_FIGURE = "law_accuracy"  # where there are tuned networks
-# constant: options as written; searched: chosen by an unpriced search; priced: by head tuned.
-Setting = Literal["frozen", "constant", "searched", "priced"]
+# constant: options as written; searched: chosen by an unpriced search.
+Setting = Literal["frozen", "constant", "searched"]
 
 
 class FittedLaw(Part):

@@ -31,7 +31,6 @@ SETTINGS: dict[Setting, str] = {
     "frozen": "frozen",
     "constant": "constant",
     "searched": "tuned, unpriced",
-    "priced": "tuned, priced",
 }
 TITLES = {
     "fuzziness": "fuzziness",
@@ -47,7 +46,7 @@ INVERTED = (
 )
 UNPRICED = (
     "Tuned, unpriced: options were chosen by a search on the private rows that no epsilon pays "
-    "for, as in the paper; not for release. Tuned, priced: by head tuned, which pays."
+    "for, as in the paper; not for release."
 )
 PUBLISHED = (
     "Published: the representation-law paper, δ 1e-3; of tuned blocks it prints the lowest and the "

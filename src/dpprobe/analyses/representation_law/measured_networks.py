@@ -21,11 +21,11 @@ class Tuning:
     """One way in which a method tunes a network.
 
     Attributes:
-      setting: constant options, or options that were searched for: unpriced, or priced.
+      setting: constant options, or options that an unpriced search chose.
       blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
     """
 
-    setting: Literal["constant", "searched", "priced"]
+    setting: Literal["constant", "searched"]
     tuned: str
     blocks: int | None
 
@@ -35,11 +35,7 @@ def describe_tuning(method: MethodOptions) -> Tuning | None:
     options = network_options(method)
     if options is None:
         return None
-    setting: Literal["constant", "searched", "priced"] = "constant"
-    if options is not method:
-        setting = "priced"
-    elif options.search is not None:
-        setting = "searched"
+    setting: Literal["constant", "searched"] = "constant" if options.search is None else "searched"
     if options.tune == "head":
         return Tuning(setting=setting, tuned="head", blocks=0)
     if options.blocks is not None:

@@ -44,5 +44,5 @@ class RepresentationLawOptions(Options):
     def _check_methods(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for value in values or ():
             if values is not None and values.count(value) > 1:
-                raise ValueError(f"{value} stands twice in the list; remove one")
+                raise ValueError(f"{value} appears twice in the list; remove one")
         return values

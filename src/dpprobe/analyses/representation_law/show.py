@@ -60,7 +60,7 @@ _FROZEN: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 1.5)), "linewi
 _SHUFFLED: dict[str, Any] = {"color": "#8C8C8C", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
 _NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9}
 # Dashes of the curves of accuracy, by setting.
-_DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-", "priced": (0, (6, 2))}
+_DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-"}
 
 CHART_MIDDLE = 50.0  # percent: words of a higher result stand below it
 _NOTHING: tuple[None] = (None,)

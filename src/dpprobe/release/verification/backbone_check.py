@@ -25,6 +25,10 @@ def check_backbone(
       checkpoint: the file of the backbone's weights; None where nobody named it.
     """
     options = facts.backbone.options if facts else {}
+    if options.get("family") == "external":
+        detail = f"vectors of {options.get('model')}, which dpprobe does not compute"
+        checks.note_check("backbone", None, detail)
+        return
     cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
     if checkpoint is None and not cheap:
         detail = "not computed: give --checkpoint, or let dpprobe predict compare it"

@@ -42,7 +42,7 @@ def read_json(path: Path) -> Any:
 
     def read_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(items)
-        require_true(len(values) == len(items), f"{path.name}: a key stands twice in one object")
+        require_true(len(values) == len(items), f"{path.name}: a key appears twice in one object")
         return values
 
     try:

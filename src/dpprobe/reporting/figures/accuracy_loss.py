@@ -20,7 +20,7 @@ from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import keep_unique
 
 LOSS_LABEL = "points lost to privacy"
-BARS = "bars: 95 % interval of the difference"
+BARS = "bars: 95% CI of the difference"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def plot_loss_by_backbone(*, summary: Path, dataset: str, svg: Path, png: Path) 
     epsilons = spread_values(sorted({loss.epsilon for loss in losses}), MOST_EPSILONS)
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     names = [
-        style.wrap_name(f"{value:.1f} % {style.shorten_middle(name, 60)}", 30)
+        style.wrap_name(f"{value:.1f}% {style.shorten_middle(name, 60)}", 30)
         for name, value in backbones.items()
     ]
     with mpl.rc_context(style.SETTINGS):
@@ -195,9 +195,9 @@ def plot_distribution_shift(
             handles=style.make_dot_handles(dots), loc="outside right upper", handlelength=1.6
         )
         left_out = len({(a.dataset, a.backbone) for a in losses if a.shift is None})
-        caption = f"a point per dataset, backbone and ε; {BARS}"
+        caption = f"one point per dataset, backbone and ε; {BARS}"
         if left_out:
-            caption += f"; pairs left out without a known baseline: {left_out}"
+            caption += f"; pairs left out (no known baseline): {left_out}"
         style.title_figure(
             figure, "What privacy costs by distribution shift", caption, panels=len(panels)
         )

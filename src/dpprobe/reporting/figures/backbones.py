@@ -91,7 +91,7 @@ def backbone_figure(
             handlelength=1.6,
         )  # fmt: skip
         caption = (
-            "best of all methods of each, by test result; bars: 95 % interval\nin the study's "
+            "best of all methods of each, by test result; bars: 95% CI\nin the study's "
         )
         caption += "order; below: points from the best without privacy to the largest ε"
         if models:
@@ -258,7 +258,7 @@ def resolution_figure(
             f"{dataset}: no two backbones differ in preprocessing.size alone; add one to the study"
         )
     draw_panels(
-        panels, title=f"{dataset}: size of images", label="pixels a side (log scale)",
+        panels, title=f"{dataset}: size of images", label="pixels per side (log scale)",
         svg=svg, png=png,
     )  # fmt: skip
 

@@ -130,7 +130,7 @@ def _draw_ceiling(axes: Axes, ceiling: float, *, labelled: bool) -> None:
     below = axes.secondary_yaxis("right", functions=(turn_over, turn_over))
     below.tick_params(labelsize=7.5, colors=style.SUBTLE)
     if labelled:
-        below.set_ylabel("points below the ceiling", fontsize=8.5, color=style.SUBTLE)
+        below.set_ylabel("points below the baseline", fontsize=8.5, color=style.SUBTLE)
 
 
 def _one_dataset(summary: Path) -> tuple[Grid, str]:
@@ -297,15 +297,16 @@ def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
     over = {entry.over_seeds for entry in private if entry.interval}
     kinds = [
         words
-        for seeds, words in ((True, "t over seeds"), (False, f"over {grid.tested}"))
+        for seeds, words in ((True, "over seeds"), (False, f"over {grid.tested}"))
         if seeds in over
     ]
-    bands = f"; bands: 95 %, {' or '.join(kinds)}" if kinds else ""
+    bands = f"; bands: 95% CI {' or '.join(kinds)}" if kinds else ""
     reach = max((e.rows_reach for e in private if e.rows_reach is not None), default=None)
     made = " or ".join(sorted({e.rows_interval for e in private if e.rows_interval}))
-    rows = "" if reach is None else f"\n95 %, {made}: up to {reach:.1f} points to a side"
+    alone = f"\n95% CI over test examples alone ({made})"
+    rows = "" if reach is None else f"{alone}: up to ±{reach:.1f} points"
     rows += "; each patient counts once" if grid.patients else ""
-    rows += f"\n{UNPRICED_MARK} not private: searched without a price" if grid.unpriced else ""
+    rows += f"\n{UNPRICED_MARK} hyperparameters searched without privacy" if grid.unpriced else ""
     seeds = sorted({entry.seeds for entry in entries})
     return f"{dataset}{delta}", f"mean of {style.counted_seeds(seeds)}{bands}{rows}"
 

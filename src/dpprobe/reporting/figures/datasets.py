@@ -217,7 +217,7 @@ def _draw_lines(
             handles.append(style.make_ceiling_handle(linewidth=0.8))
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         counts = sorted({len(cell.values) for line in lines for cell in line.cells.values()})
-        caption = f"mean of {style.counted_seeds(counts)}; bands: 95 % interval"
+        caption = f"mean of {style.counted_seeds(counts)}; bands: 95% CI"
         style.title_figure(figure, title, caption, panels=1)
         style.save_figure(figure, svg, png)
 

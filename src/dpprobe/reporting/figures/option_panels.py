@@ -90,7 +90,7 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, p
         counts = sorted({len(cell.values) for panel in panels for _, cell in panel.cells})
         bands = "bars" if named else "bands"
         style.title_figure(
-            figure, title, f"mean of {style.counted_seeds(counts)}; {bands}: 95 % interval",
+            figure, title, f"mean of {style.counted_seeds(counts)}; {bands}: 95% CI",
             panels=len(panels),
         )  # fmt: skip
         style.save_figure(figure, svg, png)

@@ -120,7 +120,7 @@ def _label_axes(axes: Axes, setting: Setting, scale: Scale, title: str, *, measu
     lines = [
         f"{features}{setting.classes} classes, δ = {setting.delta:g}; band: the range at ε = "
         f"{setting.epsilon:g}",
-        f"dashed: non-private {100 * scale.middle:.0f} %"
+        f"dashed: non-private {100 * scale.middle:.0f}%"
         + ("" if scale.given else ", the middle of public sets")
         + "; dotted: the largest class"
         + ("; marks: measured" if measured else ""),

@@ -86,14 +86,14 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png:
         ]
         figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
         counts = sorted({len(cell.values) for _, cell in timed})
-        caption = f"mean of {style.counted_seeds(counts)}; bars: 95 % interval"
+        caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
         if len(rows) == 1:
-            caption += "; training alone: extraction was not timed"
+            caption += "; training time only (extraction was not timed)"
         left_out = len({cell.method for cell in cells if cell.private}) - len(
             {cell.method for _, cell in timed}
         )
         if left_out:
-            caption += f"; methods left out without a comparable time: {left_out}"
+            caption += f"; methods left out (no comparable time): {left_out}"
         title = f"{style.shorten_middle(dataset, 40)}: results by the seconds they take"
         style.title_figure(figure, title, caption, panels=1)
         style.save_figure(figure, svg, png)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import keep_unique
 from dpprobe.study.comparisons import describe_backbones
-from dpprobe.study.run_command import run_command
+from dpprobe.study.run_command import run_words
 from dpprobe.study.study import Study
 
 # The papers as `resources/published.yaml` cites them.
@@ -136,7 +137,7 @@ def make_table(
 
 def study_command(paper: str) -> str:
     """Writes the command that runs the study of a paper."""
-    return f"`{run_command('--configfile', STUDY_FILES[paper], targets=['paper_tables'])}`"
+    return f"`{shlex.join(run_words('paper_tables', call=['--configfile', STUDY_FILES[paper]]))}`"
 
 
 def source_cell(published: Published, citation: str) -> TableCell:

@@ -22,7 +22,6 @@ class Sources:
     figures: Sequence[Path] = ()  # figures/<dataset>/<name>.svg and .png, or figures/<name>
     zero_shot: Sequence[Path] = ()
     records: Mapping[str, Sequence[Path]] = field(default_factory=dict)  # of analyses, by name
-    costly_images: Sequence[Path] = ()  # <dataset>.json, where test images may be shown
     names: Mapping[str, str] = field(default_factory=dict)  # of datasets in published numbers
     captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
 

@@ -46,7 +46,6 @@ def write_study_report(
             for analysis in load_analyses()
             if analysis.section is not None
         },
-        costly_images=inputs["costly_images"],
         names=study.part_names(),
         zero_shot=[path for path in inputs["zero_shot"] if path.suffix == ".json"],
         captions=sorted(resource_path("captions").glob("*.rst")),

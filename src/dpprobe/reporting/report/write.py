@@ -22,7 +22,6 @@ from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.reporting.costly_images import read_costly_images
 from dpprobe.reporting.headline import best_interval, majority_words
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
@@ -74,7 +73,6 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     summary = read_summaries(sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in sources.datasets.items()}
     zero_shot = sections.zero_shot_results(sources.zero_shot)
-    costly = {path.stem: read_costly_images(path) for path in sources.costly_images}
     privacy = statements.read_statements(sources.statements, order=list(grid.measures))
     bests = best_private(grid, zero_shot)
     exhibits = Exhibits(sources, output.parent, backbones=len({name for name, _ in grid.columns}))
@@ -135,7 +133,6 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         datasets=datasets,
         overview=overview,
         sections=shown,
-        costly=[{"dataset": name, **costly[name]} for name in grid.measures if name in costly],
         plan_origin=plan_origin(),
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,

@@ -1,24 +1,20 @@
-"""Where rare classes break down, the law through their recalls, and the intervals of both."""
+"""Where rare classes break down, and the intervals of their recalls."""
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe import artifacts
-from dpprobe.analyses.imbalance import rare_classes
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.rare_classes import (
     best_methods,
     break_down,
     estimate_share,
-    fit_law,
     least_reference,
     retained_recall,
 )
@@ -111,95 +107,6 @@ def test_break_down_by_brute_force(cells: list[tuple[int, str, float]]) -> None:
     lasting = [p for p in held if all(held[q] for q in held if q >= p)]
     assert point.reached == min(good, default=None)
     assert point.lasting == min(lasting, default=None)
-
-
-# The law
-
-
-@pytest.mark.parametrize("exponents", [(1.0, 1.0), (1.5, 0.75)])
-def test_a_planted_law_is_recovered(exponents: tuple[float, float]) -> None:
-    law = fit_law(lawful_cells(*exponents), method="sgd")
-    assert law.n_c_exponent is not None
-    assert law.epsilon_exponent is not None
-    assert law.ratio is not None
-    assert law.half is not None
-    assert law.n_c_exponent.value == pytest.approx(exponents[0], rel=1e-3)
-    assert law.epsilon_exponent.value == pytest.approx(exponents[1], rel=1e-3)
-    assert law.ratio.value == pytest.approx(exponents[1] / exponents[0], rel=1e-3)
-    assert law.half.value == pytest.approx(200, rel=1e-2)
-    assert law.r_squared == pytest.approx(1)
-    assert law.reason == ""
-    assert (law.points, law.sets) == (42, 7)
-
-
-def test_a_planted_dimension_is_recovered() -> None:
-    """n_c epsilon / sqrt(d), on three backbones."""
-    dimensions = {"a": 64, "b": 512, "c": 2048}
-    cells = [
-        cell
-        for name, d in dimensions.items()
-        for cell in lawful_cells(1.0, 1.0, half=25 * math.sqrt(d), training_set=name)
-    ]
-    law = fit_law(cells, method="sgd", dimension=lambda cell: dimensions[cell.training_set])
-    assert law.dimension_exponent is not None
-    assert law.dimension_exponent.value == pytest.approx(-0.5, abs=1e-3)
-    assert law.half is None
-
-
-def test_intervals_hold_the_truth_about_as_often_as_they_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Training sets that are off by a common amount each, as redrawn rows are.
-
-    Percentile intervals over seven sets are narrower than 95 %: the pages say so.
-    """
-    monkeypatch.setattr(rare_classes, "RESAMPLES", 100)
-    generator = np.random.default_rng(5)
-    inside = 0
-    repeats = 24
-    for _ in range(repeats):
-        cells = lawful_cells(1.0, 1.0)
-        shifts = {cell.training_set: generator.normal(0, 0.3) for cell in cells}
-        moved = []
-        for cell in cells:
-            kept = np.clip(retained_recall(cell), 1e-6, 1 - 1e-6)
-            odds = math.log(kept / (1 - kept)) + shifts[cell.training_set]
-            moved.append(
-                rare_cell(
-                    0.8 / (1 + math.exp(-odds)), class_rows=cell.class_rows, epsilon=cell.epsilon
-                )
-            )
-        law = fit_law(moved, method="sgd")
-        assert law.ratio is not None
-        inside += law.ratio.low <= 1.0 <= law.ratio.high
-    assert inside >= 0.8 * repeats
-
-
-@pytest.mark.parametrize(
-    ("cells", "reason"),
-    [
-        ([], "0 training sets"),
-        (points((50, "1", 0.4), (100, "1", 0.5)), "2 training sets"),
-        (points((50, "1", 0.4), (100, "1", 0.5), (200, "1", 0.6)), "does not vary"),
-        (
-            points((50, "1", 0.0), (100, "2", 0.8), (200, "4", 0.8)),
-            "0 cells keep between 10 and 90 %",
-        ),
-    ],
-)
-def test_where_there_is_no_slope_there_is_no_law(cells: list[RareCell], reason: str) -> None:
-    law = fit_law(cells, method="sgd")
-    assert reason in law.reason
-    assert (law.n_c_exponent, law.ratio, law.r_squared) == (None, None, None)
-
-
-def test_recall_that_levels_off_fits_badly_and_the_record_says_so() -> None:
-    levelled = [
-        rare_cell(min(cell.recall.mean, 0.3), class_rows=cell.class_rows, epsilon=cell.epsilon)
-        for cell in lawful_cells(3.0, 3.0)
-    ]
-    law = fit_law(levelled, method="sgd")
-    assert law.r_squared is None or law.r_squared < 0.95
 
 
 def test_the_best_method_is_a_private_one() -> None:

@@ -1,4 +1,4 @@
-"""Figures of rare classes: each recall at its place, and curves only where there is a law."""
+"""The figure of rare classes: each recall at its place."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.analyses.imbalance.show import imbalance_figure, law_figure
+from dpprobe.analyses.imbalance.show import imbalance_figure
 from dpprobe.errors import DataError
 from tests.support.figures import drawn_figure
-from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
+from tests.support.imbalance_records import imbalance_record, rare_cell
 
 
 def test_each_recall_stands_at_its_images_and_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,18 +46,6 @@ def test_fractions_that_leave_as_many_images_have_a_row_each(
     axes = drawn_figure(monkeypatch, lambda files: imbalance_figure(record, **files)).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["3", "3"]
     assert [text.get_text() for text in axes.texts] == ["70", "80", "10", "80"]
-
-
-def test_curves_are_drawn_where_there_is_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    lawful = imbalance_record(lawful_cells(1.0, 1.0))
-    figure = drawn_figure(monkeypatch, lambda files: law_figure(lawful, **files))
-    points, curve, _half = figure.axes[0].lines
-    assert len(points.get_xdata()) == 42
-    assert len(curve.get_xdata()) == 200
-    lawless = imbalance_record([rare_cell(0.4), rare_cell(0.5, class_rows=200)])
-    figure = drawn_figure(monkeypatch, lambda files: law_figure(lawless, **files))
-    assert len(figure.axes[0].lines) == 2
-    assert "no law: 2 training sets" in figure.axes[0].get_title(loc="left").replace("\n", " ")
 
 
 def test_a_record_without_private_cells_has_no_figure(tmp_path: Path) -> None:

@@ -79,15 +79,5 @@ def test_a_method_says_how_it_tunes(
     assert (described.setting, described.tuned, described.blocks) == (setting, tuned, blocks)
 
 
-def test_a_priced_search_is_told_from_an_unpriced_one() -> None:
-    priced = method_options(
-        {
-            "head": "tuned",
-            "base": {"head": "fine_tune", "tune": {"blocks": 2}},
-            "search": {"learning_rate": [0.1, 1.0]},
-        }
-    )
-    described = describe_tuning(priced)
-    assert described is not None
-    assert (described.setting, described.blocks) == ("priced", 2)
+def test_a_linear_head_tunes_no_network() -> None:
     assert describe_tuning(method_options({"head": "sgd"})) is None

@@ -761,7 +761,7 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
     facts = BundleFacts.model_validate(read_json(original / FACTS_FILE))
     facts = facts.model_copy(update={"multi_label": True})
     detail, _ = check_evaluation({"evaluation": block}, head_plan, facts)
-    assert detail.startswith("AUC 0." if epsilon > 1 else "AUC not measurable: the 95 % interval")
+    assert detail.startswith("AUC 0." if epsilon > 1 else "AUC not measurable: its 95% CI")
     for change in (
         {"epsilon": 0.9 * block["epsilon"]},
         {"epsilon_target": 2 * epsilon},

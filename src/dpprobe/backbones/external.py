@@ -1,0 +1,89 @@
+"""Vectors that were computed elsewhere, by any model: text, sound, tables, cells, images.
+
+dpprobe cannot compute such a vector again, so nothing here checks what the study declares: that
+each vector was computed from its own item alone. The privacy promise rests on it. Whitening,
+centring, principal components, batch correction, z-scores and fine-tuning on the private items make
+every vector depend on all items, and no clipping repairs that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.errors import DataError
+from dpprobe.options import Name
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+FAMILY = "external"
+
+
+class Options(BackboneOptions):
+    """Vectors of a dataset with `source: embeddings`, computed by a model outside dpprobe."""
+
+    family: Literal["external"] = "external"
+    model: str = Field(
+        min_length=1,
+        description="Name of the model that computed the vectors. It is published with the head.",
+    )
+    version: str | None = Field(None, description="Version of that model.")
+    weights_sha256: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", description="SHA-256 of the model's weights, if known."
+    )
+    vectors: Name | None = Field(
+        None,
+        description="Name of the vectors in the dataset's `vectors`; if absent, the name of this "
+        "backbone.",
+    )
+    pretrained: bool = Field(
+        True,
+        description="Whether the model was trained on data. These data must be public: false only "
+        "for functions without training, such as hashing.",
+    )
+    each_by_itself: Literal[True] = Field(
+        description="Write true to declare that every vector was computed from its own item "
+        "alone. The privacy promise depends on it. It does not hold for vectors that were "
+        "whitened, centred, z-scored, batch-corrected, or reduced by PCA on these data, nor for a "
+        "model that was fine-tuned on them."
+    )
+
+    def check_files(self) -> None:
+        """Checks nothing: the dataset names the files."""
+
+
+def load(options: Options, runtime: Runtime) -> Backbone:
+    """Makes a backbone that passes vectors on as they are; its `dimension` is that of the data."""
+
+    def refuse_image(image: Image.Image) -> torch.Tensor:  # noqa: ARG001
+        raise DataError(
+            f"an image cannot be used here: the head takes vectors of {options.model}, which "
+            "dpprobe does not compute; pass vectors"
+        )
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        return batch.to(runtime.device).flatten(1)
+
+    preprocessing: dict[str, Any] = {}
+    return Backbone(
+        dimension=options.dimension,
+        preprocessing=preprocessing,
+        weights_sha256=options.weights_sha256,
+        fingerprint=backbone_fingerprint(
+            options,
+            preprocessing=preprocessing,
+            weights_sha256=options.weights_sha256,
+            libraries=[],
+        ),
+        architecture=options.model,
+        pretrained_tag=options.version,
+        trained=options.pretrained,
+        transform=refuse_image,
+        forward=forward,
+        takes_vectors=True,
+    )

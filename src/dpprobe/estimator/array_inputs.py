@@ -1,0 +1,118 @@
+"""Arrays as training data: rows in memory or read block by block, labels as numbers, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.training_set import RowSource
+
+# A memory map of more bytes is read block by block at each pass.
+STREAMED_BYTES = 2**30
+
+
+class ArrayError(DataError, ValueError):
+    """Rows or labels cannot be used; scikit-learn expects a ValueError."""
+
+
+class MappedRows:
+    """A memory map whose rows are read as float32, block by block; see `RowSource`."""
+
+    def __init__(self, rows: npt.NDArray[Any]) -> None:
+        self._rows = rows
+        self.rows, self.dimension = rows.shape
+
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yields consecutive blocks of at most `rows` rows: (first row, [m, dimension])."""
+        for start in range(0, self.rows, rows):
+            yield start, np.array(self._rows[start : start + rows], dtype=np.float32)
+
+
+def is_streamed(values: Any) -> bool:
+    """Returns True for rows that are not held in memory: a row source or a large memory map."""
+    if isinstance(values, np.memmap):
+        return values.ndim == 2 and values.nbytes > STREAMED_BYTES
+    return all(hasattr(values, name) for name in ("rows", "dimension", "read_blocks"))
+
+
+def open_source(values: Any) -> RowSource:
+    """Returns what reads the rows of values for which `is_streamed` is true."""
+    source: RowSource = MappedRows(values) if isinstance(values, np.memmap) else values
+    return source
+
+
+def join_blocks(values: Any) -> Any:
+    """Returns an iterator's blocks [m, d] as one array, a tensor as an array, others as they are.
+
+    Raises:
+      ArrayError: for an iterator without blocks, or with blocks of unequal width.
+    """
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu().numpy()
+    if not isinstance(values, Iterator):
+        return values
+    blocks = [np.asarray(block, dtype=np.float32) for block in values]
+    if not blocks:
+        raise ArrayError(
+            "X: an iterator without blocks, or one that was read before; pass a new one"
+        )
+    shapes = {block.shape[1:] for block in blocks}
+    if any(block.ndim != 2 for block in blocks) or len(shapes) > 1:
+        raise ArrayError(
+            f"X: blocks of shapes {', '.join(str(block.shape) for block in blocks[:3])}; each must "
+            "be [rows, dimension], with the same dimension"
+        )
+    return np.concatenate(blocks)
+
+
+def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
+    """Returns each label's position in the list of classes, int64 [rows].
+
+    Raises:
+      ArrayError: for fewer than two classes, one that is listed twice, or a label that is not
+        listed.
+    """
+    places = {label: place for place, label in enumerate(classes)}
+    if len(places) < len(classes):
+        raise ArrayError(f"classes {list(classes)}: one is listed twice; remove it")
+    if len(classes) < 2:
+        raise ArrayError(
+            f"The number of classes has to be greater than one; got {len(classes)} class: "
+            f"{list(classes)}; give rows of two classes or more"
+        )
+    known, inverse = np.unique(labels, return_inverse=True)
+    missing = [label for label in known.tolist() if label not in places]
+    if missing:
+        raise ArrayError(
+            f"y: label {missing[0]!r} is not among classes {list(classes)}; correct y, or add it "
+            "to the list before you look at the data"
+        )
+    codes = np.array([places[label] for label in known.tolist()], dtype=np.int64)
+    return codes[inverse]
+
+
+def number_groups(groups: Any, rows: int) -> Units:
+    """Returns the units of rows by their group's name.
+
+    Raises:
+      PrivacyError: for another number of names than rows, or a name that is missing.
+    """
+    names = np.asarray(groups)
+    if names.shape != (rows,):
+        raise PrivacyError(f"groups: {names.shape}, and X has {rows} rows; give one name per row")
+    missing = names != names  # NaN
+    if names.dtype == object:
+        missing = np.array([name is None or name != name for name in names])
+    if np.any(missing):
+        place = int(np.flatnonzero(missing)[0])
+        raise PrivacyError(
+            f"groups: row {place} has no name, so nobody knows whose it is; name its group, or "
+            "leave the row out"
+        )
+    return Units.number_units([str(name) for name in names.tolist()])

@@ -1,0 +1,133 @@
+"""The budget that all fits on one private dataset share.
+
+A fit is booked before any noise is drawn, so that whatever a fit made has been counted: in a ledger
+file, which any number of processes share, or in the memory of one process. A copy of a budget, as
+`sklearn.clone` and `copy.deepcopy` ask for, is the budget itself; otherwise a grid search would
+spend one budget per candidate.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from dpprobe.errors import PrivacyError
+from dpprobe.release.ledger import (
+    LEDGER_FILE,
+    Booking,
+    Ledger,
+    Spent,
+    check_delta,
+    compose_bookings,
+    refuse_excess,
+)
+
+MEMORY = "the budget in memory"
+
+
+class Budget:
+    """The most that all private fits on one dataset may cost together.
+
+    Args:
+      folder: of the private data; its `ledger.jsonl` lists every fit and release. Give the folder
+        of a dataset under a study's `data_dir` to share its ledger with the workflow's releases.
+        None keeps the list in the memory of this process: it is lost with the process, and other
+        processes cannot spend from it.
+      max_epsilon: the limit, at `delta`, for one unit of privacy. Choose it before the first fit.
+      delta: of the limit; each fit has a delta of its own.
+
+    Raises:
+      PrivacyError: for a limit that is not positive, or a delta out of range.
+    """
+
+    def __init__(
+        self, folder: str | Path | None = None, *, max_epsilon: float, delta: float
+    ) -> None:
+        if not max_epsilon > 0:
+            raise PrivacyError(f"max_epsilon {max_epsilon!r}: write a positive number")
+        check_delta(delta)
+        self.max_epsilon = float(max_epsilon)
+        self.delta = float(delta)
+        self.folder = None if folder is None else Path(folder).absolute()
+        self._bookings: list[Booking] = []
+        self._lock = threading.Lock()
+        self._left_its_process = False
+
+    def __repr__(self) -> str:
+        place = "" if self.folder is None else f"{str(self.folder)!r}, "
+        return f"Budget({place}max_epsilon={self.max_epsilon:g}, delta={self.delta:g})"
+
+    def compute_spent(self, delta: float | None = None) -> Spent:
+        """Computes what one unit of privacy has paid for all fits so far.
+
+        Args:
+          delta: of the sum; the budget's if absent.
+
+        Raises:
+          DataError: for a damaged ledger.
+        """
+        delta = self.delta if delta is None else delta
+        if self._ledger is not None:
+            return self._ledger.compute_spent(delta)
+        with self._lock:
+            return compose_bookings(self._bookings, delta)
+
+    def book_fit(self, booking: Booking) -> int:
+        """Books a fit, whose noise may be drawn once this returns; returns its entry's number.
+
+        Args:
+          booking: its `release` is replaced by a name that no other fit has.
+
+        Raises:
+          BudgetError: when the limit would be exceeded.
+          PrivacyError: in another process than the one that made a budget in memory.
+        """
+        named = replace(booking, release=f"fit-{uuid.uuid4().hex[:12]}")
+        if self._ledger is not None:
+            entry = self._ledger.book_release(named, delta=self.delta, max_epsilon=self.max_epsilon)
+            return entry.number
+        if self._left_its_process:
+            raise PrivacyError(
+                "budget: it was kept in the memory of another process, and this copy may not spend "
+                "from it; write Budget(FOLDER, ...), which processes share"
+            )
+        with self._lock:
+            refuse_excess(
+                self._bookings,
+                named,
+                delta=self.delta,
+                max_epsilon=self.max_epsilon,
+                ledger=MEMORY,
+            )
+            self._bookings.append(named)
+            return len(self._bookings)
+
+    def close_fit(self, number: int, digest: str) -> None:
+        """Notes that a booked fit has ended; an entry that stays open counts all the same."""
+        if self._ledger is not None:
+            self._ledger.close_entry(number, digest)
+
+    @property
+    def _ledger(self) -> Ledger | None:
+        return None if self.folder is None else Ledger(self.folder / LEDGER_FILE)
+
+    def __sklearn_clone__(self) -> Self:
+        return self
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {key: value for key, value in self.__dict__.items() if key != "_lock"}
+        return {**state, "_left_its_process": self.folder is None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()

@@ -1,0 +1,169 @@
+"""The release of an estimator's head: its statement, and the bundle that `dpprobe verify` reads."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpprobe.artifacts import PARTIAL_SUFFIX, flush_to_disk, sha256_file
+from dpprobe.backbones.external import Options as External
+from dpprobe.backbones.feature_digest import NO_PROBE
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.options import NAME_PATTERN
+from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
+from dpprobe.release.leak_check import check_published
+from dpprobe.release.packing import describe_head, pack_head
+from dpprobe.release.release_choice_price import choice_words
+from dpprobe.release.release_statement import release_statement
+from dpprobe.release.signing import read_private_key, sign_bundle
+from dpprobe.versions import code_version
+from dpprobe.wrong_keys_and_values import read_options
+
+if TYPE_CHECKING:
+    from dpprobe.estimator.private_classifier import Fit
+
+STUDY = "estimator"
+# What a statement says of the rows before anybody has named the model that computed them.
+_UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
+
+
+def state_release(fit: Fit) -> dict[str, Any]:
+    """Returns the privacy statement of a private fit, before it is a bundle."""
+    return _write_statement(fit, public_data=_UNNAMED, parts=None)
+
+
+def write_release(
+    folder: Path,
+    fit: Fit,
+    *,
+    classes: Sequence[str],
+    dataset: str,
+    external: Mapping[str, Any],
+    sign_key: Path | None,
+    card: Mapping[str, str],
+) -> Path:
+    """Writes the bundle of a private fit; see `PrivateClassifier.save_bundle`.
+
+    Args:
+      external: options of the family `external`, for the model that computed the rows.
+    """
+    _check_names(folder, dataset)
+    if external["each_by_itself"] is not True:
+        raise PrivacyError(
+            f"each_by_itself={external['each_by_itself']!r}: the promise holds only if each row "
+            "was computed from its own item alone; declare it with True if that is so"
+        )
+    options = read_options({"external": External.__module__}, "family", external, External)
+    if sign_key is not None:
+        read_private_key(sign_key)
+    facts = BundleFacts(
+        name=folder.name,
+        study=STUDY,
+        dataset=dataset,
+        dpprobe=code_version(),
+        class_names=tuple(classes),
+        multi_label=False,
+        dimension=fit.facts.dimension,
+        backbone=_describe_model(options),
+        head=describe_head(fit.method, fit.heads, method=fit.method.head, multi_label=False),
+        card=CardFacts(**card),
+    )
+    check_published(
+        {
+            "backbone": facts.backbone.model_dump(mode="json"),
+            "method": facts.head.options,
+            "card": dict(card),
+        }
+    )
+    statement = _write_statement(
+        fit,
+        public_data={
+            "backbone": facts.backbone.name,
+            "backbone_options": facts.backbone.options,
+            "trained": facts.backbone.trained,
+            "weights_sha256": facts.backbone.weights_sha256,
+        },
+        parts=facts.hash_parts(),
+    )
+    _write_folder(folder, facts, fit, statement, sign_key)
+    return folder
+
+
+def _check_names(folder: Path, dataset: str) -> None:
+    if folder.exists():
+        raise ConfigError(f"{folder}: exists; name a new folder")
+    for what, name in (("folder", folder.name), ("dataset", dataset)):
+        if re.fullmatch(NAME_PATTERN, name) is None:
+            raise ConfigError(
+                f"{what} {name!r}: write lower-case letters, digits and underscores, such as "
+                "speech_2026"
+            )
+
+
+def _describe_model(options: External) -> BackboneFacts:
+    """Returns what a bundle says of a model outside dpprobe."""
+    return BackboneFacts(
+        name=options.vectors or "vectors",
+        options=options.extraction_params(),
+        checkpoint=None,
+        weights_sha256=options.weights_sha256,
+        architecture=options.model,
+        pretrained_tag=options.version,
+        trained=options.pretrained,
+        preprocessing={},
+        precision="float32",
+        dtype="float32",
+        probe=NO_PROBE,
+        versions={},
+    )
+
+
+def _write_statement(
+    fit: Fit, *, public_data: Mapping[str, Any], parts: Mapping[str, str] | None
+) -> dict[str, Any]:
+    assert fit.spent is not None
+    return release_statement(
+        fit.plan,
+        method=fit.method.head,
+        options=fit.method,
+        study=STUDY,
+        public_data=public_data,
+        file_hashes={path: sha256_file(Path(path)) for path in fit.method.input_files()},
+        evaluation=None,
+        choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
+        ledger={
+            "entry": fit.entry,
+            "releases": fit.spent.entries,
+            "unit": fit.plan.unit,
+            "delta": fit.plan.delta,
+            "epsilon": fit.spent.epsilon,
+            "exact": fit.spent.exact,
+        },
+        chosen_from=fit.method.chosen_from(fit.facts),
+        parts=parts,
+    )
+
+
+def _write_folder(
+    folder: Path,
+    facts: BundleFacts,
+    fit: Fit,
+    statement: Mapping[str, Any],
+    sign_key: Path | None,
+) -> None:
+    """Writes the files beside their place, and renames the folder when they are on the disk."""
+    partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        pack_head(partial, facts, fit.heads, statement=statement)
+        if sign_key is not None:
+            sign_bundle(partial, sign_key)
+        flush_to_disk(partial)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    flush_to_disk(folder.parent)

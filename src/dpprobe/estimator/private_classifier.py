@@ -1,0 +1,552 @@
+"""A linear classifier with differential privacy, as an estimator of scikit-learn.
+
+It is a face on the path that the workflow takes, not a second engine: the same options, plans,
+noise, statements and bundles. With the seed of a workflow's cell it gives that cell's weights, bit
+for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import sys
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.pipeline import Pipeline
+from sklearn.utils import Tags, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from dpprobe.artifacts import hash_value
+from dpprobe.errors import BudgetError, ConfigError, PrivacyError
+from dpprobe.estimator.array_inputs import (
+    ArrayError,
+    is_streamed,
+    join_blocks,
+    number_groups,
+    number_labels,
+    open_source,
+)
+from dpprobe.estimator.budget import Budget
+from dpprobe.estimator.calibration_folder import calibration_folder
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.scoring import apply_link, score_rows
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.entropy import SEEDED, SystemEntropy
+from dpprobe.privacy.limits import delta_fault
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.risk import Risk, plan_for_risk
+from dpprobe.privacy.statement import make_statement
+from dpprobe.release.ledger import Booking, Part, Spent
+from dpprobe.training.plan_file import check_price, plan_method
+
+# Rows are scored in blocks of so many bytes.
+_SCORED_BYTES = 64 * 2**20
+_PROTECTS_NOTHING = (
+    "benchmark=True protects nothing: the noise follows from a seed that the statement holds. "
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What a fit leaves behind: the heads and what their statement needs, and nothing of the rows.
+
+    Attributes:
+      method: the options, with the choice that `auto` made.
+      facts: the public facts that it was made from.
+      entry: the number of the budget's entry, and `spent`: the budget's sum after it; None in
+        benchmark mode.
+    """
+
+    method: MethodOptions
+    facts: DataFacts
+    plan: Plan
+    heads: Heads
+    entry: int | None
+    spent: Spent | None
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator):
+    """A linear classifier of vectors, trained with differential privacy.
+
+    There are two modes. By default noise is secret and sums are exact, each fit is booked in
+    `budget` before its noise is drawn, and the head may be published. With `benchmark=True` the
+    noise comes from a seed, so that results can be repeated; such a head protects nobody.
+
+    Args:
+      epsilon: the target, or the risk that is permitted in its place: `{"advantage": 0.1}`, or
+        `{"true_positives": 0.01, "at": 0.001}`, see `dpprobe.privacy.risk`; `math.inf`, in
+        benchmark mode alone, for no noise.
+      delta: the target; if absent, the largest power of ten that is below 1 / (2 n).
+      head: the name of a method (`auto`, `momentum`, `least_squares`, ...) or a mapping with its
+        options as in a study, such as `{"head": "sgd", "batch_size": 256}`.
+      classes: the labels that y may have. They are published with the weights, so a private fit
+        needs the list, and does not read it off y.
+      unit: of privacy. "row": each row is somebody's. "group": all rows with one value of
+        `groups`, which `fit` then needs, such as a patient's images or a speaker's words.
+      budget: what all private fits on these data may cost together; a private fit needs one.
+        Clones share it.
+      benchmark: seeded noise, and no budget.
+      random_state: the seed of benchmark mode: a whole number, or None for a fresh one. A private
+        fit refuses it.
+      public_steps: names of steps before this one in a `Pipeline` that were fitted on public data.
+        Steps that scikit-learn tags as stateless, such as `Normalizer`, need no mention.
+
+    Attributes:
+      classes_: [classes], in the order of `classes`.
+      n_features_in_: the dimension of X.
+      coef_: float32 [classes, n_features_in_], on rows as `normalize` of the method leaves them.
+      intercept_: float32 [classes].
+      plan_: the mechanisms with their noise.
+      fit_: the heads with what their statement needs.
+    """
+
+    def __init__(
+        self,
+        epsilon: float | Mapping[str, float] = 1.0,
+        *,
+        delta: float | None = None,
+        head: str | Mapping[str, Any] = "auto",
+        classes: Sequence[Hashable] | None = None,
+        unit: Literal["row", "group"] = "row",
+        budget: Budget | None = None,
+        benchmark: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        public_steps: Sequence[str] = (),
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.head = head
+        self.classes = classes
+        self.unit = unit
+        self.budget = budget
+        self.benchmark = benchmark
+        self.random_state = random_state
+        self.public_steps = public_steps
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = not self.benchmark
+        return tags
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Trains a head; a private fit spends from the budget, whatever becomes of the head.
+
+        Args:
+          X: numbers [n, d]: an array, a tensor, a memory map, an iterator of blocks [m, d], or an
+            object with `rows`, `dimension` and `read_blocks`, such as what `read_features` returns.
+            Each row must depend on its own item alone.
+          y: [n] labels, one of `classes` each.
+          groups: [n] names of the rows' groups, for `unit="group"`.
+
+        Returns:
+          The estimator itself.
+
+        Raises:
+          PrivacyError: before anything is booked, for what would make the promise untrue.
+          BudgetError: when the budget does not allow another fit.
+          DpprobeError, ValueError: for inputs or parameters that cannot be used.
+        """
+        self._check_mode()
+        self._check_pipeline()
+        rows, labels = self._check_rows(X, y)
+        classes = self._list_classes(labels)
+        data = TrainingSet(
+            rows,
+            torch.from_numpy(number_labels(labels, classes)),
+            num_classes=len(classes),
+            units=self._number_units(groups, len(labels)),
+        )
+        facts = self._describe_facts(data)
+        method = self._decide_method(facts)
+        plan = self._make_plan(method, facts)
+        if self.benchmark:
+            heads = fit_heads(method, data, plan, [self._draw_seed()], entropy=SEEDED)
+            entry, spent = None, None
+        else:
+            heads, entry, spent = self._fit_privately(method, data, plan)
+        self.fit_ = Fit(
+            method=method, facts=facts, plan=plan, heads=heads, entry=entry, spent=spent
+        )
+        self.plan_ = plan
+        self.classes_ = np.asarray(classes)
+        self.coef_ = heads.weights[0, :, :-1]
+        self.intercept_ = heads.weights[0, :, -1]
+        return self
+
+    # scores and answers
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
+        """Returns scores [n, classes]; for two classes [n], positive where the second is named."""
+        scores = self._score_rows(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Returns the class of the largest score of each row, [n]."""
+        scores = self._score_rows(X)
+        answers: npt.NDArray[Any] = self.classes_[scores.argmax(axis=1)]
+        return answers
+
+    @available_if(lambda self: self._has_probabilities())
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Returns probabilities [n, classes]; heads whose scores are no logits lack this method."""
+        scores = torch.from_numpy(self._score_rows(X)).to(torch.float64)
+        chances: npt.NDArray[np.float64] = apply_link(scores, self._link).numpy()
+        return chances / chances.sum(axis=1, keepdims=True)
+
+    @property
+    def _link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return self.fit_.method.link_on(False)
+
+    def _has_probabilities(self) -> bool:
+        if hasattr(self, "fit_"):
+            return self._link != "none"
+        try:
+            return self._read_method().link_on(False) != "none"
+        except ConfigError:
+            return True  # `auto`, before it has chosen: one with probabilities
+
+    def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
+        check_is_fitted(self)
+        if is_streamed(X):
+            blocks: Iterator[Any] = (block for _, block in open_source(X).read_blocks(4096))
+            return np.concatenate([score_rows(self.fit_.heads, block)[0] for block in blocks])
+        values = validate_data(self, join_blocks(X), dtype=np.float32, reset=False)
+        size = max(1, _SCORED_BYTES // (4 * values.shape[1]))
+        blocks = (values[start : start + size] for start in range(0, len(values), size))
+        return np.concatenate([score_rows(self.fit_.heads, block)[0] for block in blocks])
+
+    # the statement
+
+    @property
+    def privacy_(self) -> dict[str, Any]:
+        """The privacy statement: what is promised, to whom, by which mechanisms, and what is not.
+
+        Raises:
+          NotFittedError: before `fit`.
+        """
+        check_is_fitted(self)
+        fit = self.fit_
+        if not self.benchmark:
+            # of the release's rooms, which need libraries that a benchmark does not
+            from dpprobe.estimator.estimator_bundle import state_release
+
+            return state_release(fit)
+        statement = make_statement(
+            fit.plan,
+            method=fit.method.head,
+            options=fit.method.model_dump(mode="json"),
+            mode="benchmark",
+            seeds=fit.heads.seeds,
+            public_data={"trained": True, "near_duplicate_check": "not run"},
+            epsilon_all_heads=fit.plan.realised_epsilon,
+            private_choices=fit.method.private_choices,
+            priced_normalisation=fit.method.normalize.priced,
+            released_priors=fit.method.releases_priors,
+            engine_limits=fit.method.engine_limits,
+            chosen_from=fit.method.chosen_from(fit.facts),
+        )
+        return {**statement, "release": _PROTECTS_NOTHING + statement["release"]}
+
+    def save_bundle(
+        self,
+        folder: str | Path,
+        *,
+        dataset: str,
+        model: str,
+        each_by_itself: bool,
+        version: str | None = None,
+        weights_sha256: str | None = None,
+        pretrained: bool = True,
+        sign_key: str | Path | None = None,
+        card: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Writes the bundle of a private head: what `dpprobe verify` accepts and others can use.
+
+        Args:
+          folder: a new folder; its name is the release's.
+          dataset: the name of the private data.
+          model: the name of the model that computed the rows of X.
+          each_by_itself: True declares that each row was computed from its own item alone.
+          version: of the model.
+          weights_sha256: of the model's weights, if known.
+          pretrained: True if the model was trained on data, which must be public.
+          sign_key: the file of an Ed25519 private key, in PEM.
+          card: `license`, `intended_use`, `limits` and `contact`, texts for the model card.
+
+        Returns:
+          The folder.
+
+        Raises:
+          PrivacyError: in benchmark mode, and without the declaration.
+          ConfigError: for a folder that exists, or a name that cannot be used.
+        """
+        check_is_fitted(self)
+        if self.benchmark:
+            raise PrivacyError(
+                f"save_bundle: {_PROTECTS_NOTHING}Fit with benchmark=False and a budget, and save "
+                "that head"
+            )
+        # of the release's rooms, as above
+        from dpprobe.estimator.estimator_bundle import write_release
+
+        return write_release(
+            Path(folder),
+            self.fit_,
+            classes=[str(name) for name in self.classes_],
+            dataset=dataset,
+            external={
+                "family": "external",
+                "model": model,
+                "version": version,
+                "weights_sha256": weights_sha256,
+                "pretrained": pretrained,
+                "each_by_itself": each_by_itself,
+            },
+            sign_key=None if sign_key is None else Path(sign_key),
+            card=dict(card or {}),
+        )
+
+    # checks of `fit`
+
+    def _check_mode(self) -> None:
+        if self.unit not in ("row", "group"):
+            raise ConfigError(f"unit {self.unit!r}: write row or group")
+        if self.benchmark:
+            if self.budget is not None:
+                raise ConfigError(
+                    f"budget: {_PROTECTS_NOTHING}It spends from no budget; remove one of the two"
+                )
+            return
+        if self.budget is None:
+            raise PrivacyError(
+                "budget: a private fit needs one: budget=dpprobe.Budget(max_epsilon=1, "
+                "delta=1e-6); or write benchmark=True for a seeded fit that protects nothing"
+            )
+        if not isinstance(self.budget, Budget):
+            raise ConfigError(f"budget {self.budget!r}: pass a dpprobe.Budget")
+        if self.random_state is not None:
+            raise PrivacyError(
+                "random_state: the noise of a private fit must not be known to anybody; remove it, "
+                "or write benchmark=True"
+            )
+        if self.classes is None:
+            raise PrivacyError(
+                "classes: they are published with the weights, so a private fit does not read them "
+                "off y; write the list, known beforehand, such as classes=[0, 1]"
+            )
+        if self.epsilon == math.inf:
+            raise PrivacyError(
+                "epsilon inf: a head without noise is not private; write a number, or "
+                "benchmark=True"
+            )
+
+    def _check_pipeline(self) -> None:
+        """Refuses steps before this one in a pipeline that were fitted on the private rows.
+
+        scikit-learn passes an estimator nothing of what is before it, so the pipeline is looked for
+        among the callers.
+        """
+        pipeline = _find_pipeline(self)
+        if pipeline is None or self.benchmark:
+            return
+        for name, step in pipeline.steps[:-1]:
+            if step in (None, "passthrough") or name in self.public_steps:
+                continue
+            if get_tags(step).requires_fit:
+                raise PrivacyError(
+                    f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private "
+                    "rows, so every row it returns depends on all of them and the promise would "
+                    "not hold. Take it out, use a stateless step such as Normalizer, or fit it on "
+                    f"public data beforehand and write public_steps=[{name!r}]"
+                )
+
+    def _check_rows(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any]]:
+        """Returns the rows as a tensor of the estimator's own, or their source; and the labels."""
+        if is_streamed(X):
+            source = open_source(X)
+            self.n_features_in_ = source.dimension
+            labels = column_or_1d(y, warn=True)
+            if len(labels) != source.rows:
+                raise ArrayError(
+                    f"y: {len(labels)} labels, and X has {source.rows} rows; give one label per row"
+                )
+            rows: Any = source
+        else:
+            # a copy: training sets rows that cannot be used to zero
+            values, labels = validate_data(
+                self, join_blocks(X), y, dtype=np.float32, order="C", copy=True
+            )
+            rows = torch.from_numpy(values)
+        check_classification_targets(labels)
+        return rows, np.asarray(labels)
+
+    def _list_classes(self, labels: npt.NDArray[Any]) -> list[Any]:
+        if self.classes is None:
+            classes: list[Any] = np.unique(labels).tolist()
+            return classes
+        return np.asarray(self.classes).tolist()
+
+    def _number_units(self, groups: Any, rows: int) -> Units | None:
+        if self.unit == "group":
+            if groups is None:
+                raise PrivacyError(
+                    "groups: the unit of privacy is a group, and none are given; pass "
+                    "fit(X, y, groups=...), in cross_val_score params={'groups': ...}"
+                )
+            return number_groups(groups, rows)
+        if groups is not None and not self.benchmark:
+            raise PrivacyError(
+                "groups: they are given, and the unit of privacy is one row: somebody with several "
+                "rows would be protected less; write unit='group', or pass no groups"
+            )
+        return None
+
+    def _describe_facts(self, data: TrainingSet) -> DataFacts:
+        delta = _choose_delta(data.n) if self.delta is None else self.delta
+        if not self.benchmark and (fault := delta_fault(delta, data.n, unit=self.unit)):
+            raise PrivacyError(fault)
+        risk = self._read_risk()
+        return DataFacts(
+            n=data.n,
+            dimension=data.dimension,
+            classes=data.num_classes,
+            multi_label=False,
+            epsilon=risk.to_epsilon(delta) if risk else float(self.epsilon),  # type: ignore[arg-type]
+            delta=delta,
+            unit=self.unit,
+        )
+
+    def _read_method(self) -> MethodOptions:
+        values = {"head": self.head} if isinstance(self.head, str) else dict(self.head)
+        return method_options(values)
+
+    def _decide_method(self, facts: DataFacts) -> MethodOptions:
+        asked = self._read_method()
+        if asked.tunes_network:
+            raise ConfigError(
+                f"head {asked.head}: it trains a part of a network, which needs images; write a "
+                "study"
+            )
+        method = asked.resolve_choice(facts)
+        if self.benchmark:
+            return method
+        if not method.private:
+            raise PrivacyError(
+                f"head {method.head}: it is not private; write another head, or benchmark=True"
+            )
+        released = method.for_release()
+        if not released.is_exact and "engine" not in asked.model_fields_set:
+            exact = method_options({**released.model_dump(mode="json"), "engine": "exact"})
+            released = exact if exact.is_exact else released
+        if not released.is_exact:
+            raise PrivacyError(
+                f"head {released.head}: with these options its sums are not exact, and low bits "
+                "could tell who was in; write engine='exact', or another head"
+            )
+        return released
+
+    def _make_plan(self, method: MethodOptions, facts: DataFacts) -> Plan:
+        def make_plan(epsilon: float) -> Plan:
+            return plan_method(
+                method,
+                n=facts.n,
+                epsilon=epsilon,
+                delta=facts.delta,
+                accountant="pld",
+                cache=calibration_folder(),
+                unit=facts.unit,
+                patients=None,
+            )
+
+        if not method.private:
+            return make_plan(math.inf)
+        risk = self._read_risk()
+        plan = (
+            make_plan(facts.epsilon)
+            if risk is None
+            else plan_for_risk(risk, facts.delta, make_plan)
+        )
+        check_price(plan)
+        return plan
+
+    def _read_risk(self) -> Risk | None:
+        """Returns the permitted risk; None where an epsilon is asked for."""
+        return Risk.from_dict(self.epsilon) if isinstance(self.epsilon, Mapping) else None
+
+    def _draw_seed(self) -> int:
+        state = self.random_state
+        if state is None:
+            return secrets.randbits(128)
+        if isinstance(state, np.random.RandomState):
+            return int(state.randint(2**31))
+        return int(state)
+
+    def _fit_privately(
+        self, method: MethodOptions, data: TrainingSet, plan: Plan
+    ) -> tuple[Heads, int, Spent]:
+        """Books the fit, then draws its noise and trains."""
+        assert self.budget is not None
+        part = Part(
+            side="train",
+            mechanisms=plan.mechanisms,
+            selection=plan.selection,
+            epsilon=plan.realised_epsilon,
+            delta=plan.delta,
+        )
+        booking = Booking(
+            release="fit",  # the budget gives it a name of its own
+            study="estimator",
+            unit=self.unit,
+            split="all rows",
+            parts=(part,),
+            identity=hash_value([method.identity_options(), plan.n, plan.epsilon, plan.delta]),
+            column="groups" if self.unit == "group" else None,
+        )
+        try:
+            entry = self.budget.book_fit(booking)
+        except BudgetError as error:
+            raise BudgetError(
+                f"{error}. Every fit spends, also each of a grid search or a cross-validation; "
+                "head='tuned' searches options within one price"
+            ) from None
+        if entry > 1:
+            warnings.warn(
+                f"fit number {entry} on this budget: together they cost epsilon "
+                f"{self.budget.compute_spent().epsilon:g} of {self.budget.max_epsilon:g}",
+                stacklevel=3,
+            )
+        heads = fit_heads(method, data, plan, [0], entropy=SystemEntropy())
+        self.budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
+        return heads, entry, self.budget.compute_spent(plan.delta)
+
+
+def _choose_delta(n: int) -> float:
+    """Returns the largest power of ten that is below 1 / (2 n), and at most 1e-5."""
+    return min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
+
+
+def _find_pipeline(estimator: PrivateClassifier) -> Pipeline | None:
+    """Returns the pipeline that is fitting an estimator as its last step; None without one."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Pipeline) and caller.steps and caller.steps[-1][1] is estimator:
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

@@ -1,0 +1,219 @@
+"""Functions of the public API for people who build their own private training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpprobe.errors import DataError
+from dpprobe.estimator.calibration_folder import calibration_folder
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.privacy import calibration
+from dpprobe.privacy.accountants import compute_epsilon
+from dpprobe.privacy.plan import Mechanism
+from dpprobe.release.verification.checks import Report
+from dpprobe.release.verification.verify import verify_bundle
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpprobe.estimator.private_classifier import PrivateClassifier
+
+MANIFEST = "manifest.json"
+
+
+def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: float = 1.0) -> float:
+    """Computes the noise multiplier with which Gaussian releases meet (epsilon, delta).
+
+    Args:
+      steps: releases of one kind, each of a clipped sum.
+      sample_rate: the probability with which each unit joins each release, independently (Poisson
+        sampling); 1 for all units in every release.
+
+    Returns:
+      The noise's standard deviation divided by the clipping norm, rounded up to six digits. A unit
+      is added or removed; see docs/privacy.md.
+
+    Raises:
+      PrivacyError: for values out of range.
+    """
+    plan = calibration.calibrate(
+        [_make_releases(1.0, steps, sample_rate)],
+        n=1,
+        epsilon=epsilon,
+        delta=delta,
+        accountant="pld",
+        cache=calibration_folder(),
+    )
+    return plan.mechanisms[0].noise_multiplier
+
+
+def epsilon_of(
+    *, noise_multiplier: float, delta: float, steps: int = 1, sample_rate: float = 1.0
+) -> float:
+    """Computes the epsilon of Gaussian releases at delta; arguments as of `calibrate`.
+
+    Without sampling the value is exact (Gaussian differential privacy); with sampling it is an
+    upper bound by privacy loss distributions.
+
+    Raises:
+      PrivacyError: for values out of range.
+    """
+    return compute_epsilon([_make_releases(noise_multiplier, steps, sample_rate)], delta, "pld")
+
+
+def _make_releases(noise_multiplier: float, steps: int, sample_rate: float) -> Mechanism:
+    return Mechanism(
+        name="releases",
+        released="clipped sums",
+        sensitivity=1.0,
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        count=steps,
+    )
+
+
+def audit(
+    classifier: PrivateClassifier,
+    *,
+    runs: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+    controls: bool = True,
+) -> dict[str, Any]:
+    """Attacks what a fitted classifier's method and plan release, on synthetic rows.
+
+    Nothing of the private rows is used, so an audit costs nothing.
+
+    Args:
+      runs: of training, half with and half without the attacked unit.
+      confidence: of the lower bound on epsilon.
+      controls: True to attack mechanisms that are broken on purpose too, all of which should be
+        caught.
+
+    Returns:
+      `white_box`, with `holds` and `epsilon_lower` among others, and `controls`; docs/audit.md
+      explains each key.
+
+    Raises:
+      NotFittedError: before `fit`.
+      ConfigError: for a plan that promises nothing.
+    """
+    from sklearn.utils.validation import check_is_fitted  # heavy: for this function alone
+
+    from dpprobe.analyses.audit.white_box import audit_plan  # heavy, too: torch
+
+    check_is_fitted(classifier)
+    fit = classifier.fit_
+    result = audit_plan(
+        fit.method,
+        fit.plan,
+        dimension=fit.facts.dimension,
+        num_classes=fit.facts.classes,
+        multi_label=False,
+        runs=runs,
+        confidence=confidence,
+        seed=seed,
+        controls=controls,
+        progress_label="audit",
+    )
+    return result.to_dict()
+
+
+def plan_accuracy(
+    *,
+    n: int,
+    classes: int,
+    epsilon: float,
+    delta: float = 1e-5,
+    dimension: int | None = None,
+    ceiling: float | None = None,
+    majority: float | None = None,
+) -> dict[str, Any]:
+    """Predicts the accuracy of a private head before anything is trained; costs no privacy.
+
+    Args:
+      n: training units of privacy.
+      dimension: of the features, if known.
+      ceiling: accuracy without privacy, from 0 to 1, if known.
+      majority: the largest class's share, if known.
+
+    Returns:
+      JSON-compatible; `choices` has the expected range for this setting, for more units and for
+      larger budgets.
+
+    Raises:
+      ConfigError: with a line for each value that is out of range.
+    """
+    from dpprobe.planner.accuracy_plan import make_plan  # reads its curves: not at every import
+    from dpprobe.planner.predicted_accuracy import Setting  # likewise
+
+    setting = Setting(n=n, classes=classes, epsilon=epsilon, delta=delta, dimension=dimension)
+    return make_plan(setting, ceiling=ceiling, majority=majority).as_json()
+
+
+def read_features(
+    results: str | Path, dataset: str, backbone: str, split: str = "train"
+) -> FeatureStore:
+    """Opens the stored features of a study.
+
+    Args:
+      results: the study's `results_dir`.
+      split: "train" or "test".
+
+    Returns:
+      A store with `read()`, float32 [rows, dimension]; `labels`, `ids`, `groups`, `units` and
+      `class_names`. `PrivateClassifier.fit` takes it as X without reading all of it into memory.
+
+    Raises:
+      StoreError: when there are none, or they are damaged.
+    """
+    return FeatureStore(Path(results) / "features" / dataset / backbone / split / MANIFEST)
+
+
+def read_cells(results: str | Path) -> pd.DataFrame:
+    """Reads the cells of a study's results: a row for each cell and seed.
+
+    Args:
+      results: the study's `results_dir`.
+
+    Returns:
+      Columns as docs/results.md lists them, such as dataset, backbone, method, epsilon, seed,
+      accuracy.
+
+    Raises:
+      DataError: without summaries, or with one of another version.
+    """
+    from dpprobe.results.summary import read_summaries  # heavy: pyarrow
+
+    folder = Path(results) / "summary"
+    paths = sorted(folder.glob("*.parquet"))
+    if not paths:
+        raise DataError(f"{folder}: no summary of a dataset; run the study first")
+    return read_summaries(paths).to_pandas()
+
+
+def verify(
+    bundle: str | Path,
+    *,
+    public_key: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+) -> Report:
+    """Checks all of a bundle that can be checked by whoever was handed it.
+
+    Args:
+      public_key: the signer's, Ed25519 in PEM, from another place than the bundle.
+      checkpoint: the file of the backbone's weights, to compute the backbone too.
+
+    Returns:
+      A report: `passed`, and `checks` with name, result and detail.
+
+    Raises:
+      DataError: when there is no such folder.
+      ConfigError: when the public key cannot be read.
+    """
+    return verify_bundle(
+        Path(bundle),
+        public_key=None if public_key is None else Path(public_key),
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+    )

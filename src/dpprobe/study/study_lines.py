@@ -1,0 +1,186 @@
+"""Finds the file and the line of a study's keys, for errors that name them.
+
+Checks raise errors whose lines begin with `config: ` and the key, since they see the values of a
+study and not its files. `StudyLines` replaces `config` with the file and the line of the key.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from dpprobe.errors import ConfigError
+from dpprobe.study.yaml_file import parse_yaml
+
+COMMAND_LINE = "--config"  # the option of Snakemake that sets values of a study
+_PREFIX = "config: "
+_MERGE = "tag:yaml.org,2002:merge"
+_BOUNDARY = re.compile(r"[.:;, ]|$")
+_OTHER_PART = re.compile(r" on [^:]+(?=: )")  # as in `methods.sgd on datasets.digits: ...`
+
+
+class _Source(NamedTuple):
+    """A file, or the options of a command line, and the node of YAML that it holds."""
+
+    name: str
+    node: yaml.Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """The last key that a text was followed to in the sources.
+
+    Attributes:
+      values: of the key that was found last, in the sources that have it.
+      rest: the text that is left.
+      place: the file and the line of that key.
+      dotted: the rest is a key of the last one for certain, since a dot stands between them.
+    """
+
+    values: Sequence[_Source] = ()
+    rest: str = ""
+    place: str | None = None
+    dotted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyLines:
+    """The files and options that a study is written in; they are read when an error needs them.
+
+    Attributes:
+      files: in the order in which Snakemake merges them: the last one that sets a key counts.
+      overrides: values that the command line sets, which count before those of all files.
+    """
+
+    files: Sequence[Path]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def name_lines(self) -> Iterator[None]:
+        """Names the file and the line of each key in a ConfigError of the block.
+
+        Raises:
+          ConfigError: in place of the block's error, and of its class.
+        """
+        try:
+            yield
+        except ConfigError as error:
+            lines = [self._name_line(line) for line in str(error).splitlines()]
+            raise type(error)("\n".join(lines)) from error
+
+    def _name_line(self, line: str) -> str:
+        if not line.startswith(_PREFIX):
+            return line
+        text = line.removeprefix(_PREFIX)
+        return f"{self.find_place(text)}: {text}"
+
+    def find_place(self, text: str) -> str:
+        """Returns `file:line` of the key with which a text begins, such as `methods.sgd.steps: 0`.
+
+        A key that is written nowhere, such as a missing one, has the line of the block that it
+        belongs to. Keys of the study itself that are missing have the files alone.
+        """
+        found: _Found | None = _Found(values=self._sources, rest=text)
+        place = None
+        while found is not None:
+            place = found.place
+            found = _match_key(found) or _match_value(found)
+        return place or ", ".join(map(str, self.files)) or COMMAND_LINE
+
+    @cached_property
+    def _sources(self) -> list[_Source]:
+        roots = [(str(path), parse_yaml(path)) for path in self.files]
+        if self.overrides:
+            values = json.loads(json.dumps(self.overrides, default=str))
+            roots.append((COMMAND_LINE, yaml.SafeDumper(io.StringIO()).represent_data(values)))
+        return [_Source(name, node) for name, node in roots if isinstance(node, yaml.MappingNode)]
+
+
+def _match_key(found: _Found) -> _Found | None:
+    """Follows the longest key with which the rest of a text begins; None if no key does."""
+    text = found.rest
+    items = [(source, *item) for source, node in found.values for item in _list_items(node)]
+    fitting = [
+        name
+        for _, name, _, _ in items
+        # after a colon a number is a value, not the place in a list
+        if text.startswith(name)
+        and _BOUNDARY.match(text, len(name))
+        and (found.dotted or not name.isdigit())
+    ]
+    if not fitting:
+        return None
+    longest = max(fitting, key=len)
+    values: list[_Source] = []
+    place = None
+    for source, name, key, value in items:
+        if name == longest:
+            place = _describe_place(source, key)
+            # mappings are merged key by key; any other value replaces the earlier ones
+            merged = bool(values) and _is_mapping(value) and _is_mapping(values[-1].node)
+            values = [*(values if merged else ()), _Source(source, value)]
+    rest = text[len(longest) :]
+    if rest.startswith("."):
+        return _Found(values=values, rest=rest[1:], place=place, dotted=True)
+    rest = _OTHER_PART.sub("", rest, count=1) if rest.startswith(" on ") else rest
+    if rest.startswith(": "):
+        return _Found(values=values, rest=rest[2:], place=place)
+    return _Found(place=place)
+
+
+def _match_value(found: _Found) -> _Found | None:
+    """Finds the value with which the rest of a text begins, such as a file's path, in a block."""
+    if found.dotted:
+        return None
+    value = found.rest.partition(": ")[0].strip("'")
+    word = found.rest.partition(" ")[0].strip("':,;")
+    for source, node in reversed(found.values):
+        in_list = isinstance(node, yaml.SequenceNode)
+        for _, key, inner in _list_items(node):
+            for each in inner.value if isinstance(inner, yaml.SequenceNode) else [inner]:
+                if not isinstance(each, yaml.ScalarNode) or not each.value:
+                    continue
+                if each.value == value or (in_list and each.value == word):
+                    near = each if inner is not each else key
+                    return _Found(place=_describe_place(source, near))
+    return None
+
+
+def _list_items(node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
+    """Lists the keys of a mapping or the numbers of a list: as text, as a node, and the value.
+
+    Keys that `<<` takes from other mappings have their lines there.
+    """
+    if isinstance(node, yaml.SequenceNode):
+        return [(str(number), value, value) for number, value in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    items: dict[str, tuple[str, yaml.Node, yaml.Node]] = {}
+    for key, value in node.value:
+        if key.tag == _MERGE:
+            merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for each in merged:
+                items = {item[0]: item for item in _list_items(each)} | items
+    for key, value in node.value:
+        if key.tag != _MERGE and isinstance(key, yaml.ScalarNode):
+            items[key.value] = (key.value, key, value)
+    return list(items.values())
+
+
+def _is_mapping(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.MappingNode)
+
+
+def _describe_place(source: str, node: yaml.Node) -> str:
+    if node.start_mark is None:  # of the command line, which has no lines
+        return source
+    return f"{source}:{node.start_mark.line + 1}"
