@@ -43,14 +43,13 @@ class Options(BackboneOptions):
     )
     pretrained: bool = Field(
         True,
-        description="Whether the model was trained on data. These data must be public: false only "
-        "for functions without training, such as hashing.",
+        description="True for a model that was trained, on public data. Write false for functions "
+        "without training, such as hashing.",
     )
     each_by_itself: Literal[True] = Field(
-        description="Write true to declare that every vector was computed from its own item "
-        "alone. The privacy promise depends on it. It does not hold for vectors that were "
-        "whitened, centred, z-scored, batch-corrected, or reduced by PCA on these data, nor for a "
-        "model that was fine-tuned on them."
+        description="Write true if every vector was computed from its own item alone. The privacy "
+        "promise depends on it. Vectors that were whitened, centred, z-scored, batch-corrected, or "
+        "reduced by PCA on these data break it. A model that was fine-tuned on them breaks it too."
     )
 
     def check_files(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PROBE_VALUES = 64
-# Of a backbone that computes nothing: the SHA-256 of no bytes.
+# A backbone that computes nothing has the SHA-256 of no bytes.
 NO_PROBE = {"sha256": hashlib.sha256(b"").hexdigest(), "norm": 0.0, "sample": [0.0]}
 # The largest distance of probes of one backbone in one precision, relative to their length.
 PROBE_TOLERANCE = 0.05
@@ -27,8 +27,8 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
     machines agree in `norm` and `sample` to their precision; `sha256` is equal on equal ones only.
 
     Returns:
-      sha256 of the float32 features, their L2 norm, and at most 64 of them, evenly spread; the
-      digest of no features for a backbone that takes vectors, which computes nothing.
+      sha256 of the float32 features, their L2 norm, and at most 64 of them, evenly spread. A
+      backbone that takes vectors computes nothing: its digest is that of no features.
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)

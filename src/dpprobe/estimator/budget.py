@@ -1,9 +1,9 @@
 """The budget that all fits on one private dataset share.
 
-A fit is booked before any noise is drawn, so that whatever a fit made has been counted: in a ledger
-file, which any number of processes share, or in the memory of one process. A copy of a budget, as
-`sklearn.clone` and `copy.deepcopy` ask for, is the budget itself; otherwise a grid search would
-spend one budget per candidate.
+A fit is booked before any noise is drawn, so that whatever a fit made has been counted. The record
+is a ledger file, which any number of processes share, or the memory of one process. A copy of a
+budget, as `sklearn.clone` and `copy.deepcopy` ask for, is the budget itself; otherwise a grid
+search would spend one budget per candidate.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpprobe.estimator.private_classifier import Fit
 
 STUDY = "estimator"
-# What a statement says of the rows before anybody has named the model that computed them.
+# A statement says this of the rows before anybody has named the model that computed them.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 

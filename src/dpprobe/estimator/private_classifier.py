@@ -64,11 +64,11 @@ _PROTECTS_NOTHING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What a fit leaves behind: the heads and what their statement needs, and nothing of the rows.
+    """The heads of a fit and what their statement needs; nothing of the rows.
 
     Attributes:
       method: the options, with the choice that `auto` made.
-      facts: the public facts that it was made from.
+      facts: the public facts behind the fit.
       entry: the number of the budget's entry, and `spent`: the budget's sum after it; None in
         benchmark mode.
     """
@@ -84,9 +84,9 @@ class Fit:
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier of vectors, trained with differential privacy.
 
-    There are two modes. By default noise is secret and sums are exact, each fit is booked in
-    `budget` before its noise is drawn, and the head may be published. With `benchmark=True` the
-    noise comes from a seed, so that results can be repeated; such a head protects nobody.
+    There are two modes. By default noise is secret, sums are exact, and the head may be published.
+    Each fit is booked in `budget` before its noise is drawn. With `benchmark=True` the noise comes
+    from a seed, so that results can be repeated; such a head protects nobody.
 
     Args:
       epsilon: the target, or the risk that is permitted in its place: `{"advantage": 0.1}`, or
@@ -347,8 +347,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             )
         if self.classes is None:
             raise PrivacyError(
-                "classes: they are published with the weights, so a private fit does not read them "
-                "off y; write the list, known beforehand, such as classes=[0, 1]"
+                "classes: missing. They are published with the weights, so a private fit does not "
+                "read them from y. Write the list, known beforehand: classes=[0, 1]"
             )
         if self.epsilon == math.inf:
             raise PrivacyError(
@@ -371,8 +371,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             if get_tags(step).requires_fit:
                 raise PrivacyError(
                     f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private "
-                    "rows, so every row it returns depends on all of them and the promise would "
-                    "not hold. Take it out, use a stateless step such as Normalizer, or fit it on "
+                    "rows: every row it returns depends on all of them, which breaks the promise. "
+                    "Take it out, use a stateless step such as Normalizer, or fit it on "
                     f"public data beforehand and write public_steps=[{name!r}]"
                 )
 
@@ -412,8 +412,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             return number_groups(groups, rows)
         if groups is not None and not self.benchmark:
             raise PrivacyError(
-                "groups: they are given, and the unit of privacy is one row: somebody with several "
-                "rows would be protected less; write unit='group', or pass no groups"
+                "groups: given, but the unit of privacy is one row. People with several rows "
+                "would be protected less. Write unit='group', or pass no groups"
             )
         return None
 

@@ -1,9 +1,9 @@
 """Budgets expressed as risk: what the best attack on one unit may reach, in place of an epsilon.
 
-A privacy officer can say what risk is permitted without knowing what epsilon means. Phi is the
-normal distribution function. A release of mu-Gaussian differential privacy limits an attack's true
-positive rate b at false positive rate a to b <= Phi(Phi^-1(a) + mu) (Dong, Roth and Su 2022,
-"Gaussian differential privacy"). So
+A privacy officer can say what risk is permitted without knowing what epsilon means. A release of
+mu-Gaussian differential privacy limits an attack (Dong, Roth and Su 2022, "Gaussian differential
+privacy"). At false positive rate a its true positive rate b is at most Phi(Phi^-1(a) + mu), where
+Phi is the normal distribution function. So
 
     advantage h = max over attacks of b - a:   mu = 2 Phi^-1((1 + h) / 2),
     b at a:                                    mu = Phi^-1(b) - Phi^-1(a).

@@ -35,8 +35,12 @@ def test_markdown_shows_a_text_as_it_is(text: str, escaped: str) -> None:
 @pytest.mark.parametrize(
     ("count", "exact", "words"),
     [
-        (1, True, "This was the only release from this dataset when it was made. It costs one patient "
-                  "epsilon 2.001 at"),
+        (
+            1,
+            True,
+            "This was the only release from this dataset when it was made. It costs one patient "
+            "epsilon 2.001 at",
+        ),
         (3, False, "There were 3 releases from this dataset when it was made, including this one. "
                    "Together they cost one patient at most epsilon 2.001 at"),
     ],

@@ -663,7 +663,10 @@ def timm_model(values: dict[str, Any], **options: Any) -> None:
     [
         (lambda v: v["backbone"]["options"].update(checkpoint="/etc/weights"), "place of a file"),
         (lambda v: timm_model(v, checkpoint="mine.pt"), "place of a file"),
-        (lambda v: timm_model(v, model="local-dir:/tmp/mine"), "names a place from which to load weights"),
+        (
+            lambda v: timm_model(v, model="local-dir:/tmp/mine"),
+            "names a place from which to load weights",
+        ),
         (
             lambda v: timm_model(v, model_args={"pretrained_cfg_overlay": {"file": "/tmp/mine"}}),
             "pretrained_cfg_overlay: the bundle names a place from which to load weights",

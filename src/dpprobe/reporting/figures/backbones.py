@@ -90,9 +90,7 @@ def backbone_figure(
             handles=_make_handles(looks, published=bool(models)), loc="outside right upper",
             handlelength=1.6,
         )  # fmt: skip
-        caption = (
-            "best of all methods of each, by test result; bars: 95% CI\nin the study's "
-        )
+        caption = "best of all methods of each, by test result; bars: 95% CI\nin the study's "
         caption += "order; below: points from the best without privacy to the largest ε"
         if models:
             caption += "\nhollow: published, beside their own non-private results"
