@@ -123,6 +123,8 @@ class LogHandler(LogHandlerBase):
             quiet = {Quietness.HOST}  # the profile's is meant for runs
         self._silent = Quietness.ALL in quiet
         self._brief = Quietness.RULES in quiet and not self._silent
+        # without progress Snakemake does not say which jobs have finished either
+        self._tells_waits = self._brief and Quietness.PROGRESS not in quiet
         if self._brief:
             quiet.add(Quietness.PROGRESS)
         self._filter = DefaultFilter(
@@ -144,7 +146,7 @@ class LogHandler(LogHandlerBase):
         self._running: dict[int, _RunningJob] = {}  # by job number
         self._said, self._waited_for = time.monotonic(), frozenset[int]()
         sys.excepthook = shorten_interrupt
-        if self._brief:
+        if self._tells_waits:
             threading.Thread(target=self._report_waits, daemon=True).start()
 
     def _report_waits(self) -> None:
@@ -157,7 +159,7 @@ class LogHandler(LogHandlerBase):
         """Writes which jobs are waited for, where nothing was written for some time."""
         running = frozenset(self._running)
         pause = SAME_WAIT_SECONDS if running == self._waited_for else WAIT_SECONDS
-        if not running or now - self._said < pause:
+        if not (self._tells_waits and running) or now - self._said < pause:
             return
         self._said, self._waited_for = now, running
         jobs = list(self._running.values())

@@ -140,6 +140,14 @@ def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "", "nothing runs"
 
 
+def test_a_run_without_progress_names_no_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--quiet` alone: Snakemake does not tell which jobs finished, so none is said to run."""
+    handler = make_handler("rules", "host", "progress")
+    start_job(handler, Path("no.log"))
+    handler._report_wait(handler._said + 1000)
+    assert capsys.readouterr().err == ""
+
+
 def start_job(handler: LogHandler, log: Path) -> float:
     """Tells a handler of a job that starts; returns when the handler last wrote."""
     record = make_record(
