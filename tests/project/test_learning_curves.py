@@ -78,7 +78,7 @@ def test_the_law_that_made_the_curves_has_the_least_error(
 def test_the_range_holds_what_sets_found_that_took_no_part_in_it(load: Load) -> None:
     """Makes a range of all stored sources but one, and counts that one's fits within it.
 
-    With the exponents of all: the stored coverage, 80 %, is with those of the others.
+    With the exponents of all: the stored coverage, 80%, is with those of the others.
     """
     law = load("learning_law")
     stored = read_curves().law

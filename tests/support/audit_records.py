@@ -79,7 +79,7 @@ MEMBERSHIP: dict[str, Any] = {
     "n": 1000,
     "rows": [ATTACK, {**ATTACK, "rows": "mislabelled", "tpr_at_fpr": {"0.001": None, "0.01": 0.2}}],
     "not_applicable": [{"rows": "rarest_classes", "reason": "all are as frequent"}],
-    "interval": "95 %, heads and units drawn again",
+    "interval": "95%, heads and units drawn again",
     "roc": {"fpr": [0.0, 1.0], "allowed": [0.0, 1.0], "curves": []},
     "allowed": {"balanced_accuracy": 0.7, "tpr_at_fpr": {"0.001": 0.004, "0.01": 0.03}},
     "seconds": 1.5,

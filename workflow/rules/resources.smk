@@ -9,7 +9,7 @@ from dpprobe.training.training_cost import estimate_memory_mb
 include: "../lookups/gpus.smk"
 
 
-# Images a second through a network forward, and forward and back from images or from activations, on four CPUs and on
+# Images per second through a network forward, and forward and back from images or from activations, on four CPUs and on
 # a GPU. Published for large networks, ViT-L/16 at 384 px: forward 155, and 29 with a training step, both on an RTX 3090
 # (timm's results/benchmark-*-rtx3090.csv); 25 with a private step on a TPUv4 core (table 8 of Mehta et al. 2022). A job
 # is given time for a quarter of that, since images may take as long to decode as to pass.

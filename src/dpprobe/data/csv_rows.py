@@ -476,7 +476,7 @@ def _make_labels(
         ):
             hinted = True  # of rows beyond the first the same is true
             fault += (
-                "; its parts are: for several labels an image write a column of 0 and 1 for each "
+                "; its parts are: for several labels per image write a column of 0 and 1 for each "
                 "class, and label_columns in place of label_column"
             )
         faults[row].append(("label", fault))

@@ -55,7 +55,7 @@ class Units:
     tables: Path | None
 
     def hash_with(self, key: bytes) -> Hashes:
-        """Computes their hashes: a few microseconds a row."""
+        """Computes their hashes: a few microseconds per row."""
         values = {f"{s}.names": {each.encode() for each in self.names[s]} for s in self.names}
         if self.tables is not None:
             tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}

@@ -104,7 +104,7 @@ def _baseline_run(
     what = (
         "zero-shot classification by the class names"
         if baseline == ZERO_SHOT
-        else f"a linear probe on {params['shots']} training images a class"
+        else f"a linear probe on {params['shots']} training images per class"
     )
     return RunContents(
         key="/".join((study, dataset, backbone, baseline)),
@@ -114,7 +114,7 @@ def _baseline_run(
         name=run_name(method.replace("_", "-"), backbone),
         note=(
             f"{dataset}, {backbone}: {what}, not private: {shown} "
-            f"{100 * summary[shown]['mean']:.1f} %.\n\n{record['note']}\n\n{OUTSIDE}"
+            f"{100 * summary[shown]['mean']:.1f}%.\n\n{record['note']}\n\n{OUTSIDE}"
         ),
         params={**names, **params},
         tags={

@@ -171,7 +171,7 @@ def cell_run(
         name=run_name(cell.method, "ε" + epsilon, cell.backbone),
         note=(
             f"{cell.method} on {cell.backbone} features of {cell.dataset}, {guarantee}: "
-            f"{record.measure.title} {percent:.1f} %, mean of {len(record.seeds)} seeds."
+            f"{record.measure.title} {percent:.1f}%, mean of {len(record.seeds)} seeds."
             f"\n\n{statement['promise']}\n\n{statement['allows']['words']}"
             f"\n\n{_audit_note(audit)}{statement['release']}\n\n{OUTSIDE}"
         ),

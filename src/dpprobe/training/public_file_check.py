@@ -125,7 +125,7 @@ class PrivateData:
             if (part := known.shared_with(private)) > MOST_SHARED:
                 return (
                     f"rows of the private dataset {dataset}: of this file's {public.rows} rows and "
-                    f"the {private.rows} of {path}, both have about {100 * part:.0f} % of the "
+                    f"the {private.rows} of {path}, both have about {100 * part:.0f}% of the "
                     "smaller one's different rows, but for rounding"
                 )
         return None

@@ -135,7 +135,7 @@ def test_of_a_rare_class_that_decides_the_interval_covers(rare: int) -> None:
 
 
 def _pair(generator: np.random.Generator, rows: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two cells with 80 and 85 % right on rows that are as hard for both."""
+    """Two cells with 80 and 85% right on rows that are as hard for both."""
     hard = generator.random(rows)
     made = []
     for chance, count in ((0.80, seeds), (0.85, 1)):

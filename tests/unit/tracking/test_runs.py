@@ -223,7 +223,7 @@ def test_a_multi_label_dataset_is_tracked_by_its_auc(study: Study) -> None:
     labels = {name for name in run.data.metrics if name.startswith("per_label_auc/")}
     assert labels == {"per_label_auc/round", "per_label_auc/even"}
     assert (
-        f"mean AUC over 2 of 3 labels {100 * auc['mean']:.1f} %"
+        f"mean AUC over 2 of 3 labels {100 * auc['mean']:.1f}%"
         in run.data.tags["mlflow.note.content"]
     )
     client = MlflowClient(tracking_uri=study.uri)
@@ -296,7 +296,7 @@ def test_a_note_begins_with_one_line_and_holds_the_guarantee(study: Study) -> No
     assert first.startswith("sgd on pixels features of digits, (2, 1e-05)-DP: accuracy ")
     assert blank == ""
     assert "(2, 1e-05)-differentially private" in promise
-    assert "right about that at most 56.7 % of the time" in allows
+    assert "right about that at most 56.7% of the time" in allows
     assert release.startswith("Not for release")
     assert outside == OUTSIDE
 

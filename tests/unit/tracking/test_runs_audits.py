@@ -24,7 +24,7 @@ def test_bound_confidence_and_attack_are_metrics_of_the_cell_s_run(study: Study)
         "attack/tpr_at_fpr_0.001": 0.0023,
     }
     note = run.data.tags["mlflow.note.content"]
-    assert "at least 0.712 at 95 % confidence" in note
+    assert "at least 0.712 at 95% confidence" in note
     assert "a low bound is no certificate" in note
     assert "audit/eps-0.5.json" in study.artifacts(run)
     assert "audit/epsilon_lower" in str(study.view("digits"))

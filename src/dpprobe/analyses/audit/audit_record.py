@@ -283,7 +283,7 @@ class AuditRecord(Record):
         refuted = f"REFUTED by an audit ({', '.join(box.refuted_by)}). " if not box.holds else ""
         return (
             f"{refuted}An audit of {box.runs} runs with a synthetic canary shows epsilon to be at "
-            f"least {at_least(box.epsilon_lower)} at {100 * box.confidence:g} % confidence, and "
+            f"least {at_least(box.epsilon_lower)} at {100 * box.confidence:g}% confidence, and "
             f"{self.evidence.power}; a low bound is no certificate."
         )
 

@@ -39,7 +39,7 @@ from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks
 RATES = (0.001, 0.01)
 GROUPS = ("all", "mislabelled", "rarest_classes")
 ATTACKS = ("loss", "lira", "rmia")
-INTERVAL = "95 %, heads and units both drawn again (pigeonhole bootstrap)"
+INTERVAL = "95%, heads and units both drawn again (pigeonhole bootstrap)"
 LEAST_UNITS = 20
 # False positive rates of the curves, which end with the two that are reported.
 _CURVE = np.append(np.logspace(-4, 0, 81), RATES)

@@ -171,7 +171,7 @@ def _describe_power(boxes: Sequence[WhiteBox]) -> str:
     spread = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
     confidence = min(box.confidence for box in boxes)
     factors = [box.caught_factor for box in boxes if box.caught_factor is not None]
-    text = f"{spread} runs a cell, {100 * confidence:g} % confidence"
+    text = f"{spread} runs per cell, {100 * confidence:g}% confidence"
     if len(factors) < len(boxes):
         return f"{text};\nsome too weak to catch any error in the noise"
     low, high = (f"{factor:.3g}" for factor in (min(factors), max(factors)))

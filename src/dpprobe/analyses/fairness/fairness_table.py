@@ -182,7 +182,7 @@ def _gap_rows(
     title = TableCell(text="gap, best to worst", bold=True)
     yield make_row(*names, title, "", *(_gap_cell(gap) for gap in gaps))
     chance = [_make_cell(None if gap is None else gap.chance_gap) for gap in gaps]
-    yield make_row(*names, "gap by chance alone (95 %)", "", *chance)
+    yield make_row(*names, "gap by chance alone (95%)", "", *chance)
     named = keep_unique((one.method, one.epsilon) for one in references if one)
     if named:
         others = " or ".join(reference_in_words(*each) for each in named)
@@ -237,13 +237,13 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
     need = first.minimum
     notes = [
         "Not private: computed from labels, groups and scores of test rows, without noise. "
-        f"Percent; means over seeds, with {100 * first.confidence:g} % intervals over test {units} "
+        f"Percent; means over seeds, with {100 * first.confidence:g}% intervals over test {units} "
         f"({first.resamples:,} resamples, every cell on the same ones). The gap is that of each "
         "seed's head, then the mean. Bold: a gap whose interval begins above 0 and that is larger "
         "than chance alone shows, and a difference whose interval does not hold 0. The largest "
         "less the smallest of several groups is above 0 by chance too: one in twenty random splits "
         "into groups of these sizes exceeds the gap by chance alone. Of many intervals some miss: "
-        "of 100 at 95 %, five.",
+        "of 100 at 95%, five.",
         f"A group is compared with {need.units} test {units}, {need.positives} with and "
         f"{need.negatives} without a label, or more.",
     ]

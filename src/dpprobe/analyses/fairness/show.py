@@ -104,7 +104,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
         ),
         more=[
             Line2D([], [], color=style.NEUTRAL, marker="_", linestyle="none", **_TICK,
-                   label="chance alone: 95 % of\nrandom groups below"),
+                   label="chance alone: 95% of\nrandom groups below"),
         ],
     )  # fmt: skip
 
@@ -271,7 +271,7 @@ def _save_panels(
         figure.legend(
             handles=[*marks, *kinds, *beside, *more], loc="outside right upper", handlelength=2.4
         )
-        caption = f"{100 * first.confidence:g} % intervals over test {units}; not private{note}"
+        caption = f"{100 * first.confidence:g}% intervals over test {units}; not private{note}"
         style.title_figure(figure, f"{first.dataset}: {title}", caption, panels=1)
         style.save_figure(figure, svg, png)
 

@@ -155,7 +155,7 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
         rows=rows,
         notes=[
             f"{NOT_PRIVATE} Tail index: the r-th most frequent sub-class of a class has a share in "
-            "proportion to r^-index, 0 where all are equally frequent; the interval (95 %) is over "
+            "proportion to r^-index, 0 where all are equally frequent; the interval (95%) is over "
             "rows, not over clusterings. ≤ 1, 2, 5 rows: the share of sub-classes with so few. M: "
             f"the effective number of sub-classes, exp(entropy). {_REFERENCE} {NO_BOUND}",
         ],
@@ -259,7 +259,7 @@ def correlation_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) ->
         rows=rows,
         notes=[
             f"{NOT_PRIVATE} Spearman's correlation of each measure (at the most clusters) with the "
-            "gap at that epsilon; a point is a (dataset, backbone). The 95 % interval (Bonett and "
+            "gap at that epsilon; a point is a (dataset, backbone). The 95% interval (Bonett and "
             "Wright 2000; none below four points) takes points for independent. Those of one "
             "dataset share its rows, so it is too narrow; and harder datasets have more of both, "
             f"so a correlation names no cause. {_GAP}",

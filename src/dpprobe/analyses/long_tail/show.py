@@ -196,7 +196,7 @@ def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png:
         figure.legend(handles=style.make_dot_handles(marks), loc="outside right upper")
         style.title_figure(
             figure, "Memorised rows and the price of privacy",
-            "rank correlation with its 95 % interval; not private", panels=1,
+            "rank correlation with its 95% interval; not private", panels=1,
         )  # fmt: skip
         style.save_figure(figure, svg, png)
 

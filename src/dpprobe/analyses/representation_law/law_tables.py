@@ -54,7 +54,7 @@ PUBLISHED = (
     "network is tuned and the searched options are not stated there."
 )
 _LAWS = (
-    "ρ: factor a layer by least squares of logarithms over blocks 1 to L, with a 95 % interval "
+    "ρ: factor a layer by least squares of logarithms over blocks 1 to L, with a 95% interval "
     "that takes layers for independent, which they are not. Shuffled: ρ of the same measure with "
     "shuffled labels, which widths and ranks alone make; a ρ near it says nothing of the classes. "
     "Residual: of the class number as an integer, as printed; training rows are those that were "
@@ -254,7 +254,7 @@ def accuracy_by_blocks(
         rows=rows,
         notes=[
             f"{measure.title if measure else 'result'} on test rows, in percent: the mean over "
-            f"seeds with a 95 % interval. Not private. {UNPRICED}",
+            f"seeds with a 95% interval. Not private. {UNPRICED}",
             *([PUBLISHED] if published else []),
         ],
     )

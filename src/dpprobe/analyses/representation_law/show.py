@@ -295,7 +295,7 @@ def accuracy_figure(
         style.title_figure(
             figure,
             f"{record.dataset}, {record.backbone}: test results by tuned blocks (not private)",
-            "bars: 95 % intervals; thin: best private linear head; dotted gray: chance",
+            "bars: 95% intervals; thin: best private linear head; dotted gray: chance",
             panels=1,
         )
         style.save_figure(figure, svg, png)

@@ -249,4 +249,4 @@ def _draw_name(axes: Axes, points: np.ndarray, name: str) -> None:
 
 
 def _format_percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}%"

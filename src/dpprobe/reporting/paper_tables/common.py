@@ -45,8 +45,8 @@ CHOICE_NOTE = (
     "that choice."
 )
 INTERVALS = (
-    "mean over seeds with its 95 % interval, ± half of it or its ends (Student's t over seeds, cut "
-    "at 0 and 100 %; where seeds do not vary Wilson or a bootstrap over test rows, or "
+    "mean over seeds with its 95% interval, ± half of it or its ends (Student's t over seeds, cut "
+    "at 0 and 100%; where seeds do not vary Wilson or a bootstrap over test rows, or "
     "over patients where the dataset names them: there each patient counts once)"
 )
 

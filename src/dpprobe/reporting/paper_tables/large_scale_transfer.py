@@ -28,8 +28,8 @@ from dpprobe.study.ablations import LEARNING_RATE, OPTIMISERS, best_base, find_c
 
 NO_CHANGE = "no change"
 RATE_NOTE = (
-    "What is compared: the published rates are images a second on one TPUv4 core, each visit a "
-    "pass through the whole network (images are augmented); the measured ones are rows a second of "
+    "What is compared: the published rates are images per second on one TPUv4 core, each visit a "
+    "pass through the whole network (images are augmented); the measured ones are rows per second of "
     "the training job on this machine, all seeds together, from features that were extracted once. "
     "Extraction is not in them."
 )
@@ -54,7 +54,7 @@ def ablation_table(run: Run, published: Published) -> Table:
     notes = [
         "Accuracy in percent (AUC as a fraction); a difference is to the row above it in which "
         "nothing changes. Published differences as printed, rounded on their own; measured ones ± "
-        "half of the 95 % interval of the difference (Welch's t), where seeds vary."
+        "half of the 95% interval of the difference (Welch's t), where seeds vary."
     ]
     if ours:
         notes.append(

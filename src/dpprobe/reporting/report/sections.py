@@ -187,7 +187,7 @@ def what_was_run(
             "test": info.test_rows,
             "patients": info.units,
             "classes": info.num_classes,
-            "labels": "several labels a row" if info.multi_label else "one label a row",
+            "labels": "several labels per row" if info.multi_label else "one label per row",
             "measure": grid.measures[name].title if name in grid.measures else "",
             "delta": grid.delta_text(name) or "none",
             "source": one_line(dict(info.source)),

@@ -103,7 +103,7 @@ def test_power_is_said_in_a_sentence() -> None:
 def test_what_an_audit_shows_comes_with_its_power(tmp_path: Path) -> None:
     words = AuditRecord.read(write_audit(tmp_path)).in_words
     assert words is not None
-    for part in ("0.712", "1000 runs", "95 % confidence", "factor of 1.52", "no certificate"):
+    for part in ("0.712", "1000 runs", "95% confidence", "factor of 1.52", "no certificate"):
         assert part in words
     assert "REFUTED" not in words
     broken = {**WHITE_BOX, "holds": False, "tests": [{"name": "low_bits", "p_value": 0.0}]}

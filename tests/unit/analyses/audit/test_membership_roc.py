@@ -58,7 +58,7 @@ def test_what_the_plan_forbids_is_shaded_above_its_best_attack(
         assert path.contains_point((fpr, min(1.0, 4.5 * fpr)))
         assert not path.contains_point((fpr, 3.0 * fpr)), "an attack that is allowed is shaded"
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert {"0.01 %", "1 %", "100 %"} <= set(tick_texts(axes))
+    assert {"0.01%", "1%", "100%"} <= set(tick_texts(axes))
 
 
 def test_nothing_is_forbidden_without_privacy(monkeypatch: pytest.MonkeyPatch) -> None:

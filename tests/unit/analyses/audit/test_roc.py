@@ -43,7 +43,7 @@ def test_members_alone_have_no_curve() -> None:
 
 
 def test_intervals_cover_what_heads_and_units_share() -> None:
-    """Scores that heads and units shift: the chance of 1/2 lies in most intervals of 95 %."""
+    """Scores that heads and units shift: the chance of 1/2 lies in most intervals of 95%."""
     covered, independent = [], []
     for seed in range(40):
         generator = np.random.default_rng(seed)

@@ -53,7 +53,7 @@ def test_each_bound_stands_at_its_claim(tmp_path: Path, monkeypatch: pytest.Monk
     claims = next(part for part in pixels.patches if isinstance(part, StepPatch))
     assert list(claims.get_data()[0]) == [0.5, 2.0, 8.0]
     said = figure.get_suptitle()
-    assert "1,000 runs a cell, 95 % confidence" in said
+    assert "1,000 runs per cell, 95% confidence" in said
     assert "1.52" in said
 
 
@@ -102,7 +102,7 @@ def test_claim_and_bound_stand_with_attack_and_power(made: Made) -> None:
     words = page.words
     for part in (
         "a low bound is no certificate",
-        "Paired likelihood ratio of all releases, right in 61.4 % of 1,000 runs",
+        "Paired likelihood ratio of all releases, right in 61.4% of 1,000 runs",
         "canary: a row at the clip bound, of another label",
         "would have caught noise too small by a factor of 1.52 with probability 0.95",
         "too small in a single number by a factor of 1.6",

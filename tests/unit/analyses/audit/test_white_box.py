@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_audit(calibrations: Path) -> None:
 
 
 def test_bounds_exceed_the_claim_no_more_often_than_stated(calibrations: Path) -> None:
-    """Of 100 audits of 40 runs, at 90 % confidence."""
+    """Of 100 audits of 40 runs, at 90% confidence."""
     method = METHODS["prototypes"]
     plan = planned(method, 2.0, calibrations)
     cell = white_box._Cell(method, plan, Shape(

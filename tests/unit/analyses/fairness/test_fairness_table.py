@@ -60,7 +60,7 @@ def test_a_gap_stands_with_chance_and_with_the_gap_without_privacy(tmp_path: Pat
     table = made(tmp_path, gap=APART, changes=weaker)
     names = ("pixels", "sgd", "ink", "AUC")
     assert row(table, *names, "gap, best to worst") == ["6.0 (2.5 to 9.0)"] * 2 + [""]
-    assert row(table, *names, "gap by chance alone (95 %)") == ["3.0", "7.0", ""]
+    assert row(table, *names, "gap by chance alone (95%)") == ["3.0", "7.0", ""]
     less = row(table, *names, "gap less that of nonprivate at ∞")
     assert less == ["+3.0 ± 2.0", "+3.0 ± 4.0", ""]
     bold = {

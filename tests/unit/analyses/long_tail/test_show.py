@@ -64,7 +64,7 @@ def test_too_few_points_and_constants_have_no_correlation() -> None:
 
 
 def test_the_interval_of_a_rank_correlation_covers_0() -> None:
-    """At ten points, 400 times: 95 % within three standard errors."""
+    """At ten points, 400 times: 95% within three standard errors."""
     random = np.random.default_rng(0)
     covered = 0
     for _ in range(400):

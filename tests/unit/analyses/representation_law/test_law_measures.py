@@ -218,7 +218,7 @@ def test_the_fuzziness_of_shrinking_scatter_follows_its_law() -> None:
 
 
 def test_the_interval_covers_rho() -> None:
-    """It misses 5 % of the draws; 188 or fewer of 200 once in ten, 180 once in ten thousand."""
+    """It misses 5% of the draws; 188 or fewer of 200 once in ten, 180 once in ten thousand."""
     caught = 0
     for seed in range(200):
         noise = 0.1 * np.random.default_rng(seed).standard_normal(8)

@@ -29,7 +29,7 @@ def test_tsne_figure_names_classes_and_says_what_it_keeps(tmp_path: Path) -> Non
         )
     text = (tmp_path / "a.svg").read_text()
     assert "digits, pixels" in text
-    assert "PCA (50) 97 %, t-SNE 61 %" in text
+    assert "PCA (50) 97%, t-SNE 61%" in text
     assert "300 of 600 rows, perplexity 30. Not private" in text
     assert all(f"<!-- class {index} -->" in text for index in range(10)), "not in the legend"
     for kind in ("svg", "png"):
@@ -132,7 +132,7 @@ def test_the_grid_of_embeddings_says_what_it_shows(
     del embeddings["many", "vit"]
     figure = drawn_figure(monkeypatch, lambda files: tsne_grid(embeddings, split="train", **files))
     titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes]
-    assert [title for title in titles if title] == ["clip, 61 %", "vit, 50 %", "clip, 61 %"]
+    assert [title for title in titles if title] == ["clip, 61%", "vit, 50%", "clip, 61%"]
     assert [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()] == [
         "few train", "many train",
     ]  # fmt: skip

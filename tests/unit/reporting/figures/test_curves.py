@@ -260,10 +260,10 @@ def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: P
         reaches.append(max(entry["mean"] - entry["rows_low"], entry["rows_high"] - entry["mean"]))
     captions = [curves._write_captions(read_grid([path]), "digits")[1] for path in summaries]
     assert captions[0] == (
-        "mean of 3 seeds; bands: 95 %, t over seeds\n"
-        f"95 %, Wilson over test rows: up to {100 * reaches[0]:.1f} points to a side"
+        "mean of 3 seeds; bands: 95%, t over seeds\n"
+        f"95%, Wilson over test rows: up to {100 * reaches[0]:.1f} points to a side"
     )
-    assert "bands: 95 %, t over seeds or over test rows\n" in captions[1]
+    assert "bands: 95%, t over seeds or over test rows\n" in captions[1]
     assert f"up to {100 * max(reaches):.1f} points" in captions[1]
 
 
@@ -281,7 +281,7 @@ def test_the_caption_says_that_each_patient_counts_once(tmp_path: Path) -> None:
         cell = write_cell(tmp_path / path.stem, seeds=1, patients=patients)
         summarise_cells([cell], path, study="study")
     captions = [curves._write_captions(read_grid([path]), "digits")[1] for path in summaries]
-    assert "bands: 95 %, over test patients\n95 %, bootstrap over test patients" in captions[0]
+    assert "bands: 95%, over test patients\n95%, bootstrap over test patients" in captions[0]
     assert captions[0].endswith("to a side; each patient counts once")
     assert "patient" not in captions[1]
 
