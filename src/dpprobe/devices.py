@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
+USER_PATH = "DPPROBE_USER_PATH"
+
 Mark = Any
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # More processes than this on one GPU would not fit into its memory.
@@ -82,9 +84,13 @@ def limit_threads(threads: int) -> None:
 
 
 def put_python_on_path() -> None:
-    """Puts this process's Python first on PATH, so that commands it starts run under it."""
-    folder = str(Path(sys.executable).parent)
-    os.environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
+    """Puts this process's Python first on PATH, so that commands it starts run under it.
+
+    PATH as the person has it stays in `USER_PATH`, for the commands that dpprobe prints.
+    """
+    folder, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    os.environ.setdefault(USER_PATH, path)
+    os.environ["PATH"] = os.pathsep.join([folder, path])
 
 
 def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tuple[str, ...]:

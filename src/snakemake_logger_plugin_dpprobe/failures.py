@@ -162,6 +162,8 @@ class Failures:
     def _describe(self, job: Any) -> str:
         error, log = self._find_cause(job)
         if error:
+            # some errors begin with the job's name, which commands have no other place to say
+            error = error.removeprefix(f"{job.message}: ")
             return f"dpprobe: {job.message}: {error}{describe_limit(error, job)}\n  log: {log}"
         logs = self._list_logs(job)
         place = f"\n  log: {logs[-1]}" if logs else ""

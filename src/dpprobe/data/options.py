@@ -423,7 +423,7 @@ def headline_metric(
 
 
 def compute_imbalance(counts: Sequence[int]) -> float:
-    """Returns how many times the rows of the smallest class the largest has; 1 for one class.
+    """Returns the rows of the largest class divided by those of the smallest; 1 for one class.
 
     Classes without rows are left out.
     """

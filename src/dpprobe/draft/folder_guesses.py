@@ -54,7 +54,7 @@ def look_at_folder(place: str) -> Seen:
 def _describe_layout(parted: bool) -> str:
     parts = "train/<class>/ and test/<class>/" if parted else "<class>/"
     return (
-        f"The images are in {parts}. Class names are published with every head, so each must be "
+        f"The images are in {parts}. Every head publishes the class names, so each name must be "
         "public."
     )
 
@@ -84,7 +84,9 @@ def _check_layout(root: Path, place: str) -> None:
         if tar := next(_find_files(root, tar_shards.is_tar), None):
             raise ConfigError(f"{place}: no image, but {tar.relative_to(root)}; {WRITE_SHARDS}")
         kinds = ", ".join(sorted(EXTENSIONS))
-        raise ConfigError(f"{place}: holds no image ({kinds}); name the folder of the classes")
+        raise ConfigError(
+            f"{place}: no image ({kinds}); give the folder that has one folder per class"
+        )
     if len(folders) == 1 and folders[0].name not in PARTS:
         inner = _list_folders(folders[0])
         if len(inner) > 1:

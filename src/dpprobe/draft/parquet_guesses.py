@@ -35,7 +35,9 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
         if name is not None:
             guesses.require_column(names, name, option, place)
     if wishes.root is not None:
-        raise ConfigError(f"--root {wishes.root}: a parquet file holds its images; leave it out")
+        raise ConfigError(
+            f"--root {wishes.root}: a parquet file contains its images; leave out --root"
+        )
     image = wishes.image or next(find_usual(names, IMAGE_COLUMNS), "image")
     label = wishes.label or next(find_usual(names, LABELS), None)
     if label is None:

@@ -151,8 +151,8 @@ def check_counts(counts: Mapping[str, int], place: str) -> None:
     if len(counts) < 2:
         name = next(iter(counts), "none")
         raise ConfigError(
-            f"{place}: one class, {name}: a classifier tells two or more apart; add images of "
-            "another"
+            f"{place}: one class, {name}: a classifier needs two or more; add images of a second "
+            "class"
         )
 
 

@@ -138,9 +138,9 @@ def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) ->
     most = math.nan if any(map(math.isnan, changes)) else max(changes)
     if not most <= _TOLERANCES[precision] * scale:
         raise ConfigError(
-            f"the network mixes the rows of a batch: a row's scores change by {most:.1e} of "
-            f"{scale:.1e} with the other rows, so no clip bounds what a row adds; choose another "
-            "backbone"
+            f"the network mixes the rows of a batch: a row's scores (of size {scale:.1e}) change "
+            f"by {most:.1e} when other rows do, so clipping cannot bound what one row adds; choose "
+            "another backbone"
         )
 
 

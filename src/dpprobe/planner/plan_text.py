@@ -29,10 +29,11 @@ def plan_in_words(plan: PlanForPeople) -> str:
         baseline += ", the median of the public sets (set yours with --ceiling)"
     lines.append(f"{plan.unit.capitalize()}s needed for a loss against {baseline}:")
     lines += [
-        f"  under {points} points: about {round_count(n):,} {plan.unit}s at epsilon "
+        f"  less than {points} points: about {round_count(n):,} {plan.unit}s at epsilon "
         f"{setting.epsilon:g}"
         if n is not None
-        else f"  under {points} points: unknown; no public set came so close to its baseline"
+        else f"  less than {points} points: unknown, because no public set came that close to its "
+        "baseline"
         for points, n in plan.n_within.items()
     ]
     return "\n".join(

@@ -38,7 +38,7 @@ LARGEST_SUM = 2.0**53
 
 
 class Observer(Protocol):
-    """Sees all that a fit releases, as the attacker of an audit does; no head's fit has one."""
+    """Records all that a fit releases, as an audit's attacker sees it; only audits use it."""
 
     def observe_release(
         self,

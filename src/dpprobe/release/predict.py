@@ -356,8 +356,8 @@ def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOption
     facts = bundle.facts.backbone
     if facts.checkpoint is None and checkpoint is not None:
         raise ConfigError(
-            f"checkpoint {checkpoint}: backbone {facts.name} of {bundle.folder} takes no file of "
-            "weights; remove it"
+            f"checkpoint {checkpoint}: backbone {facts.name} of {bundle.folder} needs no file of "
+            "weights; remove --checkpoint"
         )
     # Features of inner blocks are stored beside those that a head takes.
     inner = {"layers": (), "token": None} if "layers" in facts.options else {}

@@ -59,7 +59,7 @@ def confusion_svg(counts: np.ndarray, names: Sequence[str], *, title: str) -> st
         *numbers,
         *labels,
         f'<text x="{end:.1f}" y="{end + 50:.1f}" text-anchor="end" fill="#555555">'
-        "Test results: not private.</text>",
+        "Test results, computed without noise.</text>",
         "</svg>\n",
     ]
     return "\n".join(parts)

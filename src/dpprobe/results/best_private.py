@@ -52,7 +52,7 @@ class Best:
     def low(self) -> float | None:
         """The lower end of the 95% interval of `value`, over seeds and test examples.
 
-        It is the best cell's, stretched by what the choice adds.
+        It is the best cell's, widened by what the choice adds.
         """
         low = self.entry.both_low
         return None if low is None else max(0.0, low - max(0.0, self.luck))
@@ -80,7 +80,7 @@ class Best:
 
     @property
     def beside_ceiling(self) -> Comparison | None:
-        """The result minus the ceiling, its interval stretched by what the choice adds."""
+        """The result minus the ceiling, its interval widened by what the choice adds."""
         if self.ceiling is None:
             return None
         return compare_entries(self.entry, self.ceiling).move_by(-self.luck)

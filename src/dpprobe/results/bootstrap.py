@@ -147,6 +147,6 @@ class Runs:
 def _sparse_matrix(
     rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]
 ) -> csr_array:
-    """Returns the sparse matrix of values at (rows, columns); rows rise."""
+    """Returns the sparse matrix of values at (rows, columns); rows must be sorted."""
     starts = np.searchsorted(rows, np.arange(shape[0] + 1))
     return csr_array((values, columns, starts), shape=shape)

@@ -74,7 +74,7 @@ class Comparison:
         """Returns the comparison of a first cell that is estimated to be this much better.
 
         The points are an estimate too, of how much a choice has flattered: the interval is
-        stretched by them to hold what it held before.
+        widened by them to hold what it held before.
         """
         return replace(
             self,

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.resources import is_clone, project_root
 
@@ -243,7 +244,7 @@ def command_line(program: str, *words: str) -> str:
     environment: the environment was not activated.
     """
     beside = Path(sys.executable).with_name(program)
-    found = shutil.which(program)
+    found = shutil.which(program, path=os.environ.get(USER_PATH))
     if beside.is_file() and not (found and Path(found).samefile(beside)):
         here = Path.cwd()
         program = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)

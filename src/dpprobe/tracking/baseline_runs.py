@@ -142,7 +142,7 @@ def dataset_run(
     source: DatasetInput,
     finished: float,
 ) -> RunContents:
-    """Describes the run of a dataset as a whole: its figures, and its baselines by backbone.
+    """Describes the MLflow run that sums up a dataset: its figures, and its baselines by backbone.
 
     Args:
       artifacts: figures that compare, the t-SNE planes of all backbones, and tables.

@@ -241,8 +241,8 @@ class _Objective:
         )
         if self.task.headline not in evaluated:
             raise DataError(
-                f"{self.task.train.path}: no label that some of the {len(index)} held-out rows "
-                "have and others have not; write a larger search.held_out"
+                f"{self.task.train.path}: each label is on all or on none of the "
+                f"{len(index)} held-out rows; write a larger search.held_out"
             )
         return float(evaluated[self.task.headline])
 

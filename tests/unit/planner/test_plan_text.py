@@ -16,7 +16,7 @@ def test_a_plan_names_its_numbers_and_their_origin() -> None:
         "if non-private is 82%",
         "10x images",
         "2x budget",
-        "under 5 points: about",
+        "less than 5 points: about",
         "Images of other kinds may lie outside",
         "digits",
     ):

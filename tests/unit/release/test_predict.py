@@ -570,7 +570,7 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path) -> None:
 
 
 def test_a_backbone_without_a_checkpoint_takes_none(networks: Path, bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="takes no file of weights; remove it"):
+    with pytest.raises(ConfigError, match="needs no file of weights; remove"):
         Predictor.load_bundle(bundle, checkpoint=networks / "right.pth")
 
 

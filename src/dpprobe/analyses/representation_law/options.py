@@ -30,7 +30,7 @@ class RepresentationLawOptions(Options):
     token: Literal["class", "pooled"] = Field(
         "class",
         description="Source of a transformer block's features: the class token, or the mean over "
-        "the patches. Networks without a class token, including convolutional ones, are pooled.",
+        "the patches. Networks without a class token, including convolutional ones, use the mean.",
     )
     shuffles: int = Field(
         3,

@@ -100,7 +100,7 @@ def classify_zero_shot(
             "dataset": dataset,
             "backbone": backbone,
             "private": False,
-            "note": "No training row is used. Test results are not private.",
+            "note": "No training row is used. Test results are computed without noise.",
             "headline": shown,
             "multi_label": store.multi_label,
             "class_names": list(store.class_names),

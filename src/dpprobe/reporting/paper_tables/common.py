@@ -173,7 +173,7 @@ def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
 
 
 def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:
-    """Makes the cell of a zero-shot record, or of one probe of a few-shot record."""
+    """Makes the table cell of a zero-shot record, or of one few-shot probe."""
     if record is None:
         return BLANK
     entry = record["summary"][metric]

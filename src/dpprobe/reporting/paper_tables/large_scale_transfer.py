@@ -29,9 +29,9 @@ from dpprobe.study.ablations import LEARNING_RATE, OPTIMISERS, best_base, find_c
 NO_CHANGE = "no change"
 RATE_NOTE = (
     "What is compared: the published rates are images per second on one TPUv4 core, each visit a "
-    "pass through the whole network (images are augmented); the measured ones are rows per second of "
-    "the training job on this machine, all seeds together, from features that were extracted once. "
-    "Extraction is not in them."
+    "pass through the whole network (images are augmented); the measured ones are rows per second "
+    "of the training job on this machine, all seeds together, from features that were extracted "
+    "once. Extraction is not in them."
 )
 
 

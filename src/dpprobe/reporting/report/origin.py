@@ -38,7 +38,7 @@ def _snakemake_call(origin: Origin, *targets: str) -> str:
 
 
 def write_commands(origin: Origin) -> dict[str, str]:
-    """Writes the commands that make the study again, and delete a cell."""
+    """Writes two commands: one repeats the study, one deletes a cell."""
     commit, _, changes = (origin.commit or "").partition(" ")
     checkout = f"git checkout {commit}" if commit else ""
     if changes:
