@@ -21,7 +21,7 @@ ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]]
         {"resamples": 200},
         ("compare_groups", "plot_fairness", "write_fairness_table"),
         {"groups": ["sex"]},
-        "fairness: groups: sex is a group of no dataset",
+        "fairness: groups: sex is not a group of any dataset",
     ),
     "imbalance": (
         {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},

@@ -102,7 +102,7 @@ def test_a_wrong_checksum_leaves_no_dataset(
     study = study_of(small, server.put("/scans.zip", content), archive(1))
     result = workspace.run(study, "data", check=False)
     assert result.returncode != 0
-    assert "with a checksum that fits, .scans.zip.partial is taken as it is" in result.stdout
+    assert "if the new checksum fits, .scans.zip.partial is reused" in result.stdout
     assert not (workspace.directory / "data/downloads/scans/receipt.json").exists()
     assert not (workspace.directory / "data/scans").exists()
 
@@ -124,7 +124,7 @@ def test_a_download_of_other_options_is_not_taken_for_this_one(
     study["datasets"]["scans"]["expect"] = {"train": 17}
     result = workspace.run(study, "data", check=False)
     assert result.returncode != 0
-    assert "datasets.scans: expect.train: 17, where there are 16 train rows" in result.stdout
+    assert "expect.train: 17, but there are 16 train rows" in result.stdout
 
     shutil.rmtree(workspace.directory / ".snakemake")
     shutil.rmtree(workspace.directory / "data/scans")

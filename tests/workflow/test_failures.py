@@ -60,6 +60,23 @@ with job_log(snakemake.log[0]):
 PASSES = "open(snakemake.output[0], 'w').close()"
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 QUIET = ("--quiet", "rules", "host")
+# Sends the run a signal where its scheduler holds its lock.
+SIGNAL = """
+
+import signal
+from snakemake.scheduling.job_scheduler import JobScheduler
+
+free = JobScheduler._free_resources
+
+
+def end_and_free(scheduler, job):
+    assert scheduler._lock.locked()
+    os.kill(os.getpid(), signal.SIGTERM)
+    free(scheduler, job)
+
+
+JobScheduler._free_resources = end_and_free
+"""
 
 
 def describe_run(folder: Path, repository: Path, scripts: dict[str, str], *words: str) -> list[str]:
@@ -258,6 +275,18 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
         "dpprobe: stopped; run the same command again to resume",
     ]
     assert "making b: failed" not in output
+
+
+def test_a_signal_meets_a_scheduler_that_holds_its_lock(tmp_path: Path, repository: Path) -> None:
+    """The handler of SIGTERM asks for a lock that its own thread may hold; then nothing ends."""
+    command = describe_run(tmp_path, repository, {"a": PASSES, "b": PASSES}, *QUIET)
+    with open(tmp_path / "Snakefile", "a") as snakefile:
+        snakefile.write(SIGNAL)
+    done = subprocess.run(
+        WarmPython.asked(command),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "Will exit after finishing currently running jobs" in done.stdout
 
 
 def test_jobs_import_no_library_of_tables(tmp_path: Path, repository: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
     of_images = json.loads(statement.read_text())
     assert of_images["unit_of_privacy"] == "one training image"
     assert of_images["n"] == 96
-    assert "to a patient nothing is promised" in of_images["promise"]
+    assert "to a patient they cost more, which is not computed" in of_images["promise"]
     workspace.run(study, "heads")
     assert json.loads(statement.read_text()) == of_patients
 

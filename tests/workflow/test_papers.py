@@ -167,10 +167,10 @@ def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
         ("large_scale_transfer", {"train_heads": 2, "train_heads_without_privacy": 2}),
         ("large_scale_transfer_ablation", {"train_heads": 4, "extract_features": 256}),
         ("large_scale_transfer_delta", {"train_heads": 7}),
-        ("large_scale_transfer_full", {"tune_network": 80, "search_options": 40}),
+        ("large_scale_transfer_full", {"tune_network": 40, "search_options": 40}),
         (
             "large_scale_transfer_models",
-            {"train_heads": 5, "tune_network": 60, "search_options": 10},
+            {"train_heads": 5, "tune_network": 30, "search_options": 10},
         ),
         (
             "large_scale_transfer_one_step",

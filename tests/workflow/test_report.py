@@ -47,13 +47,16 @@ def test_the_report_shows_what_was_measured(finished: Workspace, page: str) -> N
     assert read_json(finished.directory / "data/digits/dataset.json")["fingerprint"] in page
 
 
+def find_commands(page: str) -> list[list[str]]:
+    """The words of each command that runs the study: a workspace is no clone, so `dpprobe run`."""
+    lines = map(html.unescape, re.findall(r"<code>([^<]*dpprobe run [^<]*)</code>", page))
+    return [["dpprobe", *shlex.split(line)[1:]] for line in lines]
+
+
 def test_a_cell_is_made_again_by_its_command(finished: Workspace, page: str) -> None:
     cell = finished.cell("sgd", "2")
     before = read_json(cell / "metrics.json")
-    commands = [
-        html.unescape(found) for found in re.findall(r"<code>(snakemake [^<]*)</code>", page)
-    ]
-    (command,) = [shlex.split(own) for own in commands if "/sgd/eps-2/metrics.json" in own]
+    (command,) = [own for own in find_commands(page) if "/sgd/eps-2/metrics.json" in own[2]]
     shutil.rmtree(cell)
     subprocess.run(
         WarmPython.asked([sys.executable, "-m", *command, "--profile", "none"]),
@@ -94,8 +97,7 @@ def test_a_changed_study_writes_the_report_again(finished: Workspace) -> None:
 def test_what_the_command_line_changed_is_part_of_the_command(finished: Workspace) -> None:
     finished.run(SMALL, "html_report", "--config", "epsilons=[1]", "seeds=1")
     page = (finished.directory / "results/report.html").read_text(encoding="utf-8")
-    found = re.findall(r"<code>(snakemake [^<]*eps-1/metrics.json[^<]*)</code>", page)
-    command = shlex.split(html.unescape(found[0]))
+    (command, *_) = [own for own in find_commands(page) if "eps-1/metrics.json" in own[2]]
     assert command[-3:] == ["--config", 'epsilons=["1"]', "seeds=1"]
     done = subprocess.run(
         WarmPython.asked([sys.executable, "-m", *command, "--profile", "none", "-n"]),

@@ -2,7 +2,9 @@
 
 import shlex
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CalledProcessError
 
@@ -10,6 +12,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.iocontainers import Snakemake as ScriptValues
 from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
+from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake_executor_plugin_cluster_generic import Executor
 from snakemake.settings.types import RerunTrigger
 from snakemake.spawn_jobs import SpawnedJobArgsFactory
@@ -72,17 +75,45 @@ def unless_lasting(restart_times):
 Job.restart_times = property(unless_lasting(Job.restart_times.fget))
 
 
+@contextmanager
+def hide_tables():
+    """Has imports of libraries of tables fail, unless they are there."""
+    absent = [name for name in ("pandas", "polars") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # None makes an import fail
+    try:
+        yield
+    finally:
+        for name in absent:
+            sys.modules.pop(name, None)
+
+
 async def leave_to_main_process(persistence, job):
     """Notes down nothing of a job's end."""
 
 
+def noting_no_tables(finished):
+    """Spares a run the import of pandas when its first job ends: about a second."""
+
+    async def note_end(persistence, job):
+        with hide_tables():
+            persistence._serialize_param  # chosen once: the one for plain values
+        await finished(persistence, job)
+
+    return note_end
+
+
 # A job on a cluster would note its files down as whole, but not what they were made from. Were the main process
-# gone by then, the next one would take them for current, whatever had changed in between.
+# gone by then, the next one would take them for current, whatever had changed in between. The main process asks of each
+# parameter whether it is a table; a Ctrl-C during the import of pandas for that loses the failure of the job.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process for the same reason; of the notes no
 # thread is known.
-# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
-if workflow.remote_exec:
-    PersistenceBase.finished = leave_to_main_process
+# Tests: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current,
+# tests/workflow/test_failures.py::test_a_failure_before_a_person_ends_the_run_is_told
+PersistenceBase.finished = (
+    leave_to_main_process
+    if workflow.remote_exec
+    else noting_no_tables(PersistenceBase.finished)
+)
 
 
 def ended_by_signal(error):
@@ -175,13 +206,8 @@ def without_tables(store_params):
     """Spares a job the import of libraries that no parameter of its script can come from."""
 
     def store_plain_params(values, params):
-        absent = [name for name in ("pandas", "polars") if name not in sys.modules]
-        sys.modules.update(dict.fromkeys(absent))  # None makes an import fail
-        try:
+        with hide_tables():
             store_params(values, params)
-        finally:
-            for name in absent:
-                sys.modules.pop(name, None)
 
     return store_plain_params
 
@@ -191,6 +217,21 @@ def without_tables(store_params):
 # Upstream: no thread is known; Snakemake 9.27 has it, in iocontainers.Snakemake._safely_store_params.
 # Test: tests/workflow/test_failures.py::test_jobs_import_no_library_of_tables
 ScriptValues._safely_store_params = without_tables(ScriptValues._safely_store_params)
+
+
+def apart_from_signals(exit_gracefully):
+    """Takes the scheduler's lock in a thread: a signal's handler runs in the one that may hold it."""
+
+    def exit_in_thread(*arguments):
+        threading.Thread(target=exit_gracefully, args=arguments).start()
+
+    return exit_in_thread
+
+
+# A SIGTERM that meets the scheduler while it holds its lock, such as when a job ends, stops the run for good.
+# Upstream: no thread is known; Snakemake 9.27 has it, in JobScheduler.exit_gracefully.
+# Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
+JobScheduler.exit_gracefully = apart_from_signals(JobScheduler.exit_gracefully)
 
 
 # cluster-generic starts the commands of profiles/slurm by name, and they are in Python: the one that runs this.

@@ -244,8 +244,8 @@ def command_line(program: str, *words: str) -> str:
     environment: the environment was not activated.
     """
     beside = Path(sys.executable).with_name(program)
-    found = shutil.which(program, path=os.environ.get(USER_PATH))
-    if beside.is_file() and not (found and Path(found).samefile(beside)):
+    named = shutil.which(program, path=os.environ.get(USER_PATH))
+    if beside.is_file() and not (named and Path(named).samefile(beside)):
         here = Path.cwd()
         program = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
     return shlex.join([program, *words])

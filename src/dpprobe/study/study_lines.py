@@ -40,7 +40,7 @@ class _Found:
     """The last key that a text was followed to in the sources.
 
     Attributes:
-      values: of the key that was found last, in the sources that have it.
+      values: of the key that was match last, in the sources that have it.
       rest: the text that is left.
       place: the file and the line of that key.
       dotted: the rest is a key of the last one for certain, since a dot stands between them.
@@ -89,11 +89,11 @@ class StudyLines:
         A key that is written nowhere, such as a missing one, has the line of the block that it
         belongs to. Keys of the study itself that are missing have the files alone.
         """
-        found: _Found | None = _Found(values=self._sources, rest=text)
+        match: _Found | None = _Found(values=self._sources, rest=text)
         place = None
-        while found is not None:
-            place = found.place
-            found = _match_key(found) or _match_value(found)
+        while match is not None:
+            place = match.place
+            match = _match_key(match) or _match_value(match)
         return place or ", ".join(map(str, self.files)) or COMMAND_LINE
 
     @cached_property
@@ -105,17 +105,17 @@ class StudyLines:
         return [_Source(name, node) for name, node in roots if isinstance(node, yaml.MappingNode)]
 
 
-def _match_key(found: _Found) -> _Found | None:
+def _match_key(match: _Found) -> _Found | None:
     """Follows the longest key with which the rest of a text begins; None if no key does."""
-    text = found.rest
-    items = [(source, *item) for source, node in found.values for item in _list_items(node)]
+    text = match.rest
+    items = [(source, *item) for source, node in match.values for item in _list_items(node)]
     fitting = [
         name
         for _, name, _, _ in items
         # after a colon a number is a value, not the place in a list
         if text.startswith(name)
         and _BOUNDARY.match(text, len(name))
-        and (found.dotted or not name.isdigit())
+        and (match.dotted or not name.isdigit())
     ]
     if not fitting:
         return None
@@ -137,13 +137,13 @@ def _match_key(found: _Found) -> _Found | None:
     return _Found(place=place)
 
 
-def _match_value(found: _Found) -> _Found | None:
+def _match_value(match: _Found) -> _Found | None:
     """Finds the value with which the rest of a text begins, such as a file's path, in a block."""
-    if found.dotted:
+    if match.dotted:
         return None
-    value = found.rest.partition(": ")[0].strip("'")
-    word = found.rest.partition(" ")[0].strip("':,;")
-    for source, node in reversed(found.values):
+    value = match.rest.partition(": ")[0].strip("'")
+    word = match.rest.partition(" ")[0].strip("':,;")
+    for source, node in reversed(match.values):
         in_list = isinstance(node, yaml.SequenceNode)
         for _, key, inner in _list_items(node):
             for each in inner.value if isinstance(inner, yaml.SequenceNode) else [inner]:

@@ -96,16 +96,16 @@ def test_a_stand_in_says_what_is_not_as_published() -> None:
     assert cells[6] == "stand-in (mine, sgd): δ 1e-06, not 1e-05"
 
 
-def test_what_was_not_run_has_its_command_and_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_run_has_its_command_and_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = made([FIRST], {"missing": "It takes a week.", "target": "heads"}, results=[])
     assert row(text, "first")[4:] == ["", "", "not run", "[1](#note-1)"]
     assert "1 number. It takes a week. Weights: pixels, none needed. Data: CIFAR-10 (open)." in text
     words = "heads --cores all --configfile config/mine.yaml"
     assert f"    snakemake {words}\n" in text
     assert "No rate of it was measured: no hours." in " ".join(text.split())
-    monkeypatch.setattr(
-        "dpprobe.study.run_command.clone_root", lambda: None
-    )  # as a wheel is installed
+    monkeypatch.chdir(tmp_path)  # not the root of a clone
     text = made([FIRST], {"missing": "It takes a week.", "target": "heads"}, results=[])
     assert f"    dpprobe run {words}\n" in text
 

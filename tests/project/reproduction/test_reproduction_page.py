@@ -69,7 +69,5 @@ def test_a_folder_without_results_is_named(tmp_path: Path, monkeypatch: pytest.M
     given = ("--output", tmp_path / "page.md", "--record", tmp_path / "record.json")
     found = run(tmp_path, *given)
     assert "no finished dataset; run `snakemake --cores all` first" in found
-    monkeypatch.setattr(
-        "dpprobe.study.run_command.clone_root", lambda: None
-    )  # as a wheel is installed
+    monkeypatch.chdir(tmp_path)  # not the root of a clone
     assert "run `dpprobe run --cores all` first" in run(tmp_path, *given)

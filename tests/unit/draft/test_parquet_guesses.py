@@ -71,6 +71,6 @@ def test_mistakes_end_it_with_a_line(desk: Desk) -> None:
     write(desk, "skin.parquet", label=["a", "b"] * 30)
     assert "labels are string; write integers" in desk.init("skin.parquet")
     write(desk, "skin.parquet")
-    assert "a parquet file holds its images" in desk.init("skin.parquet", "--root", "x")
+    assert "a parquet file contains its images" in desk.init("skin.parquet", "--root", "x")
     pq.write_table(pa.table({"image": ["x"], "kind": [1]}), desk.folder / "skin.parquet")
     assert "it has image, kind: name it with --label" in desk.init("skin.parquet")

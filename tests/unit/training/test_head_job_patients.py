@@ -183,7 +183,7 @@ def test_of_any_number_of_images_nothing_is_promised_to_a_patient(run: Run) -> N
     run.train(**image)
     statement = run.read("full", "privacy")
     assert statement["patients"] == {"images": None, "epsilon": None}
-    assert "to a patient nothing is promised" in statement["promise"]
+    assert "to a patient they cost more, which is not computed" in statement["promise"]
 
 
 def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:

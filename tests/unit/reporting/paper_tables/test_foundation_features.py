@@ -67,9 +67,7 @@ def test_the_note_names_what_is_blank_and_the_command(
     assert "MNIST at ε 1.2, 2, 2.32, 2.5, 2.93, 3.2, 6.78;" in table.notes[1]
     words = "paper_tables --cores all --configfile config/foundation_features.yaml`"
     assert f"`snakemake {words}" in table.notes[1]
-    monkeypatch.setattr(
-        "dpprobe.study.run_command.clone_root", lambda: None
-    )  # as a wheel is installed
+    monkeypatch.chdir(tmp_path)  # not the root of a clone
     table = table_of(paper_run(cells), "foundation_features_table2")
     assert f"`dpprobe run {words}" in table.notes[1]
 
