@@ -280,7 +280,7 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
 def test_a_signal_meets_a_scheduler_that_holds_its_lock(tmp_path: Path, repository: Path) -> None:
     """The handler of SIGTERM asks for a lock that its own thread may hold; then nothing ends."""
     command = describe_run(tmp_path, repository, {"a": PASSES, "b": PASSES}, *QUIET)
-    with open(tmp_path / "Snakefile", "a") as snakefile:
+    with (tmp_path / "Snakefile").open("a") as snakefile:
         snakefile.write(SIGNAL)
     done = subprocess.run(
         WarmPython.asked(command),
