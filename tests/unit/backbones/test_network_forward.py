@@ -323,8 +323,8 @@ def test_transforms_can_be_sent_to_another_process() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model": "test_vitt"}, "timm knows no 'test_vitt'; write test_vit"),
-        ({"model": "qqqqqqqqqqqq"}, "timm knows no 'qqqqqqqqqqqq'; correct it"),
+        ({"model": "test_vitt"}, "timm has no model 'test_vitt'; write test_vit"),
+        ({"model": "qqqqqqqqqqqq"}, "timm has no model 'qqqqqqqqqqqq'; correct it"),
         ({"model": "test_vit.no_such_tag"}, "no weights 'no_such_tag' of test_vit; correct it"),
         ({"checkpoint": "no/such.safetensors"}, "checkpoint: no file no/such.safetensors"),
         ({"preprocessing": {"size": 100}}, r"patches of \[16, 16\] do not tile"),
@@ -419,7 +419,7 @@ def test_names_are_checked_only_against_the_timm_they_are_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = backbone_options({"family": "timm", "model": "of_the_future"})
-    with pytest.raises(ConfigError, match="timm knows no 'of_the_future'"):
+    with pytest.raises(ConfigError, match="timm has no model 'of_the_future'"):
         options.check_files()
     monkeypatch.setattr(timm_models, "ARCHITECTURES", tmp_path / "names.txt")
     (tmp_path / "names.txt").write_text("timm 0.0.1\nresnet50\n")

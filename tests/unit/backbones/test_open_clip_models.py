@@ -203,9 +203,12 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
     [
         (
             {"model": "ViT-B-33", "pretrained": False},
-            "open_clip knows no 'ViT-B-33'; write ViT-B-32",
+            "open_clip has no model 'ViT-B-33'; write ViT-B-32",
         ),
-        ({"model": "qqqqqqqq", "pretrained": False}, "open_clip knows no 'qqqqqqqq'; correct it"),
+        (
+            {"model": "qqqqqqqq", "pretrained": False},
+            "open_clip has no model 'qqqqqqqq'; correct it",
+        ),
         ({"model": "ViT-B-32.openia"}, "no weights 'openia' of ViT-B-32; write openai: it has "),
         (
             {"model": "ViT-B-32.webli"},
@@ -262,7 +265,7 @@ def test_names_are_checked_only_against_the_open_clip_they_are_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     future = options(model="of-the-future", pretrained=False)
-    with pytest.raises(ConfigError, match="knows no 'of-the-future'"):
+    with pytest.raises(ConfigError, match="has no model 'of-the-future'"):
         future.check_files()
     monkeypatch.setattr(open_clip_models, "NAMES", tmp_path / "names.txt")
     (tmp_path / "names.txt").write_text("open_clip_torch 0.0.1\n")

@@ -393,7 +393,7 @@ def test_two_files_of_one_name_are_refused() -> None:
     one = {"url": "http://h/a/x.zip", "sha256": HASH}
     for other in ("http://h/b/x.zip", "http://h/x.tar.gz", "http://h/x"):
         files = [one, {"url": other, "sha256": HASH}]
-        with pytest.raises(ConfigError, match="two of them would become x"):
+        with pytest.raises(ConfigError, match="two of them would be saved as x"):
             dataset_options({"source": "url", "files": files, "layout": FOLDER})
 
 

@@ -23,7 +23,7 @@ from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.release import bundle, make
+from dpprobe.release import bundle, make, packing
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.verify import verify_bundle
@@ -85,8 +85,8 @@ def test_the_metric_of_a_dataset_is_in_no_bundle(folder: Path, metric: str | Non
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
     assert stated["evaluation"]["metric"] == "accuracy"
     card = " ".join((output / bundle.CARD_FILE).read_text().split())
-    assert "names the most frequent class alone" in card
-    assert "reaches that class's share, which is not published." in card
+    assert "always predicts the most frequent class" in card
+    assert "is right in that class's share of cases, which is not published." in card
     assert verify_bundle(output).passed
 
 
@@ -299,7 +299,7 @@ def test_a_head_abandoned_while_its_job_was_at_work_is_removed(
         ledger(folder).abandon_entry(1, "somebody took the job for dead")
 
     write_bundle = bundle.write_bundle
-    monkeypatch.setattr(bundle, "write_bundle", abandoned)
+    monkeypatch.setattr(packing, "write_bundle", abandoned)
     with pytest.raises(PrivacyError, match="was abandoned"):
         release(folder, study(folder))
     assert not list((folder / "results/releases").rglob("*.safetensors"))
@@ -543,7 +543,7 @@ def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder
     assert np.allclose(priors, 1 / 3, atol=0.2), "300 rows of three classes, counted with noise"
     assert "class_counts" in {item["name"] for item in read.statement["mechanisms"]}
     assert "and how frequent the classes are, are" in read.statement["promise"]
-    assert "as if its classes were equally frequent" in (output / "README.md").read_text()
+    assert "assume equally frequent classes" in (output / "README.md").read_text()
     report = verify_bundle(output)
     assert report.passed
     details = {check.name: check.detail for check in report.checks}

@@ -53,7 +53,7 @@ def test_a_copy_under_another_name_is_refused(folder: Path) -> None:
     """Three releases under a limit of 1 cost 1.87 together before."""
     release_of(folder, "toy", "first", max_epsilon=1)
     prepare(folder, "copy", images("lesion"), shift=0.1)  # features of another backbone
-    said = r"images of dataset copy are also in entry 1 of .*/data/toy/ledger.jsonl \(first\) too"
+    said = r"images of dataset copy are also in entry 1 of .*/data/toy/ledger.jsonl \(first\)"
     with pytest.raises(PrivacyError, match=rf"{said}, .* write same_units_as: toy under datasets"):
         release_of(folder, "copy", "second", max_epsilon=1)
     with pytest.raises(PrivacyError, match=said):  # names are no excuse for equal images
@@ -140,7 +140,9 @@ def test_patients_of_the_same_names_are_asked_for(folder: Path) -> None:
 
 def test_names_of_datasets_are_checked_before_anything_runs(folder: Path) -> None:
     for name in ("tyo", "toy"):
-        with pytest.raises(ConfigError, match=f"same_units_as: {name}: the dataset itself, or"):
+        with pytest.raises(
+            ConfigError, match=f"same_units_as: {name}: it must be another dataset, of"
+        ):
             check_study(study(folder, more={"same_units_as": name}))
     check_study(study(folder, called="copy", more={"same_units_as": "toy"}))
 
