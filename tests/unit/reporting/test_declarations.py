@@ -80,6 +80,6 @@ def test_captions_name_their_figure_and_docs_have_a_line(exhibit: Exhibit) -> No
     assert exhibit.caption == f"{stem}.rst"
     caption = (resources.resource_path("captions") / f"{stem}.rst").read_text()
     assert "Test results" in caption
-    assert "not private" in " ".join(caption.split())
+    assert "Test results are computed without noise" in " ".join(caption.split())
     lines = (REPOSITORY / "docs/papers.md").read_text().splitlines()
     assert sum(line.startswith(f"| `{figure}` |") for line in lines) == 1

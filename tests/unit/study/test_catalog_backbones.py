@@ -97,7 +97,7 @@ def test_another_dimension_is_an_error() -> None:
         options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu")
     )
     assert loaded.dimension == 64
-    with pytest.raises(ConfigError, match="dimension: 65 .* 64 come out"):
+    with pytest.raises(ConfigError, match="dimension: 65 .* the backbone gives 64"):
         loading.load_backbone(
             options("tiny_vit", pretrained=False, dimension=65), runtime=Runtime(device="cpu")
         )

@@ -31,8 +31,8 @@ def test_a_method_that_cannot_take_so_many_features_is_named(tmp_path: Path) -> 
     with pytest.raises(ConfigError) as error:
         check_dimensions(study_of(tmp_path, backbones, methods))
     assert str(error.value).startswith(
-        "config: methods.dpfc on backbones.colour: head feature_covariance: 15552 features, and "
-        "their second moment is allowed up to 8192"
+        "config: methods.dpfc on backbones.colour: head feature_covariance: 15552 features "
+        "are too many: it needs their second moment, which dpprobe computes for up to 8192 "
     )
     assert "\n" not in str(error.value)
     assert "write head: momentum or prototypes" in str(error.value)

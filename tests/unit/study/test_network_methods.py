@@ -30,13 +30,12 @@ def load(**changes: Any) -> Study:
 
 
 def test_heads_and_networks_are_told_apart() -> None:
-    tuned = {"head": "tuned", "base": BLOCKS, "search": {"learning_rate": [0.1, 1.0]}}
     searched = BLOCKS | {"search": SEARCH}
-    study = load(methods={"sgd": {"head": "sgd"}, "net": BLOCKS, "t": tuned, "s": searched})
+    study = load(methods={"sgd": {"head": "sgd"}, "net": BLOCKS, "s": searched})
     assert head_methods(study, "1") == ("sgd",)
-    assert network_methods(study) == ("net", "t", "s")
+    assert network_methods(study) == ("net", "s")
     assert searched_methods(study) == ("s",)
-    assert study.job_methods("1") == ("sgd", "net", "t", "s")
+    assert study.job_methods("1") == ("sgd", "net", "s")
     check_study(study)
 
 

@@ -94,7 +94,7 @@ def test_losses_stand_at_the_backbones_non_private_results(
     assert axes.get_xlabel() == "non-private test accuracy of the backbone (%)"
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts[:3] == ["ε = 0.1", "ε = 8", "backbones, from the left:"]
-    assert [text.split(" % ")[1] for text in texts[3:]] == list(names)
+    assert [text.split("% ")[1] for text in texts[3:]] == list(names)
     plot_loss_by_backbone(
         summary=summary, dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
     )
@@ -154,7 +154,7 @@ def test_pairs_without_a_baseline_are_counted_and_without_text_there_is_one_pane
         lambda files: plot_distribution_shift(summaries=summaries, zero_shot=[], **files),
     )
     assert len(figure.axes) == 1
-    assert "pairs left out without a known baseline: 1" in " ".join(figure.get_suptitle().split())
+    assert "pairs left out (no known baseline): 1" in " ".join(figure.get_suptitle().split())
     with pytest.raises(DataError, match="1 datasets with private cells"):
         plot_distribution_shift(
             summaries=summaries[::2], zero_shot=[], svg=tmp_path / "a.svg", png=tmp_path / "a.png"

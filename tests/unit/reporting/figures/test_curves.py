@@ -212,7 +212,7 @@ def test_an_axis_counts_the_points_below_the_ceiling(
             assert counted == pytest.approx(ceiling - level, abs=1e-9)
         assert any(list(line.get_ydata()) == [ceiling, ceiling] for line in axes.get_lines())
     assert [axes.child_axes[0].get_ylabel() for axes in figure.axes] == [
-        "", "points below the ceiling",
+        "", "points below the baseline",
     ]  # fmt: skip
 
 
@@ -260,11 +260,12 @@ def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: P
         reaches.append(max(entry["mean"] - entry["rows_low"], entry["rows_high"] - entry["mean"]))
     captions = [curves._write_captions(read_grid([path]), "digits")[1] for path in summaries]
     assert captions[0] == (
-        "mean of 3 seeds; bands: 95%, t over seeds\n"
-        f"95%, Wilson over test rows: up to {100 * reaches[0]:.1f} points to a side"
+        "mean of 3 seeds; bands: 95% CI over seeds\n"
+        "95% CI over test examples alone (Wilson over test rows): "
+        f"up to ±{100 * reaches[0]:.1f} points"
     )
-    assert "bands: 95%, t over seeds or over test rows\n" in captions[1]
-    assert f"up to {100 * max(reaches):.1f} points" in captions[1]
+    assert "bands: 95% CI over seeds or over test rows\n" in captions[1]
+    assert f"up to ±{100 * max(reaches):.1f} points" in captions[1]
 
 
 def test_the_interval_of_a_single_cell_is_drawn_though_no_band_can_be(tmp_path: Path) -> None:
@@ -281,8 +282,8 @@ def test_the_caption_says_that_each_patient_counts_once(tmp_path: Path) -> None:
         cell = write_cell(tmp_path / path.stem, seeds=1, patients=patients)
         summarise_cells([cell], path, study="study")
     captions = [curves._write_captions(read_grid([path]), "digits")[1] for path in summaries]
-    assert "bands: 95%, over test patients\n95%, bootstrap over test patients" in captions[0]
-    assert captions[0].endswith("to a side; each patient counts once")
+    assert "bands: 95% CI over test patients\n" in captions[0]
+    assert captions[0].endswith(" points; each patient counts once")
     assert "patient" not in captions[1]
 
 
@@ -302,7 +303,7 @@ def test_options_that_nothing_priced_are_marked(tmp_path: Path) -> None:
         draw(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
         text = (tmp_path / "a.svg").read_text()
         assert "<!-- found † -->" in text
-        assert "† not private" in text
+        assert "† hyperparameters searched without privacy" in text
         assert "<!-- sgd -->" in text
 
 
