@@ -296,7 +296,7 @@ def test_a_note_begins_with_one_line_and_holds_the_guarantee(study: Study) -> No
     assert first.startswith("sgd on pixels features of digits, (2, 1e-05)-DP: accuracy ")
     assert blank == ""
     assert "(2, 1e-05)-differentially private" in promise
-    assert "right about that at most 56.7% of the time" in allows
+    assert "guesses right at most 56.7% of the time" in allows
     assert release.startswith("Not for release")
     assert outside == OUTSIDE
 

@@ -184,7 +184,7 @@ def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> 
     study.refuses(
         lent(manifest),
         f"of this file's 375 rows and the 150 of {path}, both have about ",
-        " % of the smaller one's different rows, but for rounding; name a file",
+        "% of the smaller one's different rows, but for rounding; name a file",
     )
 
 

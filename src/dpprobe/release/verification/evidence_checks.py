@@ -195,10 +195,10 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
         )
     else:
         without_price = (
-            choices.choice_words(cells, None, ["x"]),
-            choices.choice_words(cells, None, unknown=["x"]),
+            choices.choice_words(cells, None, [_ANY]),
+            choices.choice_words(cells, None, unknown=[_ANY]),
         )
-        begins = tuple(text.split("x.")[0] for text in without_price)
+        begins = tuple(text.partition(_ANY)[0] for text in without_price)
         require_true(
             words.startswith(begins) and words.endswith(choices.TEST_UNITS),
             "words: do not say that the choice is not covered",

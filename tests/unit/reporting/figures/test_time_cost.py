@@ -124,9 +124,7 @@ def test_cells_without_a_time_are_left_out_and_said(
     compared_cells(tmp_path)
     set_seconds(tmp_path, sgd=None)
     figure = draw(monkeypatch, tmp_path)
-    assert "methods left out (no comparable time): 1" in " ".join(
-        figure.get_suptitle().split()
-    )
+    assert "methods left out (no comparable time): 1" in " ".join(figure.get_suptitle().split())
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any(text.startswith("sgd") for text in texts)
     set_seconds(tmp_path, sgd=None, feature_covariance=None)

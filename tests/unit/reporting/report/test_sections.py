@@ -91,9 +91,7 @@ def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
 
 def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made: Made) -> None:
     page = made.page()
-    assert "guesses right at most 59.4% of the time." in (
-        " ".join(page.words.split())
-    )
+    assert "guesses right at most 59.4% of the time." in (" ".join(page.words.split()))
     head, *rows = re.findall(r"<tr.*?</tr>", page.text.partition('id="cells-digits"')[2], re.S)
     place = re.findall(r"<th[^>]*>(.*?)</th>", head).index("attacker right at most (%)")
     shown = {
