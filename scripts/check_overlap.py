@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.data.table import SPLITS, SplitTable, read_info
+        from dpprobe.data.table import SPLITS, SplitTable
         from dpprobe.devices import limit_threads
         from dpprobe.features.feature_store import FeatureStore
         from dpprobe.features.near_duplicate_search import DatasetSplit
@@ -23,14 +23,11 @@ if __name__ == "__main__":
             )
             for table, manifest in zip(tables, manifests, strict=True)
         ]
-        study, removed = run_study(snakemake.config), snakemake.input.removed
         write_near_duplicates(
             splits[: len(SPLITS)],
             splits[len(SPLITS) :],
             threshold=snakemake.params.threshold,
-            device=study.device,
+            device=run_study(snakemake.config).device,
             counts=Path(snakemake.output.counts),
             matches=Path(snakemake.output.matches),
-            removed=read_info(Path(removed)).removed if removed else None,
-            removing=snakemake.wildcards.dataset in study.before_removal().values(),
         )

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from dpprobe.logs import job_log
-from dpprobe.study.deduplicated_datasets import other_name
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
@@ -12,7 +11,7 @@ if __name__ == "__main__":
         from dpprobe.features.extraction import extract_shard
         from dpprobe.finetune.cut_shards import extract_cut_shard
 
-        study, output = run_study(snakemake.config), Path(snakemake.output[0])
+        study = run_study(snakemake.config)
         limit_threads(snakemake.threads)
         arguments = {
             "table": Path(snakemake.input.table),
@@ -22,7 +21,7 @@ if __name__ == "__main__":
             "split": snakemake.wildcards.split,
             "shard": int(snakemake.wildcards.shard),
             "shards": int(snakemake.wildcards.shards),
-            "output": output,
+            "output": Path(snakemake.output[0]),
             "batch_size": snakemake.params.batch_size,
             "dtype": snakemake.params.dtype,
             "workers": study.features.workers,
@@ -34,7 +33,4 @@ if __name__ == "__main__":
         if blocks is not None:
             extract_cut_shard(blocks=int(blocks), **arguments)
         else:
-            # they stand there where removal of near-duplicates was switched on or off
-            dataset, *place = output.parts[-4:]
-            twin = output.parents[3].joinpath(other_name(dataset), *place)
-            extract_shard(**arguments, twin=twin)
+            extract_shard(**arguments)

@@ -28,7 +28,6 @@ VERSIONS = {
     "manifest": 3,  # it was written under the number of "features" until copies were counted
     "text": 2,
     "overlap": 2,
-    "removal": 1,
     "calibration": 4,
     "training": 3,
     "statement": 4,  # statements and metrics: cells are written again with their heads as they are

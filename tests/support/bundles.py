@@ -41,7 +41,6 @@ def write_example(
     evaluation: dict[str, Any] | None = None,
     choice: dict[str, Any] | None = None,
     ledger: dict[str, Any] | None = None,
-    left_out: dict[str, Any] | None = None,
     subsample: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a bundle of random weights, all files but the documents real; returns its folder."""
@@ -109,7 +108,6 @@ def write_example(
         evaluation=evaluation,
         choice=CHOICE if choice is None else choice,
         ledger=LEDGER if ledger is None else ledger,
-        left_out=left_out,
         subsample=subsample,
         parts=facts.hash_parts(),
     )

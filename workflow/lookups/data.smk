@@ -1,7 +1,5 @@
 """Input functions and constants of data.smk."""
 
-SOURCE_NAMES = {whole: name for name, whole in ALL_ROWS.items()}
-
 
 def source_state(wildcards):
     """The outward state of a dataset's source, in which an image replaced in place shows."""
@@ -15,19 +13,13 @@ def download_receipt(wildcards):
     if wildcards.dataset in WHOLE:
         return []
     needed = DATASETS[wildcards.dataset].download_params() is not None
-    source = SOURCE_NAMES.get(wildcards.dataset, wildcards.dataset)
-    return f"<data>/downloads/{source}/receipt.json" if needed else []
+    return f"<data>/downloads/{wildcards.dataset}/receipt.json" if needed else []
 
 
 def whole_tables(wildcards):
     """The split tables of the dataset that this one is a part of, where the study has it whole."""
     whole = WHOLE.get(wildcards.dataset)
     return FILES.list_tables(whole) if whole else []
-
-
-def all_rows(wildcards, folder, *files):
-    """Files of all rows of a dataset whose near-duplicates are removed."""
-    return [f"{folder}/{ALL_ROWS[wildcards.dataset]}/{name}" for name in files]
 
 
 def source_files(wildcards):

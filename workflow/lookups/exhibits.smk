@@ -54,14 +54,8 @@ def exhibit_paths(dataset, *, kind=None, names=()):
 
 
 def figure_paths(dataset):
-    """Every figure of one dataset, and those that show what was removed from it."""
-    # a dataset of which nothing is removed has no second name
-    every_row = ALL_ROWS.get(dataset, "")
-    return [
-        path
-        for name in (dataset, every_row)
-        for path in exhibit_paths(name, kind="figure")
-    ]
+    """Every figure of one dataset."""
+    return exhibit_paths(dataset, kind="figure")
 
 
 def page_paths(dataset):

@@ -3,4 +3,4 @@
 
 def whole_name(wildcards):
     """The dataset whose rows another's are taken from."""
-    return (WHOLE | ALL_ROWS)[wildcards.dataset]
+    return WHOLE[wildcards.dataset]

@@ -107,8 +107,6 @@ DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY)
 # of each part of a dataset that the study has whole, the whole
 WHOLE = STUDY.whole_datasets()
-# of each dataset whose near-duplicates are removed, the name under which all its rows stand
-ALL_ROWS = STUDY.before_removal()
 TEXT_BACKBONES = STUDY.text_backbones()
 
 

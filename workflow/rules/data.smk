@@ -43,7 +43,7 @@ rule prepare_data:
     benchmark:
         "<benchmarks>/prepare_data/{dataset}.tsv"
     wildcard_constraints:
-        dataset=names([name for name in DATASETS if name not in ALL_ROWS]),
+        dataset=names(DATASETS),
     conda:
         "../../envs/dpprobe.yaml"
     # Every image is decoded once, to see whether it can be.
@@ -59,40 +59,3 @@ rule prepare_data:
         "split tables of {wildcards.dataset}"
     script:
         "../../scripts/prepare_data.py"
-
-
-# Both splits without the rows that a check of all of them calls near-duplicates of public images.
-rule remove_near_duplicates:
-    input:
-        tables=lambda wildcards: all_rows(
-            wildcards, "<data>", "train.parquet", "test.parquet"
-        ),
-        info=lambda wildcards: all_rows(wildcards, "<data>", "dataset.json"),
-        counts=lambda wildcards: all_rows(
-            wildcards, "<results>/overlap", f"{STUDY.overlap.remove}.json"
-        ),
-        matches=lambda wildcards: all_rows(
-            wildcards, "<results>/overlap", f"{STUDY.overlap.remove}.parquet"
-        ),
-    output:
-        train="<data>/{dataset}/train.parquet",
-        test="<data>/{dataset}/test.parquet",
-        info="<data>/{dataset}/dataset.json",
-    log:
-        "<logs>/remove_near_duplicates/{dataset}.log",
-    benchmark:
-        "<benchmarks>/remove_near_duplicates/{dataset}.tsv"
-    wildcard_constraints:
-        dataset=names(ALL_ROWS),
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(3000),
-        runtime=minutes(30, per_gb=10),
-    params:
-        version=VERSIONS["removal"],
-    message:
-        "split tables of {wildcards.dataset} without near-duplicates of public images"
-    script:
-        "../../scripts/remove_near_duplicates.py"

@@ -13,7 +13,7 @@ rule extract_features:
     benchmark:
         "<benchmarks>/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
-        dataset=names([name for name in DATASETS if name not in WHOLE | ALL_ROWS]),
+        dataset=names([name for name in DATASETS if name not in WHOLE]),
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
@@ -38,8 +38,7 @@ rule extract_features:
         "../../scripts/extract_features.py"
 
 
-# A part of a dataset, and one without near-duplicates, has its rows from the whole's shards: every image passes a
-# network once.
+# A part of a dataset has its rows from the whole's shards: every image passes a network once.
 rule select_features:
     input:
         table="<data>/{dataset}/{split}.parquet",
@@ -58,7 +57,7 @@ rule select_features:
     benchmark:
         "<benchmarks>/select_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
-        dataset=names(WHOLE | ALL_ROWS),
+        dataset=names(WHOLE),
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:

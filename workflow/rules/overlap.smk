@@ -1,9 +1,6 @@
 # Near-duplicates of public images.
 
 
-include: "../lookups/overlap.smk"
-
-
 rule check_overlap:
     input:
         tables=lambda wildcards: [
@@ -19,7 +16,6 @@ rule check_overlap:
             for dataset, split in FILES.list_overlap_splits(wildcards.dataset)
             for path in FILES.list_shards(dataset, wildcards.backbone, split)
         ],
-        removed=removed_counts,
     output:
         counts="<results>/overlap/{dataset}/{backbone}.json",
         matches="<results>/overlap/{dataset}/{backbone}.parquet",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -65,14 +64,11 @@ class WholeTables:
         directory: Path,
         kept: Mapping[str, Sequence[bool]],
         options: DatasetOptions,
-        *,
-        removed: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes some rows of each split, in their order, as tables of their own.
 
         Args:
           kept: of each split, True for a row that is written.
-          removed: what was left out as near-duplicates, for `dataset.json`.
         """
         info = self.info
         write_dataset(
@@ -86,7 +82,6 @@ class WholeTables:
             units=info.units is not None,
             rows=sum(map(sum, kept.values())),
             revision=artifacts.read_json(self.folder / "dataset.json")["revision"],
-            removed=removed,
         )
 
 

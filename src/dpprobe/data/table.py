@@ -93,7 +93,6 @@ class DatasetInfo:
 
     Attributes:
       units: the number of patients of each split; None where the source does not name them.
-      removed: the near-duplicates of public images that were left out; None where none are.
       copies: the training rows whose image stands in an earlier row too, by unit: see
         `dataset_checks.Checks.count_copies`; None in tables of an earlier dpprobe.
     """
@@ -105,7 +104,6 @@ class DatasetInfo:
     splits: Mapping[str, SplitInfo]
     accepted: bool = False
     units: Mapping[str, int] | None = None
-    removed: Mapping[str, Any] | None = field(default=None, compare=False)
     copies: Mapping[str, Mapping[str, int | str]] | None = field(default=None, compare=False)
     source: Mapping[str, Any] = field(compare=False)
 
@@ -238,7 +236,6 @@ def write_dataset(
     embed: bool = False,
     revision: str | None = None,
     chosen_test: bool = False,
-    removed: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
@@ -258,7 +255,6 @@ def write_dataset(
       revision: of the source, as it was resolved.
       chosen_test: True if the source itself has the test split: a class that is missing from it is
         then a problem, as `missing_classes` says, and a warning where a rule made the split.
-      removed: what was left out of the source's rows as near-duplicates, for `dataset.json`.
 
     Raises:
       DataError: when a row, or the dataset as a whole, has a problem.
@@ -313,7 +309,6 @@ def write_dataset(
         "duplicates_within_train": copies["image"]["rows"],
         "train_copies": copies,
         "classes_without_test_rows": checks.untested,
-        **({} if removed is None else {"removed": dict(removed)}),
     }
     artifacts.write_record(
         directory / "dataset.json", _describe_tables(directory, writers, shape, facts)
@@ -656,7 +651,6 @@ def read_info(dataset_json: Path) -> DatasetInfo:
         source=values["source"],
         accepted=values.get("accepted", False),
         units=values.get("units"),
-        removed=values.get("removed"),
         copies=values.get("train_copies"),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from importlib.metadata import version
@@ -15,17 +14,14 @@ import numpy as np
 import torch
 
 from dpprobe import devices
-from dpprobe.artifacts import atomic_path
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
-from dpprobe.errors import DataError, StoreError
+from dpprobe.errors import DataError
 from dpprobe.features.extraction_pipeline import Array, Clock, Decoder, Features, compute_rows
-from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_header import ShardHeader, row_range
-from dpprobe.features.shard_verification import verify_shard
 from dpprobe.features.shard_writer import open_shard
 from dpprobe.features.stored_crops import with_crops
 from dpprobe.progress import Progress
@@ -62,7 +58,6 @@ def extract_shard(
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     changed: Callable[[Backbone, Runtime], Backbone] | None = None,
-    twin: Path | None = None,
 ) -> None:
     """Extracts and writes one shard; the same inputs on the same machine give the same features.
 
@@ -80,8 +75,6 @@ def extract_shard(
         changes no feature.
       changed: what is done to the backbone once it is loaded, such as a cut inside its network;
         it is called before any thread runs it.
-      twin: where a shard of the same rows may lie under another name of the dataset; it is copied
-        if it is whole and is what extraction would write.
 
     Raises:
       DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
@@ -109,11 +102,6 @@ def extract_shard(
         precision=runtime.precision,
         **_describe_sources(described, loaded),
     )
-    if twin is not None and _is_same(twin, header):
-        logger.info("%s: the same rows, copied", twin)
-        with atomic_path(output) as temporary:
-            shutil.copyfile(twin, temporary)
-        return
     clock = Clock()
     accelerator = devices.find_accelerator(runtime.device)
     parts = compute_rows(
@@ -145,18 +133,6 @@ def _describe_sources(info: DatasetInfo, loaded: Backbone) -> dict[str, Any]:
         "trained": loaded.trained,
         "preprocessing": loaded.preprocessing,
     }
-
-
-def _is_same(twin: Path, header: ShardHeader) -> bool:
-    """Returns True for a whole shard of these rows, by the same backbone and libraries."""
-    if not twin.is_file():
-        return False
-    try:
-        record = verify_shard(twin, header)
-        precision = read_header(twin, compared=True).precision
-    except (StoreError, DataError):
-        return False
-    return dict(record.versions) == dict(header.versions) and precision == header.precision
 
 
 def _write_parts(

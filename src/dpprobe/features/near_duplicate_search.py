@@ -5,7 +5,7 @@ the public ones that the backbone was trained on, and a test image that the back
 results too good. Mehta et al. 2022 (appendix, Deduplication) take near-duplicates of every split
 out of the public set by a model, after Kolesnikov et al. 2020. Here the private examples of both
 splits are held against public datasets of the study: by the SHA-256 of the encoded image, and by
-the cosine of two images' features. `removal` leaves out the private examples that are near.
+the cosine of two images' features.
 
 A row is near by itself: the answer is a function of that row and of public examples, whatever other
 private examples there are and in whatever blocks they are compared. Cosines are computed in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +34,21 @@ def write_near_duplicates(
     device: str,
     counts: Path,
     matches: Path,
-    removed: Mapping[str, Any] | None = None,
-    removing: bool = False,
 ) -> None:
     """Writes the result of `find_near_duplicates`, and says in the log what to do about it.
 
-    Args:
-      removed: what `removal` took out of these rows beforehand; None where it took nothing out.
-      removing: True for rows of which it takes out what is found now.
-
     Raises:
-      DataError: as `find_near_duplicates`, and where rows are left that should have been removed.
+      DataError: as `find_near_duplicates`.
     """
     record, table = find_near_duplicates(
         private, public, threshold=threshold, device=resolve_device(device)
     )
-    if removed is not None:
-        _check_removed(private[0], record, removed)
-        record["removed"] = dict(removed)
     for split, consequence in zip(SPLITS, CONSEQUENCES, strict=True):
         part = record[split]
-        if part["near"] and not removing:
+        if part["near"]:
             logger.warning(
                 "%s: %d of %d private %s rows have a near-duplicate among the public ones (%d byte "
-                "for byte): %s. Look at %s; leave them out with overlap.remove, or use a backbone "
+                "for byte): %s. Look at %s; leave them out of the dataset, or use a backbone "
                 "that has not seen them",
                 private[0].dataset, part["near"], part["rows"], split, part["exact"], consequence,
                 matches,
@@ -65,20 +56,6 @@ def write_near_duplicates(
     artifacts.write_table(matches, table)
     described = {"format": FORMAT, "format_version": FORMAT_VERSION, **record, "note": NOTE}
     artifacts.write_record(counts, described, matches)
-
-
-def _check_removed(
-    private: DatasetSplit, record: Mapping[str, Any], removed: Mapping[str, Any]
-) -> None:
-    """Checks that no row is left of those that the same check had removed."""
-    same = all(record[name] == removed[name] for name in ("backbone", "threshold"))
-    left = {split: record[split]["near" if same else "exact"] for split in SPLITS}
-    if any(left.values()):
-        raise DataError(
-            f"{private.table.path}: {left['train']} train and {left['test']} test rows remain "
-            f"that overlap.remove should have removed; delete {private.table.path.parent} and "
-            "run again"
-        )
 
 
 def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) -> dict[str, Any]:

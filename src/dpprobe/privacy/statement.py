@@ -45,16 +45,6 @@ OVERLAP_NOT_COVERED = (
     "what the near-duplicate check found: no noise was added, so leave near_duplicate_check out of "
     "what is published, and the sentence on it in assumption"
 )
-# n is public, so which rows it counts is said beside it; how many were left out is not.
-ROWS_LEFT = (
-    "which rows n counts: those left when rows with a near-duplicate among the images of {public} "
-    "(cosine above {threshold:g} through {backbone}, or the same bytes) were left out of training "
-    "and test, each by itself, whatever the other private rows are"
-)
-LEFT_OUT_NOT_COVERED = (
-    "that a unit's rows were among those left out as near-duplicates of public images: anyone who "
-    "knows all other rows can tell it from n. Nothing else here depends on rows that were left out"
-)
 ROWS_DRAWN = (
     "which rows n counts: those of the units whose name, hashed with the public seed "
     "{public_seed}, lies below the fraction {fraction:g}, each by itself, whatever its label and "
@@ -226,9 +216,7 @@ def make_statement(
       seeds: one a head, as trained; of a release anything that is as long.
       public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
         its name, its weights' SHA-256, and `near_duplicate_check`: the result of
-        `find_near_duplicates`, or words. Where near-duplicates were removed, the `backbone`,
-        `threshold` and `public` datasets of that are under `removed` there, with counts, or under
-        `left_out` here, without. `subsample` there has the `fraction` and the `public_seed`
+        `find_near_duplicates`, or words. `subsample` has the `fraction` and the `public_seed`
         that chose the rows of a release.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       declared: the public files that the head started from or used; None for none.
@@ -257,12 +245,10 @@ def make_statement(
     limits = engine_limits if plan.private else None
     repeated = copies if copies and copies["rows"] else None
     files = declared if declared and declared.files else None
-    left_out = _removed_by_check(public_data) or public_data.get("left_out")
     drawn = public_data.get("subsample")
     public = _list_public(
         plan,
         unpriced_choices=private_choices is not None,
-        left_out=left_out,
         chosen_from=chosen_from,
         network=network,
         declared=files is not None,
@@ -272,8 +258,6 @@ def make_statement(
     not_covered += RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
     if network:
         not_covered += NETWORK_NOT_COVERED
-    if left_out:
-        not_covered.append(LEFT_OUT_NOT_COVERED)
     if drawn:
         not_covered.append(DRAWN_NOT_COVERED)
     if plan.unit in plan.GROUPS:
@@ -340,7 +324,6 @@ def _list_public(
     plan: Plan,
     *,
     unpriced_choices: bool,
-    left_out: Mapping[str, Any] | None,
     chosen_from: Mapping[str, Any] | None,
     network: bool,
     declared: bool,
@@ -348,8 +331,6 @@ def _list_public(
 ) -> list[str]:
     """Lists what the promise takes for public."""
     public = [PUBLIC_N[plan.unit]]
-    if left_out:
-        public.append(ROWS_LEFT.format(**{**left_out, "public": ", ".join(left_out["public"])}))
     if drawn:
         public.append(ROWS_DRAWN.format(**drawn))
     public += PUBLIC_FACTS
@@ -372,23 +353,7 @@ def _write_assumption(public_data: Mapping[str, Any]) -> str:
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
     if trained and isinstance(check, Mapping) and check["train"]["near"]:
         assumption += OVERLAP_FOUND
-    removed = _removed_by_check(public_data)
-    return assumption + (_removed_in_words(removed) if removed else "")
-
-
-def _removed_by_check(public_data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns what a check of near-duplicates had removed; None where it removed nothing."""
-    check = public_data["near_duplicate_check"]
-    return check.get("removed") if isinstance(check, Mapping) else None
-
-
-def _removed_in_words(removed: Mapping[str, Any]) -> str:
-    """Says how many near-duplicates were left out of each split."""
-    counts = [f"{removed[s]['near']} of {removed[s]['rows']} {s} rows" for s in ("train", "test")]
-    return (
-        f" Near-duplicates of public images were left out before: {' and '.join(counts)}; n counts "
-        "what is left."
-    )
+    return assumption
 
 
 def _write_promise(

@@ -71,7 +71,6 @@ from dpprobe.release.signing import read_private_key, sign_bundle
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.results.unit_counts import count_units, unit_codes
-from dpprobe.study.deduplicated_datasets import left_out
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
@@ -669,7 +668,6 @@ class _Task:
                 "exact": spent.exact,
             },
             evidence=evidence,
-            left_out=left_out(self.study.overlap),
             subsample=self.dataset.public_subsample(),
             chosen_from=self.method.chosen_from(self.facts),
             parts=facts.hash_parts(),

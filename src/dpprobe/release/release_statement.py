@@ -27,7 +27,6 @@ def release_statement(
     choice: Mapping[str, Any],
     ledger: Mapping[str, Any],
     evidence: Mapping[str, Any] | None = None,
-    left_out: Mapping[str, Any] | None = None,
     subsample: Mapping[str, Any] | None = None,
     chosen_from: Mapping[str, Any] | None = None,
     parts: Mapping[str, str] | None,
@@ -43,8 +42,6 @@ def release_statement(
       choice: by `dpprobe.release.release_choice_price`.
       ledger: the composition of all releases from the dataset, this one included.
       evidence: by `dpprobe.release.audit_evidence`; None where no audit was made.
-      left_out: the `backbone`, `threshold` and `public` datasets by which near-duplicates were
-        removed from the data; None where they were not.
       subsample: the `fraction` and the `public_seed` that chose the training examples; None for
         all.
       chosen_from: the rule that chose the head, and from which facts; None where none did.
@@ -61,7 +58,6 @@ def release_statement(
         public_data={
             **public_data,
             "near_duplicate_check": NOT_PUBLISHED,
-            **({"left_out": dict(left_out)} if left_out else {}),
             **({"subsample": dict(subsample)} if subsample else {}),
         },
         epsilon_all_heads=plan.realised_epsilon,

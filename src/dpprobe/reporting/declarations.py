@@ -73,16 +73,10 @@ def _time_cost_places(study: Study) -> list[Place]:
 
 
 def _overlap_places(study: Study) -> list[Place]:
-    """Lists the checks of all datasets, and those of all rows that showed what to remove."""
+    """Lists the near-duplicate checks of all datasets."""
     if not study.overlap:
         return []
-    removed = [
-        {"dataset": rows, "backbone": study.overlap.remove}
-        for rows in dict.fromkeys(study.before_removal().values())
-        if study.overlap.remove
-    ]
-    checked = [{"dataset": d, "backbone": b} for d in study.datasets for b in study.backbones]
-    return [*checked, *removed]
+    return [{"dataset": d, "backbone": b} for d in study.datasets for b in study.backbones]
 
 
 def _name_paper_files(study: Study) -> Files:

@@ -170,12 +170,6 @@ class OverlapOptions(Options):
         le=1,
         description="Images whose features have a larger cosine similarity count as one picture.",
     )
-    remove: Name | None = Field(
-        None,
-        description="A backbone of the study: train and test without the images that are "
-        "near-duplicates by its features, or by their bytes. n then counts the remaining images. "
-        "If absent, all images stay and near-duplicates are only counted.",
-    )
 
 
 class FewShotOptions(Options):

@@ -78,7 +78,7 @@ class PublicFiles:
         """The folders of private data, each with words for it."""
         study, results, data = self._study, self._results_folder, Path(self._study.data_dir)
         folders = {results: f"{results}, among the results of this study"}
-        for name in (*study.datasets, *study.before_removal().values()):
+        for name in study.datasets:
             features = results / "features" / name
             of_one = [features, *(features / backbone for backbone in study.backbones)]
             of_one += [results / "cells" / name, data / name, data / "downloads" / name]

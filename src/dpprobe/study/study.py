@@ -29,7 +29,6 @@ from dpprobe.privacy.limits import (
     epsilon_value,
 )
 from dpprobe.study import catalog
-from dpprobe.study.deduplicated_datasets import before_removal, removal_faults
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
     FeatureOptions,
@@ -255,9 +254,6 @@ class Study(_Analysed):
             self._check_names("privacy.max_epsilon", limits, self.datasets)
 
     def _check_overlap(self, overlap: OverlapOptions) -> None:
-        self._check_names("overlap.remove", filter(None, [overlap.remove]), self.backbones)
-        for fault in removal_faults(overlap, self.datasets, self.public_datasets):
-            raise ValueError(f"overlap.remove: {fault}")
         for name in overlap.public:
             if name not in self.public_datasets:
                 raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
@@ -311,24 +307,12 @@ class Study(_Analysed):
         return self.text_backbones() if chosen is None else chosen
 
     def all_datasets(self) -> dict[str, DatasetOptions]:
-        """Returns the private and the public datasets, by name.
-
-        Where near-duplicates are removed, also each private one before that.
-        """
-        before = {whole: self.datasets[name] for name, whole in self.before_removal().items()}
-        return {**self.datasets, **before, **self.public_datasets}
-
-    def before_removal(self) -> dict[str, str]:
-        """Returns the name of all rows of each dataset whose near-duplicates are removed."""
-        return before_removal(self.overlap, self.datasets)
+        """Returns the private and the public datasets, by name."""
+        return {**self.datasets, **self.public_datasets}
 
     def whole_datasets(self) -> dict[str, str]:
-        """Returns the whole dataset of each one with a `subsample`, where the study has it.
-
-        Where near-duplicates are removed, those before removal: they are looked for in each part.
-        """
-        removed = self.before_removal()
-        datasets = {n: each for n, each in self.all_datasets().items() if n not in removed}
+        """Returns the whole dataset of each one with a `subsample`, where the study has it."""
+        datasets = self.all_datasets()
         tables = {
             name: canonical_json(options.without_subsample().preparation_params())
             for name, options in datasets.items()

@@ -111,13 +111,11 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     if n is None:
         return
     delta = study.dataset_delta(name)
-    # A removal leaves fewer rows, which a larger delta fits: the job that counts them tells.
-    if not study.before_removal():
-        if fault := delta_fault(delta, n, unit=unit, allowed=study.allows_delta_above(name)):
-            written = "" if dataset.delta is not None else "delta on "
-            report.errors.append(f"config: {written}datasets.{name}: {fault}")
-        if warning := delta_warning(delta, n, unit=unit):
-            report.warnings.append(f"datasets.{name}: {warning}")
+    if fault := delta_fault(delta, n, unit=unit, allowed=study.allows_delta_above(name)):
+        written = "" if dataset.delta is not None else "delta on "
+        report.errors.append(f"config: {written}datasets.{name}: {fault}")
+    if warning := delta_warning(delta, n, unit=unit):
+        report.warnings.append(f"datasets.{name}: {warning}")
     report.errors += _check_methods(study, name, n, multi_label=multi_label)
 
 
@@ -189,8 +187,6 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
     rows = dataset.used_rows()
     n = dataset.used_units() if unit == "patient" else rows and rows[0]
-    if study.before_removal():
-        n = None  # as in `_check_private`
     if n is not None and (fault := study.release_delta_fault(name, n)):
         faults.append(fault)
     limit = study.max_epsilon(release.dataset)
@@ -264,8 +260,7 @@ def _check_sizes(
     sizes: dict[str, int | None] = dict.fromkeys(expected)
     remedy = "complete the source or correct `expect`"
     if dataset.download_params() is not None:
-        # `expect` speaks of all rows
-        folder = Path(study.data_dir) / study.before_removal().get(name, name)
+        folder = Path(study.data_dir) / name
         sizes |= _table_sizes(folder / "dataset.json", dataset)
         remedy = (
             f"correct `expect`, or delete {folder / 'dataset.json'}, so that the tables are made "
@@ -289,16 +284,12 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
 
     Snakemake deletes a file that a job is about to write.
     """
-    folders = [
-        Path(study.data_dir) / each for each in (name, study.before_removal().get(name, name))
-    ]
+    folder = Path(study.data_dir) / name
     written = {
-        (folder / file).resolve(): folder
-        for folder in folders
-        for file in ("train.parquet", "test.parquet", "dataset.json")
+        (folder / file).resolve() for file in ("train.parquet", "test.parquet", "dataset.json")
     }
     for file in dataset.input_files():
-        if folder := written.get(resolve_path(file).resolve()):
+        if resolve_path(file).resolve() in written:
             raise ConfigError(
                 f"{file}: the split tables of {name!r} are written into {folder} and would "
                 "overwrite this file; move it elsewhere, or write another data_dir"

@@ -137,32 +137,6 @@ def extract(
     return FeatureStore(manifest)
 
 
-def test_a_shard_of_the_same_rows_is_copied_and_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="dpprobe")
-    dataset = write_dataset(tmp_path / "data", [png(5 * row) for row in range(11)])
-    twin = one_shard(dataset, tmp_path / "twin", shard=0, shards=1)
-
-    def copied(name: str, source: Path = dataset, **changed: Any) -> bool:
-        caplog.clear()
-        arguments: dict[str, Any] = {"shard": 0, "shards": 1, "twin": twin, **changed}
-        path = one_shard(source, tmp_path / name, **arguments)
-        return "copied" in caplog.text and path.read_bytes() == arguments["twin"].read_bytes()
-
-    assert copied("again")
-    assert not copied("nowhere", twin=tmp_path / "nowhere.h5")
-    assert not copied("halves", shards=2)
-    assert not copied("narrow", dtype="float16")
-    assert not copied("scaled", backbone={"family": "pixels", "mean": 0.5})
-    others = write_dataset(tmp_path / "others", [png(5 * row + 1) for row in range(11)])
-    assert not copied("others", others)
-    damaged = tmp_path / "damaged.h5"
-    content = bytearray(twin.read_bytes())
-    damaged.write_bytes(content[:-100])
-    assert not copied("mended", twin=damaged)
-
-
 @pytest.mark.parametrize(("shards", "batch_size"), [(1, 100), (1, 4), (3, 2), (11, 4)])
 def test_features_are_those_of_each_row(tmp_path: Path, shards: int, batch_size: int) -> None:
     values = [5 * row for row in range(11)]

@@ -191,7 +191,6 @@ def test_the_record_belongs_to_the_features_it_was_found_on(tmp_path: Path, pair
     counts = write(tmp_path, pair)
     check = read_near_duplicates(counts, *stores)
     assert (check["train"]["near"], check["test"]["near"]) == (2, 1)
-    assert "removed" not in check
     assert "not differentially private" in check["note"]
     for others in ([pair[1][0].features, stores[1]], [stores[0], pair[1][1].features]):
         with pytest.raises(DataError, match="other features"):
@@ -199,15 +198,3 @@ def test_the_record_belongs_to_the_features_it_was_found_on(tmp_path: Path, pair
     counts.write_text("{}")
     with pytest.raises(DataError, match=r"counts\.json: unreadable"):
         read_near_duplicates(counts, *stores)
-
-
-def test_a_removal_that_left_something_is_told(tmp_path: Path, pair: Pair) -> None:
-    removed = {"backbone": "pixels", "threshold": 0.999}
-    with pytest.raises(DataError, match="2 train and 1 test rows remain"):
-        write(tmp_path, pair, removed=removed)
-    # another backbone had removed them: by bytes at least none may be left
-    with pytest.raises(DataError, match="1 train and 1 test rows remain"):
-        write(tmp_path, pair, removed={**removed, "backbone": "other"})
-    counts = write(tmp_path, (pair[0], pair[1][1:]), removed=removed)
-    check = read_near_duplicates(counts, *(rows.features for rows in pair[0]))
-    assert (check["train"]["near"], check["removed"]) == (0, removed)

@@ -411,34 +411,8 @@ def test_near_duplicates_weaken_the_assumption_and_are_not_covered_themselves() 
     none = {**check, "train": {**part, "near": 0}}  # those of the test split weaken no promise
     clean = state(public_data={**public_data, "near_duplicate_check": none})
     assert "found" not in clean["public_data"]["assumption"]
-    assert "left out" not in json.dumps(clean)
     assert any("near-duplicate check" in line for line in clean["not_covered"])
     assert not any("near-duplicate check" in line for line in state()["not_covered"])
-
-
-def test_removed_near_duplicates_are_counted_and_the_rule_is_public() -> None:
-    none = {"near": 0, "exact": 0, "rows": 95}
-    rule = {"backbone": "vit", "threshold": 0.9, "public": ["seen", "more"]}
-    removed = {
-        **rule,
-        "train": {"rows": 100, "exact": 1, "near": 5},
-        "test": {"rows": 20, "exact": 0, "near": 2},
-    }
-    check = {"threshold": 0.9, "train": none, "test": none, "removed": removed}
-    public_data = {"backbone": "some", "trained": True, "near_duplicate_check": check}
-    values = state(public_data=public_data)
-    assumption = values["public_data"]["assumption"]
-    assert "5 of 100 train rows and 2 of 20 test rows; n counts what is left" in assumption
-    words = values["public"][1]
-    assert "images of seen, more (cosine above 0.9 through vit, or the same bytes)" in words
-    told = "who knows all other rows can tell it from n"
-    assert any(told in line for line in values["not_covered"])
-    # a release says the rule and no count
-    public_data |= {"near_duplicate_check": "not published", "left_out": rule}
-    released = state(public_data=public_data)
-    assert released["public"][1] == words
-    assert any(told in line for line in released["not_covered"])
-    assert "left out" not in released["public_data"]["assumption"]
 
 
 def test_networks_say_what_of_them_is_public() -> None:

@@ -27,7 +27,6 @@ from dpprobe.release import bundle, make, packing
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.study.options import OverlapOptions
 from tests.support.cell_files import write_cell
 from tests.support.release_study import METHODS, release, study, write_features
 
@@ -155,15 +154,6 @@ def test_a_made_release_is_final(folder: Path) -> None:
         release(folder, study(folder, epsilon=1))
     assert contents(output) == before
     assert len(ledger(folder).read_entries()) == 1
-
-
-def test_a_release_says_by_what_near_duplicates_were_left_out(folder: Path) -> None:
-    overlap = OverlapOptions(public=("seen",), threshold=0.9, remove="pixels")
-    output = release(folder, study(folder).model_copy(update={"overlap": overlap}))
-    stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
-    said = stated["public_data"]["left_out"]
-    assert said == {"backbone": "pixels", "threshold": 0.9, "public": ["seen"]}
-    assert verify_bundle(output).passed
 
 
 def test_a_release_of_copies_warns_and_does_not_count_them(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 
 from dpprobe.errors import DataError
 from dpprobe.heads.options import MethodOptions
-from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_FILE, BundleFacts
 from dpprobe.release.model_card import write_card
@@ -54,7 +52,6 @@ def check_words(
         choice=values["choice"],
         ledger=values["ledger"],
         evidence=values["evidence"],
-        left_out=_left_out(values),
         subsample=_subsample(values),
         chosen_from=options.chosen_from(data_facts(plan, facts)),
         parts=values.get("parts"),
@@ -90,25 +87,6 @@ def _compare_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
             block[name] == expected, f"{name}: {FACTS_FILE} has other than {STATEMENT_FILE} covers"
         )
     return f"{', '.join(computed)} are those that {STATEMENT_FILE} covers", True
-
-
-def _left_out(values: Values) -> Values | None:
-    """Returns by what near-duplicates are said to have been removed; None where they were not."""
-    said: Values | None = values["public_data"].get("left_out")
-    if said is not None:
-        require_true(
-            set(said) == {"backbone", "threshold", "public"}, "left_out: other keys than its"
-        )
-        names = [said["backbone"], *said["public"]]
-        require_true(
-            isinstance(said["public"], list)
-            and len(names) > 1
-            and all(re.fullmatch(NAME_PATTERN, name) for name in names),
-            "left_out: not names of a backbone and of public datasets",
-        )
-        read_real("left_out.threshold", said["threshold"])
-        require_true(0 < said["threshold"] <= 1, "left_out.threshold: not in (0, 1]")
-    return said
 
 
 def _subsample(values: Values) -> Values | None:

@@ -218,37 +218,6 @@ def test_a_head_that_releases_no_priors_states_none(bundle: Path) -> None:
     assert "options" in failed(verify_bundle(bundle))
 
 
-LEFT_OUT = {"backbone": "vit", "threshold": 0.95, "public": ["seen", "more"]}
-
-
-def test_a_bundle_of_data_without_near_duplicates_passes(tmp_path: Path) -> None:
-    folder = write_example(tmp_path / "bundle", left_out=LEFT_OUT)
-    documented(folder)
-    assert failed(verify_bundle(folder)) == []
-    assert (
-        "images of seen, more (cosine above 0.95 through vit" in (folder / "README.md").read_text()
-    )
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {**LEFT_OUT, "near": 12},
-        {**LEFT_OUT, "threshold": 1.5},
-        {**LEFT_OUT, "threshold": 0.9},  # the words say another
-        {**LEFT_OUT, "public": []},
-        {**LEFT_OUT, "public": ["/home/me/seen"]},
-        {**LEFT_OUT, "public": "seen"},
-        ["vit"],
-        {},
-    ],
-)
-def test_what_is_said_of_near_duplicates_is_checked(tmp_path: Path, said: Any) -> None:
-    folder = write_example(tmp_path / "bundle", left_out=LEFT_OUT)
-    edited(folder, STATEMENT_FILE, lambda values: values["public_data"].update(left_out=said))
-    assert "words" in failed(verify_bundle(folder))
-
-
 def test_a_bundle_of_a_part_of_the_rows_says_so(tmp_path: Path) -> None:
     drawn = {"fraction": 0.25, "public_seed": 7}
     folder = write_example(tmp_path / "bundle", subsample=drawn)
