@@ -194,7 +194,6 @@ class Options(GradientOptions):
     """
 
     DEFAULT_EPOCHS: ClassVar[float] = 20
-    OPACUS: ClassVar[bool] = False
     FIXED: ClassVar[frozenset[str]] = frozenset(
         {*GradientOptions.FIXED, "tune", "probe", "search", "precision", "augment"}
     )
@@ -331,10 +330,6 @@ class Options(GradientOptions):
             return fault
         fault = self.probe.method.class_fault(classes, multi_label=multi_label)
         return f"probe: {fault}" if fault else None
-
-    @property
-    def takes_units(self) -> bool:
-        return self.probe is None or self.probe.method.takes_units
 
     @property
     def tunes_network(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import (
@@ -86,15 +86,6 @@ class Options(GradientOptions):
     eps: RootOffset = 1e-8
     noise_correction: NoiseCorrection = 0.3
 
-    @model_validator(mode="after")
-    def _check_correction(self) -> Options:
-        if self.engine == "opacus" and self.noise_correction is not None:
-            raise ValueError(
-                f"noise_correction {self.noise_correction:g} does not work with engine "
-                "opacus; remove it, or write engine: closed_form"
-            )
-        return self
-
     @property
     def constant(self) -> float:
         return self.intercept
@@ -169,11 +160,6 @@ class Adam(Optimiser):
         self._means = None
         if isinstance(mean, torch.Tensor) and isinstance(square, torch.Tensor):
             self._means = mean.clone(), square.clone()
-
-    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        import torch  # as above
-
-        return torch.optim.Adam(parameters, lr=1.0, betas=(self._beta1, self._beta2), eps=self._eps)
 
 
 def fit(

@@ -136,10 +136,6 @@ class Options(MethodOptions):
         return self.trained_options.link_on(multi_label)
 
     @property
-    def takes_units(self) -> bool:
-        return self.chosen is None or self.chosen.takes_units
-
-    @property
     def private_choices(self) -> str | None:
         return None if self.chosen is None else self.chosen.private_choices
 

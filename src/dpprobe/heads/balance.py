@@ -115,10 +115,6 @@ class BalanceOptions(MethodOptions):
                 f"class_weights: the largest is {max(weights):g}, but must be 1; divide all "
                 "weights by the largest"
             )
-        if weights and not self.takes_units:
-            raise ValueError(
-                "class_weights: engine opacus cannot weight rows; write another engine"
-            )
         if self.class_priors and self.link != "softmax":
             raise ValueError("class_priors: they work only for loss: softmax; remove them")
         if self.prior_share is not None and not self.releases_priors:

@@ -47,7 +47,6 @@ from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
 # Its statement needs no reservation.
-LIMITS = None
 
 _PIECE_BYTES = 32 * 2**20
 # Rows of a thread's slice are at least so many.

@@ -122,11 +122,6 @@ def _check_inputs(
             f"head {method.head}: it is not private, yet its plan promises epsilon "
             f"{plan.epsilon:g} by {len(plan.mechanisms)} mechanisms; calibrate for this method"
         )
-    if data.units is not None and not method.takes_units:
-        raise PrivacyError(
-            f"head {method.head}: engine opacus takes each row as a unit of privacy, and units "
-            "here have several rows; write engine: closed_form"
-        )
     if len(set(seeds)) < len(seeds) or not seeds:
         raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")
     if fault := dimension_fault(method.trained_options, data.dimension):

@@ -18,7 +18,6 @@ the number of classes, and the noise, which the plan knows.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -39,11 +38,6 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 GRADIENTS = "gradients"
-# The modules that stand in for `gradient_steps`, by `engine`: each has `train` and its LIMITS.
-REFERENCE_ENGINES = {
-    "exact": "dpprobe.heads.exact_engine",
-    "opacus": "dpprobe.heads.opacus_engine",
-}
 # For the privacy statement of every cell that `gradient_steps` itself trains.
 LIMITS = (
     "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
@@ -132,12 +126,10 @@ class GradientOptions(BalanceOptions):
 
     Class attributes:
       DEFAULT_EPOCHS: passes over the data where neither epochs nor steps are given.
-      OPACUS: True if Opacus can run the head's optimiser, as the reference.
       UNIT_ROWS: False if the rule for the learning rate holds for rows of any length.
     """
 
     DEFAULT_EPOCHS: ClassVar[float]
-    OPACUS: ClassVar[bool] = True
     UNIT_ROWS: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ("init_file",)
 
@@ -208,11 +200,11 @@ class GradientOptions(BalanceOptions):
         allow_inf_nan=False,
         description="For average: ema, the decay of the moving average per step (0.99 if absent).",
     )
-    engine: Literal["closed_form", "exact", "opacus"] = Field(
+    engine: Literal["closed_form", "exact"] = Field(
         "closed_form",
         description="Computation of the clipped sums and their noise. closed_form: in float32, "
         "for benchmarks. exact: on a public grid, so that rounding reveals nothing about an "
-        "example; on the CPU, slower. opacus: the reference, slow.",
+        "example; on the CPU, slower.",
     )
 
     @model_validator(mode="before")
@@ -257,15 +249,6 @@ class GradientOptions(BalanceOptions):
                 f"ema_decay {self.ema_decay:g} has no effect with average {self.average}; "
                 "remove it, or write average: ema"
             )
-        if self.engine == "opacus" and self.max_batch_grad_norm is not None:
-            raise ValueError(
-                f"max_batch_grad_norm {self.max_batch_grad_norm:g} does not work with engine "
-                "opacus; remove it, or write engine: closed_form"
-            )
-        if self.engine == "opacus" and not self.OPACUS:
-            raise ValueError(
-                f"engine opacus has no optimiser for head {self.head}; write engine: closed_form"
-            )
         return self
 
     @model_validator(mode="after")
@@ -279,15 +262,6 @@ class GradientOptions(BalanceOptions):
             )
         return self
 
-    @model_validator(mode="after")
-    def _check_reference(self) -> GradientOptions:
-        if self.engine == "opacus" and self.constant != 1:
-            raise ValueError(
-                f"intercept {self.constant:g} does not work with engine opacus, which cannot "
-                "scale biases; write intercept: 1, or engine: closed_form"
-            )
-        return self
-
     @property
     def multi_label(self) -> bool:
         return self.loss == "sigmoid"
@@ -297,24 +271,12 @@ class GradientOptions(BalanceOptions):
         return self.loss
 
     @property
-    def takes_units(self) -> bool:
-        return self.engine != "opacus"
-
-    @property
     def is_exact(self) -> bool:
         return self.engine == "exact"
 
     @property
-    def audit_fault(self) -> str | None:
-        opacus = self.engine == "opacus"
-        return "engine opacus adds its noise where no audit sees it" if opacus else None
-
-    @property
     def engine_limits(self) -> str | None:
-        if self.engine not in REFERENCE_ENGINES:
-            return LIMITS
-        limits: str | None = importlib.import_module(REFERENCE_ENGINES[self.engine]).LIMITS
-        return limits
+        return None if self.engine == "exact" else LIMITS
 
     @property
     def constant(self) -> float:

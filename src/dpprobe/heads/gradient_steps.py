@@ -6,7 +6,6 @@ made, `privacy.releases` has the noise, each head's module its optimiser.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ import torch
 
 from dpprobe import devices
 from dpprobe.errors import PrivacyError
+from dpprobe.heads import exact_engine
 from dpprobe.heads.clipping import (
     ClippedGradients,
     ClippedGradientSum,
@@ -27,7 +27,6 @@ from dpprobe.heads.clipping import (
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import (
     GRADIENTS,
-    REFERENCE_ENGINES,
     GradientOptions,
     finite_weights,
 )
@@ -70,11 +69,8 @@ def train_heads(
       DataError: for batches of rows that are not in memory.
     """
     # Without noise no sum needs to be exact.
-    plain = options.engine == "exact" and not releases.plan.private
-    if options.engine in REFERENCE_ENGINES and not plain:
-        engine = importlib.import_module(REFERENCE_ENGINES[options.engine])
-        trained: Fitted = engine.train(options, rows, releases, optimiser(), record=record)
-        return trained
+    if options.engine == "exact" and releases.plan.private:
+        return exact_engine.train(options, rows, releases, optimiser(), record=record)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
     clip, sigmoid = releases.sensitivity(GRADIENTS), options.loss == "sigmoid"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -34,7 +33,6 @@ class Options(GradientOptions):
     """
 
     DEFAULT_EPOCHS: ClassVar[float] = 40
-    OPACUS: ClassVar[bool] = False
     UNIT_ROWS: ClassVar[bool] = False
 
     head: Literal["lamb"] = "lamb"
@@ -79,12 +77,6 @@ class Lamb(Adam):
                      for part in (parameters, direction)]  # fmt: skip
             ratio = torch.where((sizes[0] > 0) & (sizes[1] > 0), sizes[0] / sizes[1], 1.0)
             parameters.sub_(direction.mul_(ratio), alpha=rate)
-
-    def make_reference(
-        self,
-        parameters: Iterable[torch.nn.Parameter],  # noqa: ARG002
-    ) -> torch.optim.Optimizer:
-        raise TypeError("PyTorch has no LAMB; `GradientOptions` refuses engine opacus for it")
 
 
 def fit(

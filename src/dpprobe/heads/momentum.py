@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -100,11 +100,6 @@ class Momentum(Optimiser):
 
         velocity = state.get("velocity")
         self._velocity = velocity.clone() if isinstance(velocity, torch.Tensor) else None
-
-    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        import torch  # as above
-
-        return torch.optim.SGD(parameters, lr=1.0, momentum=self._beta)
 
 
 def fit(

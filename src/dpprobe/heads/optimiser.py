@@ -7,7 +7,7 @@ is imported here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ class Optimiser(ABC):
     @abstractmethod
     def restore_state(self, state: Mapping[str, State]) -> None:
         """Continues where another optimiser of the same constants stood at `state`."""
-
-    @abstractmethod
-    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """Returns PyTorch's optimiser of the same steps; its rate is set at each step."""
 
 
 # A tensor of an optimiser, or the number of its steps.

@@ -114,11 +114,6 @@ class MethodOptions(Options, ABC):
         return self.link
 
     @property
-    def takes_units(self) -> bool:
-        """True if the head trains on units of several rows, such as patients."""
-        return True
-
-    @property
     def tunes_network(self) -> bool:
         """True if a fit trains a part of the backbone too, and not a linear head alone."""
         return False
@@ -154,7 +149,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def engine_limits(self) -> str | None:
-        """The limits of a reference engine, for the privacy statement; None for our own."""
+        """The limits of an engine that is not exact, for the privacy statement; None for others."""
         return None
 
     def public_files(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -44,11 +44,6 @@ class Sgd(Optimiser):
 
     def restore_state(self, state: Mapping[str, State]) -> None:
         """Does nothing: a step depends on no other."""
-
-    def make_reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        import torch  # heavy: planning imports this module
-
-        return torch.optim.SGD(parameters, lr=1.0)
 
 
 def fit(

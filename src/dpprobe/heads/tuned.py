@@ -212,10 +212,6 @@ class Options(MethodOptions):
         return self.base.link
 
     @property
-    def takes_units(self) -> bool:
-        return self.base.takes_units
-
-    @property
     def is_exact(self) -> bool:
         return self.base.is_exact
 

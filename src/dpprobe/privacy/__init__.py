@@ -7,5 +7,5 @@ Noise is drawn in `gradient_noise.py` and added in `releases.py`, which counts e
 against the plan. Two fits take noise from `Releases.make_noise`, add it themselves and report each
 release: the gradient heads (`heads/gradient_steps.py`, and the compiled step in
 `heads/kernels/fused_step.py`), and Newton's with one Hessian a class. Draws among public candidates
-are made in `exponential_draws.py`. The engine `opacus` adds the noise of its own library.
+are made in `exponential_draws.py`.
 """

@@ -102,7 +102,6 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     prompts.check_prompts(dataset.prompts)
     report.errors += _check_labels(study, name, multi_label=multi_label)
     report.errors += _check_sizes(study, name, dataset, rows)
-    report.errors += _check_engines(study, name)
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
     report.errors += _check_classes(study, name, dataset, multi_label=multi_label)
@@ -308,20 +307,6 @@ def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
         return {**sizes, "classes": len(info["class_names"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # the job that reads the file reports what is wrong with it
-
-
-def _check_engines(study: Study, dataset: str) -> list[str]:
-    """Lists methods whose engine takes rows for units, on a dataset whose units are patients."""
-    if study.dataset_unit(dataset) == "image":
-        return []
-    return [
-        (
-            f"config: methods.{name} on datasets.{dataset}: its engine cannot protect units of "
-            "several rows, such as patients; remove `engine`, or write unit: image"
-        )
-        for name, method in study.methods.items()
-        if not method.takes_units
-    ]
 
 
 def _warn_of_patients(study: Study, dataset: str) -> list[str]:

@@ -287,14 +287,6 @@ def test_delta_is_held_against_the_number_of_patients(tmp_path: Path) -> None:
     assert warnings_of(study_of(tmp_path, delta=0.99 / n)) == []
 
 
-def test_engines_that_take_rows_for_units_are_refused(tmp_path: Path) -> None:
-    study = study_of(tmp_path)
-    values = study.model_dump(mode="json")
-    values["methods"]["sgd"] |= {"engine": "opacus"}
-    with pytest.raises(ConfigError, match=r"methods.sgd on datasets.lesions: its engine"):
-        check_study(load_study(values))
-
-
 @pytest.mark.parametrize("name", ["chexpert", "mimic_cxr"])
 def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
     datasets = {name: {"catalog": name, "root": "/nowhere"}}

@@ -57,7 +57,6 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
     assert options.trained_options.private
     assert options.multi_label or not facts.multi_label
     assert options.link_on(facts.multi_label) in ("softmax", "sigmoid", "none")
-    assert options.takes_units
     assert not options.input_files()
     assert options.counted_classes is None
     assert options.private_choices is None
@@ -123,7 +122,6 @@ def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head(
     assert method.private
     assert method.is_exact
     assert method.multi_label
-    assert method.takes_units
     for read in (
         lambda: method.list_mechanisms(100),
         lambda: method.list_releases(100),

@@ -207,14 +207,6 @@ def test_biases_start_where_they_are_to_start() -> None:
     np.testing.assert_allclose(weights[..., -1], -10, rtol=1e-6)
 
 
-@pytest.mark.parametrize("cls", [momentum.Options, adam.Options])
-def test_opacus_has_the_usual_constant_alone(cls: Any) -> None:
-    with pytest.raises(ValidationError, match="intercept 0.2 does not work with engine opacus"):
-        cls(engine="opacus")
-    plain = {"noise_correction": None} if cls is adam.Options else {}
-    assert cls(engine="opacus", intercept=1, **plain).engine == "opacus"
-
-
 # --- the noise's correction ---------------------------------------------------------------------
 
 
@@ -256,10 +248,3 @@ def test_without_noise_a_correction_changes_nothing(cls: Any) -> None:
         options = cls(noise_correction=correction, steps=5, normalize="l2")
         noisy.append(fit_heads(options, data, plan_for(options, data.rows), SEEDS).weights)
     assert relative(noisy[0], noisy[1]) > 1e-3
-
-
-def test_opacus_has_no_correction() -> None:
-    with pytest.raises(
-        ValidationError, match="noise_correction 0.3 does not work with engine opacus"
-    ):
-        adam.Options(engine="opacus", intercept=1, noise_correction=0.3)

@@ -517,8 +517,3 @@ def test_under_noise_the_bound_of_the_mean_gradient_says_nothing(batch_size: Any
     plan = plan_for(options, data.rows)
     free, bound = (fit_heads(each, data, plan, SEEDS).weights for each in (options, bounded))
     np.testing.assert_array_equal(free, bound)
-
-
-def test_opacus_does_not_clip_mean_gradients() -> None:
-    with pytest.raises(ValueError, match="max_batch_grad_norm 1 does not work with engine opacus"):
-        Options(learning_rate=1.0, engine="opacus", max_batch_grad_norm=1.0)

@@ -15,7 +15,6 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads import gradient_steps
 from dpprobe.heads.clipping import drawn_rows
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
@@ -230,15 +229,6 @@ def test_units_of_one_row_are_rows() -> None:
     np.testing.assert_array_equal(
         fit_heads(options, same, plan, SEEDS).weights, fit_heads(options, data, plan, SEEDS).weights
     )
-
-
-def test_opacus_takes_no_units() -> None:
-    data = with_units()
-    options: GradientOptions = Options(batch_size=12, steps=3, engine="opacus")
-    assert not options.takes_units
-    assert Options().takes_units
-    with pytest.raises(PrivacyError, match="engine opacus takes each row as a unit of privacy"):
-        fit_heads(options, data, plan_for(options, data.n), SEEDS)
 
 
 def test_a_plan_is_for_the_number_of_units() -> None:

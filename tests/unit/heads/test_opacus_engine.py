@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 import torch
 
 from dpprobe.errors import PrivacyError
-from dpprobe.heads import opacus_engine
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed
+from tests.support import opacus_engine
 from tests.support.linear_heads import plan_for
+from tests.support.opacus_engine import through_opacus
 from tests.support.plain_heads import Adam, Momentum
 
 SEEDS = [cell_seed("opacus", index) for index in range(2)]
@@ -43,11 +45,18 @@ def training_set(
 
 
 def fit(
-    data: TrainingSet, seeds: list[int], noise: float, *, head: Any = Options, **changes: Any
+    data: TrainingSet,
+    seeds: list[int],
+    noise: float,
+    *,
+    head: Any = Options,
+    opacus: bool = False,
+    **changes: Any,
 ) -> Heads:
     options = head(**changes)
     plan = plan_for(options, data.rows, noise, 1.0 if noise else math.inf)
-    return fit_heads(options, data, plan, seeds)
+    with through_opacus() if opacus else nullcontext():
+        return fit_heads(options, data, plan, seeds)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several"])
@@ -63,7 +72,7 @@ def test_clipped_sums_are_opacus_s(batch_size: Any, loss: str) -> None:
         "loss": "softmax" if loss == "softmax" else "sigmoid",
     }
     fast = fit(data, SEEDS[:1], 1e-9, **settings).weights.astype(np.float64)
-    slow = fit(data, SEEDS[:1], 1e-9, engine="opacus", **settings).weights.astype(np.float64)
+    slow = fit(data, SEEDS[:1], 1e-9, opacus=True, **settings).weights.astype(np.float64)
     assert np.linalg.norm(fast - slow) < 5e-5 * np.linalg.norm(slow)
     free = fit(data, SEEDS[:1], 0.0, **settings).weights
     assert np.linalg.norm(free) > 1.5 * np.linalg.norm(fast)  # so that clipping was at work
@@ -82,7 +91,7 @@ def test_without_privacy_both_train_alike_over_empty_batches(head: Any, values: 
     data = training_set(60, 5, 3)
     common = {"head": head, "batch_size": 2, "steps": 40, "learning_rate": 0.05, **values}
     fast = fit(data, SEEDS, 0.0, **common)
-    slow = fit(data, SEEDS, 0.0, engine="opacus", **common)
+    slow = fit(data, SEEDS, 0.0, opacus=True, **common)
     np.testing.assert_allclose(fast.weights, slow.weights, rtol=2e-4, atol=1e-4)
     assert fast.steps == slow.steps == 40
 
@@ -90,9 +99,14 @@ def test_without_privacy_both_train_alike_over_empty_batches(head: Any, values: 
 def test_noisy_heads_have_the_same_law() -> None:
     data = training_set(40, 2, 2)
     seeds = [cell_seed("law", index) for index in range(200)]
-    settings = {"batch_size": 4, "steps": 6, "learning_rate": 0.5, "max_grad_norm": 0.7}
+    settings: dict[str, Any] = {
+        "batch_size": 4,
+        "steps": 6,
+        "learning_rate": 0.5,
+        "max_grad_norm": 0.7,
+    }
     fast = fit(data, seeds, 0.9, **settings).weights.astype(np.float64).reshape(200, -1)
-    slow = fit(data, seeds, 0.9, engine="opacus", **settings)
+    slow = fit(data, seeds, 0.9, opacus=True, **settings)
     other = slow.weights.astype(np.float64).reshape(200, -1)
     # Same starts and same batches: what differs is the noise alone.
     spread = np.maximum(fast.std(0), other.std(0))
@@ -111,7 +125,7 @@ def test_noise_has_the_planned_size(batch_size: Any) -> None:
         "steps": 2,
         "init": "zero",
         "learning_rate": 0.3,
-        "engine": "opacus",
+        "opacus": True,
     }
     actual = fit(data, [1, 2, 3], 1.7, batch_size=batch_size, max_grad_norm=2.0, **settings).weights
     expected = 4 if batch_size == "full" else 2
@@ -123,7 +137,7 @@ def test_noise_has_the_planned_size(batch_size: Any) -> None:
 def test_rows_that_are_not_finite_contribute_nothing() -> None:
     features = torch.full((30, 3), math.nan)
     data = TrainingSet(features, torch.zeros(30).long(), 2)
-    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, init="zero", engine="opacus")
+    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, init="zero", opacus=True)
     assert np.abs(actual.weights).max() < 1e-7
 
 
@@ -131,7 +145,7 @@ def test_logits_that_overflow_contribute_nothing(monkeypatch: pytest.MonkeyPatch
     data = TrainingSet(torch.full((30, 3), 1e17), torch.zeros(30).long(), 2)
     start = torch.full((1, 2, 4), 1e30)
     monkeypatch.setattr(opacus_engine, "initial_weights", lambda *_: start.clone())
-    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, engine="opacus")
+    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, opacus=True)
     np.testing.assert_array_equal(actual.weights, start.numpy())
 
 
@@ -139,16 +153,17 @@ def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> No
     data = training_set(60, 5, 3)
     monkeypatch.setattr(opacus_engine, "record_steps", lambda _: [4, 9])
     with pytest.raises(PrivacyError, match="9 noisy releases were taken, 10 were priced"):
-        fit(data, [1], 1.0, batch_size=6, steps=10, engine="opacus")
+        fit(data, [1], 1.0, batch_size=6, steps=10, opacus=True)
 
 
 def test_both_engines_record_alike() -> None:
     data = training_set(60, 5, 3)
     rows = []
-    for engine in ("closed_form", "opacus"):
-        options = Options(batch_size=6, steps=12, engine=engine)
-        plan = plan_for(options, 60, 0.0, math.inf)
-        actual = fit_heads(options, data, plan, [1, 2], record=lambda *_: None)
+    options = Options(batch_size=6, steps=12)
+    plan = plan_for(options, 60, 0.0, math.inf)
+    for engine in (nullcontext(), through_opacus()):
+        with engine:
+            actual = fit_heads(options, data, plan, [1, 2], record=lambda *_: None)
         rows.append(actual.history)
     for first, second in zip(*rows, strict=True):
         assert (first["seed_index"], first["step"]) == (second["seed_index"], second["step"])

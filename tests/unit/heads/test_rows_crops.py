@@ -79,7 +79,7 @@ def test_crops_take_turns_one_a_pass() -> None:
 
 ENGINES = [
     *((head, "closed_form") for head in (Options, Momentum, Adam, Lamb)),
-    (Options, "exact"), (Adam, "exact"), (Options, "opacus"),
+    (Options, "exact"), (Adam, "exact"),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import epsilon_value
@@ -230,10 +230,3 @@ def test_an_edited_price_for_patients_is_refused(run: Run) -> None:
         PrivacyError, match="says epsilon 5 at .* to a patient of 20 images, but it is"
     ):
         run.train(**image)
-
-
-def test_a_reference_engine_is_refused_in_the_job_too(run: Run) -> None:
-    options = method_options({"head": "sgd", "batch_size": 20, "steps": 2, "engine": "opacus"})
-    run.plan(methods={"peer": options})
-    with pytest.raises(DpprobeError, match="opacus"):
-        run.train(methods={"peer": options})

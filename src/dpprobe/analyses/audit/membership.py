@@ -29,7 +29,7 @@ from dpprobe.analyses.audit import membership_attacks
 from dpprobe.analyses.audit.membership_attacks import Flags, Numbers
 from dpprobe.analyses.audit.roc import Roc, measure_roc
 from dpprobe.analyses.audit.shadows import Attacked, draw_units, toss_coins, train_and_look
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import DataError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
@@ -134,7 +134,7 @@ def attack_membership(
       DataError: for data with nothing to attack.
       PrivacyError: when the plan is not one for this method on this data.
     """
-    _check_request(method, data)
+    _check_request(data)
     started = time.monotonic()
     targets = shadows if targets is None else targets
     attacked = draw_units(data, rows=rows, mislabelled=mislabelled, seed=seed)
@@ -169,13 +169,8 @@ def attack_membership(
     )
 
 
-def _check_request(method: MethodOptions, data: TrainingSet) -> None:
+def _check_request(data: TrainingSet) -> None:
     """Checks what `attack_membership` is asked for before anything is trained; see there."""
-    if not method.takes_units:
-        raise ConfigError(
-            f"head {method.head}: membership attacks leave rows out by weights, which engine "
-            "opacus does not take; write engine: closed_form"
-        )
     if data.n < LEAST_UNITS:
         raise DataError(
             f"membership: {data.n} units of privacy to attack; {LEAST_UNITS} are needed"

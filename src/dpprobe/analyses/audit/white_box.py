@@ -89,7 +89,7 @@ def audit_plan(
     """Audits a method's plan.
 
     Args:
-      method: a head's options, of a private method that is not of engine opacus.
+      method: a head's options, of a private method without an `audit_fault`.
       plan: as calibrated for it.
       runs: of the test; the bound on a head's weights takes the same.
       controls: True to attack broken mechanisms too.

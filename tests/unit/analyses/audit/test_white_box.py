@@ -234,9 +234,9 @@ def test_heads_that_add_float32_noise_are_tested_as_real_numbers(calibrations: P
 
 
 def test_what_cannot_be_audited_is_refused() -> None:
-    opacus = head("sgd", engine="opacus")
-    with pytest.raises(ConfigError, match="engine opacus adds its noise where no audit sees it"):
-        audited(opacus, plan_of(opacus, N))
+    draws = head("public_prototypes", public_features="manifest.json")
+    with pytest.raises(ConfigError, match="this head releases draws"):
+        audited(draws, plan_of(draws, N))
     free = Plan(mechanisms=(), n=N, epsilon=math.inf, delta=1e-5, accountant="pld")
     with pytest.raises(ConfigError, match="promises nothing"):
         audited(head("nonprivate"), free)

@@ -1,4 +1,4 @@
-"""`engine: opacus`: the same plan through Opacus, seed by seed; the closed form is held to it.
+"""An oracle for the closed form: the same plan through Opacus, seed by seed.
 
 Opacus supplies per-example gradients, clipping, noise and the step (`GradSampleModule`,
 `DPOptimizer`). Batches come from our Poisson sampler: its own loader rounds the rate to
@@ -8,52 +8,56 @@ Opacus supplies per-example gradients, clipping, noise and the step (`GradSample
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
 
+from dpprobe.heads import gradient_steps
+from dpprobe.heads.adam import Adam
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
-from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.momentum import Momentum
+from dpprobe.heads.optimiser import MakeOptimiser, Optimiser
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates
+from dpprobe.heads.sgd import Sgd
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream, stream_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import poisson_batches
 from dpprobe.progress import Progress
 
-if TYPE_CHECKING:
-    from opacus import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
-# For the privacy statement of every cell that this engine trains.
-LIMITS = (
-    "Engine opacus is a reference, not for release: it computes norms in float32, up to 4e-4 above "
-    "the clipping norm as measured, and on the CPU its noise never exceeds 5.77 standard "
-    "deviations. The epsilon stated holds for exact norms and untruncated noise."
-)
-
 # Without clipping Opacus still wants a number; nothing is as long as this one.
 _NO_CLIP = 1e30
+
+
+@contextmanager
+def through_opacus() -> Iterator[None]:
+    """Lets heads of gradient steps train through Opacus."""
+    with mock.patch.object(gradient_steps, "train_heads", train):
+        yield
 
 
 def train(
     options: GradientOptions,
     rows: Rows,
     releases: Releases,
-    optimiser: Optimiser,
+    optimiser: MakeOptimiser,
     *,
     record: Record | None = None,
 ) -> Fitted:
     """Trains like `gradient_steps.train_heads`: same batches, same initial weights, Opacus's noise.
 
-    Opacus's noise on the CPU takes 32 bits of the seed and stops at 5.77 standard deviations:
-    one more reason why this is a reference and not the default.
+    Opacus's noise on the CPU takes 32 bits of the seed and stops at 5.77 standard deviations, and
+    its norms in float32 were measured up to 4e-4 above the clipping norm.
 
     Raises:
       PrivacyError: when more steps were taken than were priced.
@@ -63,7 +67,7 @@ def train(
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
     weights = initial_weights(options, rows, releases.seeds)
     trainers = [
-        _Trainer(options, rows, releases, optimiser, seed, start)
+        _Trainer(options, rows, releases, optimiser(), seed, start)
         for seed, start in zip(releases.seeds, weights, strict=True)
     ]
     history.add_record(0, weights)
@@ -160,10 +164,6 @@ def _build_model(
     seed: int,
     start: torch.Tensor,
 ) -> tuple[GradSampleModule, DPOptimizer]:
-    # heavy, and only this engine needs it: LIMITS are read without it
-    from opacus import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
     linear = torch.nn.Linear(start.shape[1] - 1, start.shape[0], device=start.device)
     with torch.no_grad():
         linear.weight.copy_(start[:, :-1])
@@ -171,7 +171,7 @@ def _build_model(
     model = GradSampleModule(linear.train(), loss_reduction="sum")
     generator = torch.Generator(start.device).manual_seed(stream_seed(seed, "noise"))
     optimizer = DPOptimizer(
-        optimiser.make_reference(model.parameters()),
+        _make_reference(optimiser, model.parameters()),
         noise_multiplier=mechanism.noise_multiplier,
         max_grad_norm=mechanism.sensitivity if releases.plan.private else _NO_CLIP,
         expected_batch_size=mechanism.sample_rate * releases.plan.n,
@@ -179,3 +179,16 @@ def _build_model(
         generator=generator,
     )
     return model, optimizer
+
+
+def _make_reference(
+    optimiser: Optimiser, parameters: Iterable[torch.nn.Parameter]
+) -> torch.optim.Optimizer:
+    """Returns PyTorch's optimiser of the same steps; its rate is set at each step."""
+    if isinstance(optimiser, Sgd):
+        return torch.optim.SGD(parameters, lr=1.0)
+    if isinstance(optimiser, Momentum):
+        return torch.optim.SGD(parameters, lr=1.0, momentum=optimiser._beta)
+    assert isinstance(optimiser, Adam)
+    betas = optimiser._beta1, optimiser._beta2
+    return torch.optim.Adam(parameters, lr=1.0, betas=betas, eps=optimiser._eps)
