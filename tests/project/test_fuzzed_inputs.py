@@ -130,7 +130,6 @@ COMMANDS = [
     ["predict", "bundle", "images", "--output", "out.csv"],
     ["predict", "bundle", "rows.csv", "rows.parquet"],
     ["ledger", "data", "--delta", "1e-5"],
-    ["release-notes", "bundle", "--previous", "bundle"],
     ["plan", "--n", "1000", "--classes", "10", "--epsilon", "1"],
     ["results", "."],
 ]

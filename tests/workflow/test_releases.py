@@ -104,9 +104,6 @@ def test_releases(workspace: Workspace) -> None:
     shown = dpprobe(workspace, "ledger", "data/digits")
     assert shown.returncode == 0, shown
     assert "first" in shown.stdout
-    assert "release-notes" in dpprobe(workspace, "--help").stdout
-    notes = dpprobe(workspace, "release-notes", "results/releases/first")
-    assert "epsilon 8" in notes.stdout, notes
     images = workspace.directory / "images"
     images.mkdir()
     digits = load_digits()

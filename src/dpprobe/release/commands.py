@@ -17,7 +17,7 @@ Parsers = Any  # what argparse.ArgumentParser.add_subparsers returns
 
 
 def add_commands(commands: Parsers) -> None:
-    """Adds predict, verify, export, ledger and release-notes to a parser's commands."""
+    """Adds predict, verify, export and ledger to a parser's commands."""
     predict = _add_command(
         commands,
         "predict",
@@ -84,13 +84,6 @@ def add_commands(commands: Parsers) -> None:
     ledger.add_argument("--abandon", type=int, metavar="ENTRY", help="write off an open entry")
     ledger.add_argument(
         "--reason", help="for --abandon: why nothing of the release can have been published"
-    )
-    notes = _add_command(
-        commands, "release-notes", _run_notes, "print a release announcement for a bundle"
-    )
-    _add_bundle(notes)
-    notes.add_argument(
-        "--previous", type=Path, metavar="BUNDLE", help="an earlier bundle to compare with"
     )
 
 
@@ -228,12 +221,4 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
     if arguments.abandon is not None:
         ledger.abandon_entry(arguments.abandon, arguments.reason)
     print(describe_ledger(ledger, delta=arguments.delta))
-    return 0
-
-
-def _run_notes(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.notes import release_notes
-
-    print(release_notes(arguments.bundle, previous=arguments.previous))
     return 0

@@ -69,7 +69,7 @@ class Attack:
 def shared_values(
     facts: BundleFacts, statement: Mapping[str, Any], table: Sequence[Attack]
 ) -> dict[str, Any]:
-    """Returns the values that the templates of card, page and notes have in common."""
+    """Returns the values that the templates of card and page have in common."""
     evaluation = statement["evaluation"]
     return {
         "facts": facts,
@@ -217,12 +217,6 @@ def state_spent(ledger: Mapping[str, Any]) -> str:
         f"There were {ledger['releases']} releases from this dataset when it was made, including "
         f"this one. Together they cost one {one} {_write_sum(ledger)}."
     )
-
-
-def ledger_sum(ledger: Mapping[str, Any]) -> str:
-    """States the ledger's sum in a few words."""
-    count = ledger["releases"]
-    return f"{_write_sum(ledger)} over {count} release{'s' if count != 1 else ''}"
 
 
 def _write_sum(ledger: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
         assert answer in said
 
 
-@pytest.mark.parametrize("command", ["predict", "verify", "export", "release-notes"])
+@pytest.mark.parametrize("command", ["predict", "verify", "export"])
 def test_a_folder_without_a_bundle_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str,
     capsys: pytest.CaptureFixture[str],
@@ -67,6 +67,6 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     )
     words = [sys.executable, "-c", code]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    for command in ("predict", "verify", "export", "ledger", "release-notes"):
+    for command in ("predict", "verify", "export", "ledger"):
         assert f"\n    {command} " in shown
     assert shown.endswith("[]\n")
