@@ -31,7 +31,7 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.finetune.gradients import ClippedSums
-from dpprobe.finetune.lora_and_film import ChannelAffine
+from dpprobe.finetune.lora import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.normalisation import NoNormalisation

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from dpprobe.finetune.convolutions import Conv2dRule
 from dpprobe.finetune.layers import AffineRule, LinearRule, ModuleRule, Rule
-from dpprobe.finetune.lora_and_film import ChannelAffine
+from dpprobe.finetune.lora import ChannelAffine
 
 
 def _layer_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:

@@ -102,7 +102,7 @@ def no_blocks(name: str) -> str:
     )
 
 
-TuneWord = Literal["head", "all", "bias", "norm", "film"]
+TuneWord = Literal["head", "all", "bias", "norm"]
 _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 
 
@@ -115,7 +115,7 @@ def _read_tune(value: Any) -> Any:
     if isinstance(value, TuneBlocks | TuneLora) or value in get_args(TuneWord):
         return value
     raise ValueError(
-        f"{value!r}: write head, all, bias, norm, film, {{blocks: k}} or {{lora: {{rank: r}}}}"
+        f"{value!r}: write head, all, bias, norm, {{blocks: k}} or {{lora: {{rank: r}}}}"
     )
 
 
@@ -201,8 +201,7 @@ class Options(GradientOptions):
     head: Literal["fine_tune"] = "fine_tune"
     tune: Tune = Field(
         description="Parameters trained beside the head: head (none), {blocks: k}, all, bias (all "
-        "biases), norm (scales and shifts of normalisation layers), film (a scale and a shift per "
-        "channel after each normalisation layer), {lora: {rank, targets}}.",
+        "biases), norm (scales and shifts of normalisation layers), {lora: {rank, targets}}.",
     )
     optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
         "momentum",

@@ -14,16 +14,14 @@ from dpprobe.backbones.network_forward import Graph, one_line
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.cut import cut_network
-from dpprobe.finetune.lora_and_film import (
+from dpprobe.finetune.lora import (
     ChannelAffine,
-    Film,
     LoraLinear,
     check_reached,
     find_normalisations,
-    insert_film,
     insert_lora,
 )
-from dpprobe.finetune.options import Options, TuneLora
+from dpprobe.finetune.options import Lora, Options, TuneLora
 from dpprobe.finetune.row_mixing import check_rows_apart
 from dpprobe.finetune.standard_form import standard_form
 
@@ -120,11 +118,10 @@ def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepare
         behind = {path for path, _ in suffix.named_parameters()} - frozen
         trained = [path for path, _ in model.named_parameters() if path in behind & learned]
     else:
-        adapters = _insert_adapters(model, options, seed, name)
-        if adapters:
+        if isinstance(options.tune, TuneLora):
+            _insert_adapters(model, options.tune.lora, seed, name)
             check_reached(
                 model,
-                (LoraLinear, Film),
                 lambda: _require_unchanged(before, _try_run(lambda: model(example), name), name),
                 name=name,
             )
@@ -138,21 +135,16 @@ def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepare
     )
 
 
-def _insert_adapters(model: nn.Module, options: Options, seed: int, name: str) -> bool:
-    tune = options.tune
-    if isinstance(tune, TuneLora):
-        insert_lora(
-            model,
-            blocks_of(model, name),
-            rank=tune.lora.rank,
-            targets=tune.lora.targets,
-            alpha=tune.lora.alpha,
-            seed=seed,
-            name=name,
-        )
-    elif tune == "film":
-        insert_film(model, name=name)
-    return isinstance(tune, TuneLora) or tune == "film"
+def _insert_adapters(model: nn.Module, lora: Lora, seed: int, name: str) -> None:
+    insert_lora(
+        model,
+        blocks_of(model, name),
+        rank=lora.rank,
+        targets=lora.targets,
+        alpha=lora.alpha,
+        seed=seed,
+        name=name,
+    )
 
 
 def _try_run(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
@@ -184,10 +176,8 @@ def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list
         biases = {path for path in learned if path.rpartition(".")[2] == "bias"}
         chosen = biases | (learned & _name_parameters(model, (ChannelAffine,), "shift"))
     elif tune == "norm":
-        norms = tuple({type(norm) for _, norm, _, _ in find_normalisations(model)})
+        norms = tuple({type(norm) for norm in find_normalisations(model)})
         chosen = learned & _name_parameters(model, norms)
-    elif tune == "film":
-        chosen = _name_parameters(model, (Film,))
     else:
         adapters = _name_parameters(model, (LoraLinear,))
         chosen = {path for path in adapters if ".base." not in path}

@@ -19,7 +19,7 @@ from torch.nn import functional
 from dpprobe.backbones import network_forward
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
-from dpprobe.finetune.lora_and_film import ChannelAffine, replace_module
+from dpprobe.finetune.lora import ChannelAffine, replace_module
 
 
 class SelfAttention(nn.Module):

@@ -112,7 +112,7 @@ def choice_words(best: Best) -> str:
     """Writes what selecting the best of several does to its mean; nothing where there is one."""
     several = f"Selected from {best.choice.candidates} private heads by test results"
     if best.uncorrected:
-        why = f"too few {_units(best)}" if best.few_rows else "records without halves"
+        why = f"too few {_units(best)}"
         return f"{several}: {best.value:.1f}% includes the selection bias, unknown here ({why})."
     if best.held_out is None:
         return ""

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
-from dpprobe.results.cell_record import CellRecord, Measure
+from dpprobe.results.cell_record import Measure
 from dpprobe.results.held_out import HeldOut, held_out
 from dpprobe.results.paired_difference import Comparison, compare_entries
 from dpprobe.results.summary import Choice, Entry, Grid
@@ -36,7 +35,6 @@ class Best:
     zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
     choice: Choice
     held_out: HeldOut | None = None
-    halved: bool = True  # the records of all candidates have values on halves of the test examples
 
     @property
     def value(self) -> float:
@@ -65,13 +63,8 @@ class Best:
 
     @property
     def uncorrected(self) -> bool:
-        """True if it is the best of several and its mean is all that is known."""
+        """True if it is the best of several, of test examples too few to be divided."""
         return self.choice.candidates > 1 and self.held_out is None
-
-    @property
-    def few_rows(self) -> bool:
-        """True if it is `uncorrected` because the test examples are too few to be divided."""
-        return self.uncorrected and (self.halved or self.entry.test_units == 1)
 
     @property
     def gap(self) -> float | None:
@@ -158,7 +151,6 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
             zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
             choice=grid.choices[dataset, epsilon],
             held_out=_held_out(candidates[dataset, epsilon], entry),
-            halved=all(each.halves is not None for each in candidates[dataset, epsilon]),
         )
         for (dataset, epsilon), (backbone, method), entry in private
         if entry is best[dataset, epsilon]
@@ -171,23 +163,6 @@ def _held_out(entries: Sequence[Entry], best: Entry) -> HeldOut | None:
         [entry.halves for entry in entries],
         next(index for index, entry in enumerate(entries) if entry is best),
     )
-
-
-def best_private_cells(
-    cells: Iterable[tuple[Path, CellRecord]],
-) -> list[tuple[Path, CellRecord]]:
-    """Returns the best private cell of each dataset and finite epsilon.
-
-    Args:
-      cells: in the order of their paths, as the columns of a grid are, so that of equal cells both
-        choose the same.
-    """
-    private = {record.cell: (path, record) for path, record in cells if record.guaranteed}
-    best = best_of_each(
-        (record for _, record in private.values()),
-        lambda record: (record.cell.dataset, record.cell.epsilon),
-    )
-    return [private[record.cell] for record in best.values()]
 
 
 def _best_zero_shot(

@@ -32,8 +32,6 @@ from dpprobe.wrong_keys_and_values import explain_first
 
 CELL_FORMAT: Final = "dpprobe-cell"
 CELL_FORMAT_VERSION: Final = 4
-# Version 3 is read too, so that its heads are kept; a job writes it again as today's.
-READ_VERSIONS: Final = (3, 4)
 
 METRICS_FILE = "metrics.json"
 STATEMENT_FILE = "privacy.json"
@@ -136,9 +134,9 @@ class MetricSummary(_Part):
     rows_low: float | None
     rows_high: float | None
     rows_interval: str | None
-    both_low: float | None = None
-    both_high: float | None = None
-    both_interval: str | None = None
+    both_low: float | None
+    both_high: float | None
+    both_interval: str | None
 
 
 class CellRecord(_Part):
@@ -166,7 +164,7 @@ class CellRecord(_Part):
     """
 
     format: Literal["dpprobe-cell"] = CELL_FORMAT
-    format_version: Literal[3, 4] = CELL_FORMAT_VERSION
+    format_version: Literal[4] = CELL_FORMAT_VERSION
     cell: CellName
     head: str
     private: bool
@@ -186,9 +184,9 @@ class CellRecord(_Part):
     class_names: list[str]
     multi_label: bool
     headline: Headline
-    metric_named: bool = False
-    test_counts: list[int] | None = None
-    constant_accuracy: float | None = None
+    metric_named: bool
+    test_counts: list[int]
+    constant_accuracy: float
     auc_labels: int
     seeds: list[dict[str, Any]]
     summary: dict[str, MetricSummary]
@@ -328,12 +326,12 @@ def parse_cell(text: bytes) -> CellRecord:
     """Returns the record that the bytes of a `metrics.json` describe.
 
     Raises:
-      ValueError: in one line, when they are not JSON or not a record of a version that is read.
+      ValueError: in one line, when they are not JSON or not a record of today's version.
       DataError: when a newer dpprobe wrote them.
     """
     values = parse_values(text)
     named = values if isinstance(values, Mapping) else {}
-    if named.get("format") != CELL_FORMAT or named.get("format_version") not in READ_VERSIONS:
+    if named.get("format") != CELL_FORMAT or named.get("format_version") != CELL_FORMAT_VERSION:
         check_not_newer(METRICS_FILE, named, kind=CELL_FORMAT, version=CELL_FORMAT_VERSION)
         raise ValueError(f"not a {CELL_FORMAT} record of version {CELL_FORMAT_VERSION}")
     try:
@@ -383,13 +381,14 @@ def find_disagreement(
       delta, accountant: None for a cell without a guarantee.
     """
     written = {
+        "format_version": record.get("format_version"),
         "options": record.get("options"),
         "delta": record.get("delta"),
         "seeds": len(record.get("seeds") or ()),
         **{name: record.get(name) for name in ("study_seed", "accountant", "unit")},
     }
     wanted = {
-        "options": options, "delta": delta, "seeds": seeds, "study_seed": study_seed,
+        "format_version": CELL_FORMAT_VERSION, "options": options, "delta": delta, "seeds": seeds, "study_seed": study_seed,
         "accountant": accountant, "unit": unit,
     }  # fmt: skip
     return first_difference(written, wanted)

@@ -39,23 +39,18 @@ def constant_headline(record: CellRecord) -> float | None:
         return record.constant_accuracy
     if record.headline == "auc":
         return 0.5
-    tested = sum(count > 0 for count in record.test_counts or ())
+    tested = sum(count > 0 for count in record.test_counts)
     return 1 / tested if tested else None
 
 
-def resting_rows(record: CellRecord) -> float | None:
+def resting_rows(record: CellRecord) -> float:
     """Returns how many test examples, or patients, the variance of a cell's headline rests on.
 
     For an accuracy, all rows count. A macro accuracy and an AUC have a part of the variance from
     each class, as 1 / m of its m rows, and where one class is rare nearly all of it: of parts that
     are known as well as m rows tell them the sum is known as well as (sum 1 / m)^2 / sum 1 / m^3
     rows tell (Satterthwaite 1946). That is m for one rare class, and K m for K classes of m rows.
-
-    Returns:
-      None for a record of an older version.
     """
-    if record.test_counts is None:
-        return None
     total = record.rows.test
     units = total if record.units is None else record.units.test
     if record.headline == "accuracy":
@@ -70,15 +65,13 @@ def resting_rows(record: CellRecord) -> float | None:
     return min(float(np.sum(1 / counts) ** 2 / np.sum(1 / counts**3)), units)
 
 
-def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str | None:
-    """Writes which metric stands for a cell, and why; None for a record of an older version.
+def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str:
+    """Writes which metric stands for a cell, and why.
 
     Args:
       metric_of: what names the metric, where one is named.
     """
     counts = record.test_counts
-    if counts is None:
-        return None
     title = record.measure.title
     if record.metric_named:
         return f"Metric: {title} (set by {metric_of})."

@@ -62,7 +62,7 @@ SCHEMA = pa.schema(
         ("num_classes", pa.int64()),
         ("multi_label", pa.bool_()),
         ("headline", pa.string()),  # the column that stands for the cell in tables and figures
-        ("headline_reason", pa.string()),  # a sentence; null for a cell of an older version
+        ("headline_reason", pa.string()),  # a sentence
         ("resting_rows", pa.float64()),  # test examples that the headline's variance rests on
         # The majority-class baseline: its headline metric, and its accuracy.
         ("constant", pa.float64()),
@@ -411,7 +411,7 @@ def _make_rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str,
             "seed_index": seed["index"],
             **{name: seed.get(name) for name in SCALAR_METRICS},
             "never_predicted": _class_names(record, seed.get("never_predicted")),
-            "half_values": [value for pair in seed.get("halves", ()) for value in pair],
+            "half_values": [value for pair in seed["halves"] for value in pair],
         }
         for seed in record.seeds
     ]

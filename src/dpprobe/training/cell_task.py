@@ -41,7 +41,6 @@ from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, make_statement
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
-    CELL_FORMAT_VERSION,
     METRICS_FILE,
     PAYLOAD_FILES,
     STATEMENT_FILE,
@@ -161,7 +160,6 @@ class CellTask:
                 record
                 and self._find_disagreement(record) is None
                 and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
-                and record.format_version == CELL_FORMAT_VERSION
                 and record.headline == self.headline
                 and record.metric_named == self.metric_named
                 and read_json(folder / STATEMENT_FILE) == self.statement

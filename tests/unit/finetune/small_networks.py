@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dpprobe.finetune.gradients import ClippedSums
-from dpprobe.finetune.lora_and_film import ChannelAffine
+from dpprobe.finetune.lora import ChannelAffine
 
 
 def every(name: str) -> bool:

@@ -16,7 +16,7 @@ from torch import nn
 
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.gradients import STABILITY, Clipping, Engine, clip_factors
-from dpprobe.finetune.lora_and_film import ChannelAffine
+from dpprobe.finetune.lora import ChannelAffine
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, of_timm, sums
 
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {

@@ -15,7 +15,7 @@ from torch import nn
 from dpprobe.finetune import ghost
 from dpprobe.finetune.layer_rules import rule_of
 from dpprobe.finetune.layers import ModuleRule, row_norms, squared_norms
-from dpprobe.finetune.lora_and_film import ChannelAffine
+from dpprobe.finetune.lora import ChannelAffine
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
 ROWS = 5

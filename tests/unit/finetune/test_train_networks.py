@@ -29,7 +29,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("mobilenetv2_035", {"tune": {"blocks": 2}}),
     ("test_vit", {"tune": "all", "augment": AUGMENT, "optimiser": "adam", "learning_rate": 0.01}),
     ("test_vit", {"tune": {"lora": {"rank": 2}}, "init": "lecun_normal", "optimiser": "lamb"}),
-    ("mobilenetv2_035", {"tune": "film", "normalize": {"kind": "l2"}}),
+    ("mobilenetv2_035", {"tune": "norm", "normalize": {"kind": "l2"}}),
 ]
 
 

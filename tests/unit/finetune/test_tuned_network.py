@@ -20,7 +20,7 @@ from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.cut_shards import cut_backbone
-from dpprobe.finetune.lora_and_film import ChannelAffine
+from dpprobe.finetune.lora import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.standard_form import SelfAttention, standard_form
 from dpprobe.finetune.tuned_network import (
@@ -225,14 +225,6 @@ def test_norm_trains_scales_and_shifts_of_normalisations() -> None:
         build(timm_backbone("nfnet"), tune="norm")
 
 
-@pytest.mark.parametrize("kind", ["vit", "convnext", "mobilenet", "group_norm", "resnet"])
-def test_film_trains_a_scale_and_a_shift_after_each_normalisation(kind: str) -> None:
-    backbone = timm_backbone(kind)
-    film = trained(build(backbone, tune="film"))
-    assert len(film) == len(trained(build(backbone, tune="norm")))
-    assert all(name.endswith((".film.affine.scale", ".film.affine.shift")) for name in film)
-
-
 def test_lora_trains_the_adapters_alone() -> None:
     names = trained(build(timm_backbone("vit"), tune=LORA))
     layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -256,7 +248,7 @@ def test_lora_trains_the_adapters_alone() -> None:
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny-timm"])
-@pytest.mark.parametrize("tune", ["all", "bias", "norm", "film", LORA, {"blocks": 2}])
+@pytest.mark.parametrize("tune", ["all", "bias", "norm", LORA, {"blocks": 2}])
 def test_towers_of_open_clip_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, tune: Any
 ) -> None:
@@ -340,7 +332,7 @@ def test_the_backbone_is_left_as_it_was() -> None:
     assert backbone.forward_layers is not None
     pictures = images(backbone)
     before, state = backbone.forward(pictures).clone(), copy.deepcopy(backbone.graph.state_dict())
-    for tune in ("all", "film", {"blocks": 2}):
+    for tune in ("all", "norm", {"blocks": 2}):
         network = build(backbone, tune=tune, init="torch")
         disturb(network)
         if network.from_images:
@@ -443,7 +435,7 @@ def check_whole(backbone: Backbone, blocks: int) -> None:
         assert not any(one.requires_grad for one in whole.parameters())
 
 
-@pytest.mark.parametrize("tune", ["head", "all", "bias", "norm", "film", LORA, {"blocks": 2}])
+@pytest.mark.parametrize("tune", ["head", "all", "bias", "norm", LORA, {"blocks": 2}])
 def test_states_are_put_back_exactly(tune: Any) -> None:
     backbone = timm_backbone("vit")
     network = build(backbone, tune=tune)

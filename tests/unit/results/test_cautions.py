@@ -404,19 +404,3 @@ def test_too_few_test_rows_to_choose_twice_are_said(tmp_path: Path) -> None:
     assert best.uncorrected
     assert "includes the selection bias, unknown here (too few test images)." in choice_words(best)
     assert np.isfinite(best.value)
-
-
-@pytest.mark.parametrize("old", [1, 3])
-def test_many_test_rows_are_not_called_few_where_an_old_record_has_no_halves(
-    old: int, tmp_path: Path
-) -> None:
-    cells = [write_cell(tmp_path, method=f"m{i}", rows=600) for i in range(3)]
-    for path in cells[:old]:
-        values = read_json(path)
-        for seed in values["seeds"]:
-            del seed["halves"]
-        write_json(path, values | {"format_version": 3})
-    (best,) = best_private(_grid(tmp_path, *cells), {})
-    assert best.uncorrected
-    assert not best.few_rows
-    assert choice_words(best).endswith("unknown here (records without halves).")

@@ -49,7 +49,6 @@ def test_blocks_are_stored_once_for_all_methods_and_epsilons() -> None:
         {"head": "sgd"},
         tuned("head"),
         tuned("all"),
-        tuned("film"),
         tuned({"blocks": 2}, augment={"views": 2}),
     ],
 )

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dpprobe.artifacts import FILE_BYTES, RECORD_HASH, write_json
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.results import halves
@@ -180,28 +179,6 @@ def test_test_rows_are_split_in_halves_once_for_all_seeds_and_methods(
     monkeypatch.setattr(halves, "split_units", counted)
     train(tmp_path, calibration=calibration, methods={"sgd": SIGMOID, "again": SIGMOID})
     assert len(calls) == 1
-
-
-def test_a_record_of_version_3_is_written_anew_with_its_heads(
-    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_features(tmp_path, one_of(2), ("no", "yes"))
-    cell = train(tmp_path, calibration=calibration)
-    today, weights = record_of(cell), (cell / "heads.safetensors").read_bytes()
-    assert today["format_version"] == 4
-    old = record_of(cell) | {"format_version": 3}
-    for name in ("metric_named", "test_counts", "constant_accuracy", FILE_BYTES, RECORD_HASH):
-        del old[name]
-    for entry in old["summary"].values():
-        for name in ("both_low", "both_high", "both_interval"):
-            del entry[name]
-    for seed in old["seeds"]:
-        del seed["halves"], seed["never_predicted"]
-    write_json(cell / "metrics.json", old)
-    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", None)  # cannot be called
-    train(tmp_path, calibration=calibration)
-    assert record_of(cell) == today
-    assert (cell / "heads.safetensors").read_bytes() == weights
 
 
 def test_an_imbalanced_test_split_is_shown_by_its_auc(tmp_path: Path, calibration: Path) -> None:

@@ -6,18 +6,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from timm.layers.norm import LayerNorm2d
-from timm.layers.norm_act import BatchNormAct2d, GroupNormAct
+from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.lora_and_film import (
+from dpprobe.finetune.lora import (
     ChannelAffine,
-    Film,
     LoraLinear,
     check_reached,
     find_normalisations,
-    insert_film,
     insert_lora,
 )
 
@@ -119,50 +116,6 @@ def test_lora_without_a_layer_is_refused_by_name() -> None:
         insert_lora(empty, [empty[0]], rank=1, targets=(), alpha=None, seed=0, name="conv")
 
 
-@pytest.mark.parametrize(
-    ("norm", "shape", "channel"),
-    [
-        (nn.LayerNorm(3), (5, 3), 1),
-        (nn.LayerNorm(3), (5, 7, 3), 2),
-        (nn.LayerNorm(3), (5, 4, 6, 3), 3),  # [batch, height, width, channels]
-        (LayerNorm2d(3), (5, 3, 4, 6), 1),
-        (nn.GroupNorm(1, 3), (5, 3, 4, 6), 1),
-        (nn.GroupNorm(1, 3), (5, 3, 3), 1),
-        (ChannelAffine(filled(3), filled(3)), (5, 3, 4, 6), 1),
-    ],
-)
-def test_film_is_the_hand_written_layer(
-    norm: nn.Module, shape: tuple[int, ...], channel: int
-) -> None:
-    model, x = nn.Sequential(norm), filled(*shape)
-    before = model(x)
-    insert_film(model, name="small")
-    assert torch.equal(model(x), before)
-    (film,) = [one for one in model.modules() if isinstance(one, Film)]
-    scale, shift = filled(3, seed=1), filled(3, seed=2)
-    with torch.no_grad():
-        film.affine.scale.copy_(scale)
-        film.affine.shift.copy_(shift)
-    for index in range(3):
-        expected = before.select(channel, index) * scale[index] + shift[index]
-        torch.testing.assert_close(model(x).select(channel, index), expected)
-
-
-def test_film_stands_before_the_activation_of_a_fused_layer() -> None:
-    model, x = nn.Sequential(GroupNormAct(4, num_groups=2, inplace=False)), filled(5, 4, 3, 3)
-    insert_film(model, name="small")
-    (film,) = [one for one in model.modules() if isinstance(one, Film)]
-    with torch.no_grad():
-        film.affine.shift.fill_(-0.25)
-    plain = torch.nn.functional.group_norm(x, 2)
-    torch.testing.assert_close(model(x), (plain - 0.25).relu())
-
-
-def test_film_without_a_normalisation_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="tune: film: plain has no normalisation"):
-        insert_film(nn.Sequential(nn.Linear(2, 2)), name="plain")
-
-
 def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
     assert list(find_normalisations(nn.Sequential(BatchNormAct2d(3)))) == []
 
@@ -181,4 +134,4 @@ def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:
 
     model = Bypassing()
     with pytest.raises(ConfigError, match="small does not call its layer bypassed as a layer"):
-        check_reached(model, (LoraLinear,), lambda: model(filled(3, 2)), name="small")
+        check_reached(model, lambda: model(filled(3, 2)), name="small")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
 class ChannelAffine(nn.Module):
     """x * scale + shift, a scale and a shift a channel: of dimension 1 in 4-d, else the last.
 
-    A batch norm with public running statistics is one, and so is a FiLM layer (Perez et al. 2018).
+    A batch norm with public running statistics is one.
     """
 
     def __init__(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
@@ -29,35 +28,11 @@ class ChannelAffine(nn.Module):
         self.scale = nn.Parameter(scale.detach().clone())
         self.shift = nn.Parameter(shift.detach().clone())
 
-    @classmethod
-    def make_identity(cls, channels: int) -> ChannelAffine:
-        return cls(torch.ones(channels), torch.zeros(channels))
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
         scale, shift = self.scale.view(shape), self.shift.view(shape)
         # Parameters stay float32 in passes of lower precision: rounding them would move the scale.
         return torch.addcmul(shift, x, scale).to(x.dtype)
-
-
-class Film(nn.Module):
-    """A `ChannelAffine` after a normalisation, whatever the shape of its maps."""
-
-    def __init__(self, channels: int, dimension: int) -> None:
-        super().__init__()
-        self.affine = ChannelAffine.make_identity(channels)
-        self.dimension = dimension
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor
-        if self.dimension == 1 and x.ndim == 3:  # [batch, channels, length]
-            y = self.affine(x.unsqueeze(-1))
-            return y.squeeze(-1)
-        if self.dimension == -1 and x.ndim == 4:  # [batch, height, width, channels]
-            y = self.affine(x.flatten(1, 2))
-            return y.view_as(x)
-        y = self.affine(x)
-        return y
 
 
 class LoraLinear(nn.Module):
@@ -114,7 +89,7 @@ def insert_lora(
         chosen = [path for path in linear if any(_ends_with(path, target) for target in targets)]
     if not chosen:
         raise ConfigError(
-            f"tune: lora: {name} has no linear layer in its blocks; write bias, norm, film, "
+            f"tune: lora: {name} has no linear layer in its blocks; write bias, norm, "
             "{blocks: k} or all"
         )
     for path in chosen:
@@ -134,37 +109,12 @@ def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(path for path in short if not path[0].isdigit()))[:8]
 
 
-def insert_film(model: nn.Module, *, name: str) -> None:
-    """Puts a `ChannelAffine` that changes nothing after each normalisation, in place.
-
-    Raises:
-      ConfigError: when there is no normalisation.
-    """
-    norms = list(find_normalisations(model))
-    if not norms:
-        raise ConfigError(
-            f"tune: film: {name} has no normalisation; write bias, {{blocks: k}} or all"
-        )
-    for path, norm, channels, dimension in norms:
-        film = Film(channels, dimension)
-        activation = getattr(norm, "act", None)
-        if isinstance(activation, nn.Module):  # it follows within the layer
-            norm.act = nn.Sequential(OrderedDict(film=film, act=activation))
-        else:
-            replace_module(model, path, nn.Sequential(OrderedDict(norm=norm, film=film)))
-
-
-def find_normalisations(model: nn.Module) -> Iterator[tuple[str, nn.Module, int, int]]:
-    """Yields (name, layer, channels, their dimension) of each normalisation, once."""
-    for path, module in model.named_modules():
-        if isinstance(module, ChannelAffine):
-            yield path, module, len(module.scale), 1
-        elif isinstance(module, nn.GroupNorm):
-            yield path, module, module.num_channels, 1
-        elif isinstance(module, nn.LayerNorm) or type(module).__name__.startswith(_OTHER_NORMS):
-            shape: Any = module.normalized_shape
-            channels = shape[-1] if isinstance(shape, Sequence) else shape
-            yield path, module, int(channels), 1 if "2d" in type(module).__name__ else -1
+def find_normalisations(model: nn.Module) -> Iterator[nn.Module]:
+    """Yields each normalisation, once."""
+    for module in model.modules():
+        named = type(module).__name__.startswith(_OTHER_NORMS)
+        if named or isinstance(module, ChannelAffine | nn.GroupNorm | nn.LayerNorm):
+            yield module
 
 
 def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
@@ -173,16 +123,14 @@ def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, module)
 
 
-def check_reached(
-    model: nn.Module, kinds: tuple[type[nn.Module], ...], run: Callable[[], Any], *, name: str
-) -> None:
-    """Runs a pass and refuses layers of these kinds that it does not call: nothing trains them.
+def check_reached(model: nn.Module, run: Callable[[], Any], *, name: str) -> None:
+    """Runs a pass and refuses adapters that it does not call: nothing trains them.
 
     Raises:
       ConfigError: naming the first such layer.
     """
     reached: set[int] = set()
-    layers = [(path, one) for path, one in model.named_modules() if isinstance(one, kinds)]
+    layers = [(path, one) for path, one in model.named_modules() if isinstance(one, LoraLinear)]
     hooks = [
         one.register_forward_hook(lambda module, _inputs, _output: reached.add(id(module)))
         for _, one in layers
