@@ -17,8 +17,7 @@ function start() {
     } else context.arc(x, y, size, 0, 2 * Math.PI);
     context.fill();
   };
-  const [tip, words, picture] = ["tip", "words", "picture"].map((id) => document.getElementById(id));
-  const sprite = document.getElementById("sprite");
+  const [tip, words] = ["tip", "words"].map((id) => document.getElementById(id));
   const hidden = new Set();
   const count = data.x.length;
   // Drawn in a shuffled order, so that no class lies on top of the others.
@@ -30,12 +29,10 @@ function start() {
   }
   const bounds = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
   const [left, right] = bounds(data.x), [bottom, top] = bounds(data.y);
-  let view, width, height, showImages = false;
+  let view, width, height;
   const reset = () => { view = { x: (left + right) / 2, y: (bottom + top) / 2, zoom: 1 }; draw(); };
   const scale = () => view.zoom * 0.94 * Math.min(width / ((right - left) || 1), height / ((top - bottom) || 1));
   const place = (i) => [width / 2 + (data.x[i] - view.x) * scale(), height / 2 - (data.y[i] - view.y) * scale()];
-  const part = (context, i, x, y, size) => context.drawImage(sprite, (i % data.across) * data.side,
-    Math.floor(i / data.across) * data.side, data.side, data.side, x - size / 2, y - size / 2, size, size);
 
   function draw() {
     const ratio = devicePixelRatio || 1, context = canvas.getContext("2d");
@@ -51,13 +48,6 @@ function start() {
       shown++;
       const [x, y] = place(i);
       if (x < -20 || y < -20 || x > width + 20 || y > height + 20) continue;
-      if (showImages) {
-        const side = Math.min(64, 14 * Math.sqrt(view.zoom));
-        part(context, i, x, y, side);
-        context.strokeStyle = colour(data.label[i]);
-        context.strokeRect(x - side / 2, y - side / 2, side, side);
-        continue;
-      }
       context.globalAlpha = 0.8;
       mark(context, data.label[i], x, y, size);
       context.globalAlpha = 1;
@@ -79,13 +69,7 @@ function start() {
     const i = nearest(x, y);
     tip.hidden = i < 0;
     if (i < 0) return;
-    words.textContent = data.names[data.label[i]] + (data.id ? `, ${data.id[i]}` : "");
-    if (sprite) {
-      const small = document.createElement("canvas");
-      small.width = small.height = data.side;
-      part(small.getContext("2d"), i, data.side / 2, data.side / 2, data.side);
-      picture.replaceChildren(small);
-    }
+    words.textContent = data.names[data.label[i]];
     const [a, b] = place(i);
     tip.style.left = `${Math.min(a + 12, Math.max(0, width - tip.offsetWidth - 4))}px`;
     tip.style.top = `${Math.max(0, Math.min(b + 12, height - tip.offsetHeight - 4))}px`;
@@ -143,9 +127,7 @@ function start() {
   document.getElementById("all").addEventListener("click", () => set(true));
   document.getElementById("none").addEventListener("click", () => set(false));
   document.getElementById("reset").addEventListener("click", reset);
-  document.getElementById("images")?.addEventListener("change", (event) => { showImages = event.target.checked; draw(); });
   const fit = () => { width = canvas.clientWidth; height = canvas.clientHeight; if (view) draw(); else reset(); };
   new ResizeObserver(fit).observe(canvas);
   fit();
-  sprite?.decode().then(draw, () => {});
 }

@@ -59,6 +59,7 @@ _REMOVED = {
     "report": "it showed costly images; compare the scores in two cells' predictions.parquet",
     "tracking.register_heads": "heads of cells are not for release, and releases are registered",
     "tsne.components": "t-SNE starts from 50, and from more where they keep too few neighbours",
+    "tsne.thumbnails": "predictions.parquet of a cell has the ids of test images",
     "tsne.perplexity": "it is 30, and less where there are few rows",
 }
 

@@ -252,11 +252,6 @@ class TsneOptions(Options):
         ge=50,
         description="Embed at most this many images; from a larger split, a seeded sample.",
     )
-    thumbnails: bool = Field(
-        False,
-        description="Put images and ids into the interactive page. They are private: everyone who "
-        "sees the page sees them.",
-    )
 
     def embedding_params(self) -> dict[str, Any]:
         """Returns what decides the embedding, JSON-compatible; t-SNE starts from components."""

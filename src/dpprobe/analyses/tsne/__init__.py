@@ -71,23 +71,13 @@ TSNE = Exhibit(
     params=FIGURE_PARAMS,
 )
 
-# It shows images only where the study allows it: they are private.
 TSNE_PAGE = Exhibit(
     name="write_tsne_page",
     kind="page",
     files={"page": "figures/{dataset}/tsne_{backbone}.html"},
     formats=(),
     per=("dataset", "backbone"),
-    needs={
-        "embedding": EMBEDDING,
-        "images": one(
-            lambda files, place: (
-                files.locate_table(place["dataset"], files.study.tsne.split)
-                if files.study.tsne.thumbnails
-                else None
-            )
-        ),
-    },
+    needs={"embedding": EMBEDDING},
     make=f"{PACKAGE}.tsne_page:write_backbone_page",
     words="t-SNE page of {dataset}, {backbone}",
     category="t-SNE, interactive",
@@ -96,7 +86,6 @@ TSNE_PAGE = Exhibit(
     labels={"backbone": "{backbone}"},
     params={
         "split": lambda study, _place: study.tsne.split,
-        "thumbnails": lambda study, _place: study.tsne.thumbnails,
         "version": VERSIONS["tsne_page"],
     },
     memory_mb=1500,
