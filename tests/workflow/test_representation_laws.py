@@ -39,7 +39,7 @@ def test_laws_are_made_kept_and_shown(workspace: Workspace, study: dict[str, Any
     assert [network["setting"] for network in record["networks"]] == ["frozen", "constant"]
     for name in ("representation_law", "accuracy_by_blocks"):
         assert "ot private" in (results / f"tables/digits_{name}.md").read_text()
-    for name in ("law_fuzziness", "law_residual_one_hot", "law_accuracy"):
+    for name in ("law_fuzziness", "law_residual_one_hot"):
         assert (results / f"figures/digits/{name}_tiny.png").is_file()
     assert '<section id="laws"' in (results / "report.html").read_text(encoding="utf-8")
     assert "Nothing to be done" in workspace.run(study, "representation_law").stdout

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.representation_law.law_record import (
-    ACCURACY_FIGURE,
     LAW_TABLES,
     LAYERS,
     MEASURE_FIGURES,
@@ -16,7 +15,6 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_backbones,
     law_datasets,
     law_faults,
-    list_law_networks,
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.exhibits.exhibit import (
@@ -24,7 +22,6 @@ from dpprobe.exhibits.exhibit import (
     SUMMARY,
     TABLE_FORMATS,
     Exhibit,
-    Files,
     many,
     one,
     waits,
@@ -34,7 +31,6 @@ from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
-    from dpprobe.study.study import Study
 
 PACKAGE = "dpprobe.analyses.representation_law"
 
@@ -54,15 +50,10 @@ def list_law_marks(files: StudyFiles, dataset: str) -> list[str]:
     return [f"{record.rpartition('/')[0]}/.law.done" for record in records]
 
 
-def _law_figure_files(study: Study) -> Files:
-    names = [*MEASURE_FIGURES, *([ACCURACY_FIGURE] if list_law_networks(study) else [])]
-    return {"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in names)}
-
-
 LAW_FIGURES = Exhibit(
     name="plot_law",
     kind="figure",
-    files=_law_figure_files,
+    files={"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in MEASURE_FIGURES)},
     formats=FIGURE_FORMATS,
     per=("dataset", "backbone"),
     needs={
@@ -76,18 +67,13 @@ LAW_FIGURES = Exhibit(
                 f"{files.results}/{LAYERS}/{place['dataset']}/{place['backbone']}/.law.done"
             ]
         ),
-        "summary": SUMMARY,
     },
     make=f"{PACKAGE}.show:plot_law",
     words="representation laws of {dataset}, {backbone}",
     category="Representation laws",
     caption="law.rst",
     labels={"dataset": "{dataset}", "backbone": "{backbone}"},
-    params={
-        "name": lambda study, place: study.part_names()[place["dataset"]],
-        "published": lambda _study, _place: published_digest(),
-        "version": VERSIONS["figures"],
-    },
+    params={"version": VERSIONS["figures"]},
     places=lambda study: [
         {"dataset": dataset, "backbone": backbone}
         for dataset in law_datasets(study)
@@ -149,7 +135,6 @@ ANALYSIS = Analysis(
         },
         place=2,
         figures={
-            "law_accuracy_": "Test results by tuned blocks, {}",
             "law_fuzziness_": "Fuzziness by block, {}",
             "law_separability_": "Separability by block, as printed, {}",
             "law_residual_": "Prediction residual by block, {}",

@@ -29,7 +29,6 @@ Measure = Literal["separability", "fuzziness", "residual", "residual_one_hot"]
 MEASURES: tuple[Measure, ...] = ("fuzziness", "separability", "residual", "residual_one_hot")
 # Figures of a (dataset, backbone): figures/<dataset>/<name>_<backbone>.
 MEASURE_FIGURES = tuple(f"law_{measure}" for measure in MEASURES)
-ACCURACY_FIGURE = "law_accuracy"  # where there are tuned networks
 # constant: options as written; searched: chosen by an unpriced search.
 Setting = Literal["frozen", "constant", "searched"]
 

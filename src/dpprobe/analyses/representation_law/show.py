@@ -1,4 +1,4 @@
-"""Figures and report section of representation laws: measures by block, test results."""
+"""Figures and report section of representation laws: measures by block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.representation_law.law_record import (
-    ACCURACY_FIGURE,
     MEASURE_FIGURES,
     MEASURES,
     FittedLaw,
@@ -35,12 +34,10 @@ from dpprobe.analyses.representation_law.law_tables import (
     shown_epsilon,
     sort_networks,
 )
-from dpprobe.errors import DataError
 from dpprobe.exhibits import style
-from dpprobe.exhibits.published import Number, Published, read_published
+from dpprobe.exhibits.published import read_published
 from dpprobe.exhibits.tables import write_html
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.results.summary import Grid, read_grid
 from dpprobe.study.ablations import keep_unique
 
 _TITLES: dict[Measure, str] = {
@@ -59,23 +56,17 @@ _COLOURS = "viridis"
 _FROZEN: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 1.5)), "linewidth": 1.6}
 _SHUFFLED: dict[str, Any] = {"color": "#8C8C8C", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
 _NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9}
-# Dashes of the curves of accuracy, by setting.
-_DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-"}
 
-CHART_MIDDLE = 50.0  # percent: words of a higher result stand below it
 _NOTHING: tuple[None] = (None,)
 Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
 
 
-def plot_law(*, record: Path, summary: Path, published: Published, name: str, folder: Path) -> None:
-    """Draws the representation laws of one (dataset, backbone).
-
-    Args:
-      name: the dataset's name in the published numbers.
-    """
+def plot_law(*, record: Path, folder: Path) -> None:
+    """Draws all figures of a (dataset, backbone) as <name>_<backbone>.svg and .png."""
     read = LawRecord.read(record)
-    numbers = published_laws(published, name, [read])
-    law_figures(read, read_grid([summary]), folder, published=numbers)
+    for measure, name in zip(MEASURES, MEASURE_FIGURES, strict=True):
+        stem = f"{name}_{read.backbone}"
+        law_figure(read, measure, svg=folder / f"{stem}.svg", png=folder / f"{stem}.png")
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -96,21 +87,6 @@ def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list
     )
     made = law_tables(records, page.grid, dataset=dataset, published=numbers)
     return [write_html(table, caption=table.title) for table in made.values()]
-
-
-def law_figures(
-    record: LawRecord, grid: Grid, folder: Path, *, published: Sequence[Number] = ()
-) -> None:
-    """Draws all figures of a (dataset, backbone) as <name>_<backbone>.svg and .png."""
-
-    def name_files(name: str) -> dict[str, Path]:
-        stem = f"{name}_{record.backbone}"
-        return {"svg": folder / f"{stem}.svg", "png": folder / f"{stem}.png"}
-
-    for measure, name in zip(MEASURES, MEASURE_FIGURES, strict=True):
-        law_figure(record, measure, **name_files(name))
-    if len(record.networks) > 1:
-        accuracy_figure(record, grid, published=published, **name_files(ACCURACY_FIGURE))
 
 
 def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
@@ -242,163 +218,3 @@ def _make_handles(looks: dict[Curve, dict[str, Any]], *, noise: bool) -> list[Li
     if noise:
         handles.append(Line2D([], [], label="pure noise, fitted rows", **_NOISE))
     return handles
-
-
-def accuracy_figure(
-    record: LawRecord,
-    grid: Grid,
-    *,
-    svg: Path,
-    png: Path,
-    published: Sequence[Number] = (),
-) -> None:
-    """Draws test results by what was tuned: one colour per epsilon, dashes tell the options.
-
-    Thin lines: the best private linear head on the stored features at that epsilon. Brackets on the
-    right: published results at that epsilon, over the blocks that a paper gives them for.
-
-    Raises:
-      DataError: without a tuned network.
-    """
-    tuned = [network for network in sort_networks(record.networks) if network.method]
-    if not tuned:
-        raise DataError(
-            f"{record.dataset}, {record.backbone}: no tuned network; add a method of head fine_tune"
-        )
-    curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in tuned)
-    places = {
-        curve: place
-        for place, curve in enumerate(
-            sorted(curves, key=lambda curve: (curve[1] is None, curve[1] or 0, curve[0] or ""))
-        )
-    }
-    epsilons = sorted(keep_unique(n.epsilon or "" for n in tuned), key=epsilon_value)
-    colours = dict(zip(epsilons, style.COLOURS, strict=False))
-    measure = grid.measures.get(record.dataset)
-    with mpl.rc_context(style.SETTINGS):
-        beside = len(keep_unique((n.blocks, n.learning_rate, n.epsilon) for n in published))
-        width = max(0.42 * (len(places) + beside), 3.0) + 3.2
-        figure = Figure(figsize=(width, 3.6), layout="constrained")
-        axes = figure.subplots()
-        for epsilon in epsilons:
-            for setting in _DASHES:
-                _result_line(axes, record, tuned, grid, (setting, epsilon), places, colours)
-            _best_linear(axes, record, grid, epsilon, colours[epsilon])
-        _draw_published(axes, published, colours, len(places))
-        if measure is None or measure.headline == "accuracy":
-            axes.axhline(100 / record.classes, color="#8C8C8C", linewidth=0.9, linestyle=":")
-        axes.set_xticks(range(len(places)), [_format_tick(curve) for curve in places], fontsize=8)
-        axes.set_xlabel("tuned blocks, from the last (0: the head alone)", fontsize=8.5)
-        axes.set_ylabel(f"{measure.title if measure else 'result'} on test rows, %", fontsize=8.5)
-        axes.grid(axis="y")
-        figure.legend(handles=_result_handles(tuned, colours), loc="outside right center")
-        style.title_figure(
-            figure,
-            f"{record.dataset}, {record.backbone}: test results by tuned blocks (not private)",
-            "bars: 95% intervals; thin: best private linear head; dotted gray: chance",
-            panels=1,
-        )
-        style.save_figure(figure, svg, png)
-
-
-def _format_tick(curve: Curve) -> str:
-    return str(curve[1]) if curve[1] is not None else (curve[0] or "")
-
-
-def _result_line(
-    axes: Axes,
-    record: LawRecord,
-    tuned: Sequence[NetworkLaws],
-    grid: Grid,
-    chosen: tuple[Setting, str],
-    places: dict[Curve, int],
-    colours: dict[str, str],
-) -> None:
-    """Draws the results of one setting at one epsilon."""
-    setting, epsilon = chosen
-    points = []
-    for network in tuned:
-        row = (record.dataset, epsilon_value(epsilon))
-        entry = grid.get(row, (record.backbone, network.method or ""))
-        if (network.setting, network.epsilon) == chosen and entry is not None:
-            points.append((places[network.tuned, network.blocks], entry))
-    points.sort(key=lambda point: point[0])
-    if not points:
-        return
-    reach = [
-        [entry.mean - (entry.mean if entry.low is None else entry.low) for _, entry in points],
-        [(entry.mean if entry.high is None else entry.high) - entry.mean for _, entry in points],
-    ]
-    axes.errorbar(
-        [place for place, _ in points], [entry.mean for _, entry in points], yerr=reach,
-        color=colours[epsilon], linestyle=_DASHES[setting], marker="o", markersize=3.5,
-        elinewidth=0.9, capsize=1.5,
-    )  # fmt: skip
-
-
-def _best_linear(
-    axes: Axes,
-    record: LawRecord,
-    grid: Grid,
-    epsilon: str,
-    colour: str,
-) -> None:
-    row = (record.dataset, epsilon_value(epsilon))
-    results = [
-        entry.mean
-        for backbone, method in grid.columns
-        if backbone == record.backbone
-        and (entry := grid.get(row, (backbone, method))) is not None
-        and entry.private
-        and not entry.network
-    ]
-    if results:
-        axes.axhline(max(results), color=colour, linewidth=0.8, alpha=0.8)
-
-
-def _draw_published(
-    axes: Axes, published: Sequence[Number], colours: dict[str, str], right: int
-) -> None:
-    """Draws what a paper prints right of the measured results: a bracket from lowest to highest."""
-    shown = [
-        (number.blocks, number.learning_rate, epsilon)
-        for epsilon in colours
-        for number in published
-        if number.single_epsilon == epsilon_value(epsilon)
-    ]
-    groups = sorted(keep_unique(shown), key=lambda group: (group[1] or "", epsilon_value(group[2])))
-    for place, (blocks, rate, epsilon) in enumerate(groups):
-        values = [
-            number.value
-            for number in published
-            if (number.blocks, number.learning_rate) == (blocks, rate)
-            and number.single_epsilon == epsilon_value(epsilon)
-        ]
-        x = right + 0.25 + 0.9 * place
-        axes.plot(
-            [x, x], [min(values), max(values)], color=colours[epsilon], marker="_", markersize=8,
-            linewidth=1.4,
-        )  # fmt: skip
-        words = f"{blocks[0]} to {blocks[1]}" if isinstance(blocks, tuple) else f"{blocks}"
-        above = max(values) < CHART_MIDDLE
-        axes.annotate(
-            f"published, {words},\n{rate}", (x, max(values) if above else min(values)),
-            textcoords="offset points", xytext=(0, 6 if above else -6), ha="center",
-            va="bottom" if above else "top", fontsize=6, color=style.SUBTLE, rotation=90,
-        )  # fmt: skip
-    if groups:
-        axes.axvline(right - 0.4, color="#BBBBBB", linewidth=0.8, zorder=0.5)
-
-
-def _result_handles(tuned: Sequence[NetworkLaws], colours: dict[str, str]) -> list[Line2D]:
-    handles = [
-        Line2D([], [], color=colour, marker="o", linestyle="none", markersize=4,
-               label=f"ε = {shown_epsilon(epsilon)}")
-        for epsilon, colour in colours.items()
-    ]  # fmt: skip
-    settings = {network.setting for network in tuned}
-    return handles + [
-        Line2D([], [], color=style.NEUTRAL, linestyle=dashes, label=SETTINGS[setting])
-        for setting, dashes in _DASHES.items()
-        if setting in settings
-    ]

@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 
 from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
-from dpprobe.analyses.representation_law.show import accuracy_figure, law_figure
-from dpprobe.artifacts import read_json, write_json
-from dpprobe.errors import DataError
+from dpprobe.analyses.representation_law.show import law_figure
 from dpprobe.reporting.report.exhibits import title_of
-from dpprobe.results.summary import Grid, read_grid, summarise_cells
-from tests.support.cell_files import write_cell
 from tests.support.figures import drawn_figure
 from tests.support.law_records import LAYERS, law_record, network
 from tests.support.report_page import PNG, Made
@@ -94,51 +90,6 @@ def test_files_are_written_and_the_same_twice(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
-def _grid(root: Path) -> Grid:
-    cells = [
-        write_cell(root, method=method, epsilon=epsilon, quality=quality)
-        for epsilon in ("1", "8")
-        for method, quality in [
-            *((f"{setting}_{k}", 1 + k) for setting in ("constant", "searched") for k in (0, 1, 2)),
-            ("feature_covariance", 2),
-            ("without_a_law", 9),
-        ]
-    ]
-    for path in cells:
-        if "feature_covariance" not in path.parts:
-            write_json(path, read_json(path) | {"head": "fine_tune"})
-    summarise_cells(cells, root / "digits.parquet", study="study")
-    return read_grid([root / "digits.parquet"])
-
-
-def test_results_stand_by_tuned_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = _grid(tmp_path)
-    figure = drawn_figure(monkeypatch, lambda files: accuracy_figure(law_record(), grid, **files))
-    (axes,) = figure.axes
-    curves = [container.lines[0] for container in axes.containers if hasattr(container, "lines")]
-    assert len(curves) == 4, "two settings at two epsilons"
-    expected = [grid.entries["digits", 1.0, "pixels", f"constant_{k}"].mean for k in (0, 1, 2)]
-    assert list(curves[0].get_ydata()) == pytest.approx(expected)
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "2"]
-    levels = {
-        round(float(line.get_ydata()[0]), 6)
-        for line in axes.get_lines()
-        if len(set(line.get_ydata())) == 1 and len(line.get_ydata()) == 2
-    }
-    best = grid.entries["digits", 1.0, "pixels", "feature_covariance"].mean
-    assert {round(best, 6), 10.0} <= levels
-    other = grid.entries["digits", 1.0, "pixels", "without_a_law"].mean
-    assert round(other, 6) not in levels, "a network is no linear head"
-
-
-def test_without_tuned_networks_there_is_no_figure_of_results(tmp_path: Path) -> None:
-    grid = _grid(tmp_path)
-    with pytest.raises(DataError, match="no tuned network"):
-        accuracy_figure(
-            law_record(networks=[network()]), grid, svg=tmp_path / "a.svg", png=tmp_path / "a.png"
-        )
-
-
 def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> None:
     record = law_record()
     path = law_path(made.results / "layers", "digits", "pixels", ".json")
@@ -162,7 +113,6 @@ def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> N
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        ("law_accuracy_pixels", "Test results by tuned blocks, pixels, digits"),
         ("law_residual_pixels", "Prediction residual by block, pixels, digits"),
         ("law_residual_one_hot_pixels", "One-hot prediction residual by block, pixels, digits"),
         ("law_separability_pixels", "Separability by block, as printed, pixels, digits"),
