@@ -103,7 +103,6 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--workers", type=int, default=0, help="processes that decode")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
@@ -230,7 +229,6 @@ def extract(
         output=output,
         batch_size=options.batch_size,
         dtype="float16",
-        workers=options.workers,
         threads=options.threads,
         device=options.device,
         precision=options.precision,
@@ -334,12 +332,11 @@ def speeds(cases: list[Measured], options: argparse.Namespace) -> list[str]:
     wanted = WANTED[options.device]
     on_gpu = options.device == "cuda"
     machine = torch.cuda.get_device_name() if on_gpu else processor()
-    by = f"{options.workers} processes" if options.workers else f"{options.threads} threads"
     titles = ["case", "rows", "forward", *([] if on_gpu else [PIECES]), LOOP, "images/s"]
     lines = [
         "# Extraction",
         "",
-        f"{machine}; {options.threads} threads, decoding in {by}; precision {options.precision}. "
+        f"{machine}; {options.threads} threads; precision {options.precision}. "
         f"Images a second of `extract_shard` over those of each other, medians of {options.rounds} "
         "interleaved rounds, in brackets the lowest and the highest round. How each is run: "
         "[bench/README.md](../README.md).",

@@ -24,7 +24,6 @@ if __name__ == "__main__":
             "output": Path(snakemake.output[0]),
             "batch_size": snakemake.params.batch_size,
             "dtype": snakemake.params.dtype,
-            "workers": study.features.workers,
             "threads": snakemake.threads,
             "device": study.device,
             "precision": study.features.precision,

@@ -194,14 +194,9 @@ def _device_nodes() -> list[str]:
 
 
 class Accelerator(Protocol):
-    """A device beside the processor, as extraction uses it.
-
-    Attributes:
-      loader_pins: True if a DataLoader moves batches into memory that the device copies from.
-    """
+    """A device beside the processor, as extraction uses it."""
 
     device: str
-    loader_pins: bool
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Returns memory of the host, not set to anything, that the device copies from and to."""
@@ -232,7 +227,6 @@ class Cuda:
     """An NVIDIA GPU: the first one that this process sees."""
 
     device = "cuda"
-    loader_pins = True
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         import torch  # as above

@@ -55,6 +55,7 @@ _WANTED = {
 # Keys of a study that are gone, and why.
 _REMOVED = {
     "features.compile": "no gain was ever measured",
+    "features.workers": "images are decoded in threads; give the job more of them",
     "overlap.remove": "leave the rows out of the source; results/overlap/*/*.parquet lists them",
     "report": "it showed costly images; compare the scores in two cells' predictions.parquet",
     "tracking.register_heads": "heads of cells are not for release, and releases are registered",

@@ -21,13 +21,10 @@ class StandIn:
     """An `Accelerator` whose work is done when it is waited for.
 
     Attributes:
-      from_loader: True if what is sent was decoded by processes, which know nothing of it.
       sent, fetched, waited: how often each was called.
     """
 
     device: str = "cpu"
-    loader_pins: bool = False
-    from_loader: bool = False
     sent: int = 0
     fetched: int = 0
     waited: int = 0
@@ -45,8 +42,7 @@ class StandIn:
 
     def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
         self.sent += 1
-        if not self.from_loader:
-            assert values.data_ptr() in self._memory, "sent from memory that is not the device's"
+        assert values.data_ptr() in self._memory, "sent from memory that is not the device's"
         return values.clone()
 
     def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:

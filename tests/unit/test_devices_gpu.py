@@ -38,7 +38,7 @@ def rows_of(
     table: SplitTable, backbone: Backbone, device: StandIn | None, **given: Any
 ) -> tuple[np.ndarray, dict[str, np.ndarray], Clock]:
     clock = Clock()
-    decoder = Decoder(backbone, table.split, memory_of=None if "workers" in given else device)
+    decoder = Decoder(backbone, table.split, memory_of=device)
     parts = compute_rows(
         table.read_images(0, table.rows), table.rows, decoder, backbone, batch_size=40, threads=3,
         accelerator=device, clock=clock, **given,
@@ -99,13 +99,6 @@ def test_a_batch_is_launched_before_the_one_before_is_waited_for(
     assert device.waited == 3
 
 
-def test_processes_may_decode_for_a_device(table: SplitTable) -> None:
-    backbone = network()
-    wanted, _, _ = rows_of(table, backbone, None)
-    values, _, _ = rows_of(table, backbone, StandIn(from_loader=True), workers=1)
-    np.testing.assert_allclose(values, wanted, rtol=1e-3, atol=1e-4)
-
-
 def test_what_cannot_be_decoded_is_left_out_on_a_device_too(table: SplitTable) -> None:
     backbone, device, bad = network(), StandIn(), {0, *range(40, 80), 100}
 
@@ -144,7 +137,7 @@ def test_the_processor_has_no_accelerator() -> None:
     assert devices.find_accelerator("cpu") is None
     cuda = devices.find_accelerator("cuda")
     assert cuda is not None
-    assert (cuda.device, cuda.loader_pins) == ("cuda", True)
+    assert cuda.device == "cuda"
     assert devices.default_precision("cuda") == "float16"
     assert devices.default_precision("cpu") == "float32"
 

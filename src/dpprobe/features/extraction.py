@@ -53,7 +53,6 @@ def extract_shard(
     output: Path,
     batch_size: int,
     dtype: str,
-    workers: int = 0,
     threads: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
@@ -69,8 +68,6 @@ def extract_shard(
       output: the shard's path; it is whole or absent.
       batch_size: images a forward pass on a GPU; a CPU takes fewer.
       dtype: "float16" or "float32", on disk.
-      workers: processes that decode images in place of the threads. They are spawned, so a script
-        that asks for some must do its work under `if __name__ == "__main__"`.
       threads: that decode and, on a CPU, compute; as many as torch has by default. Their number
         changes no feature.
       changed: what is done to the backbone once it is loaded, such as a cut inside its network;
@@ -107,11 +104,10 @@ def extract_shard(
     parts = compute_rows(
         source.read_images(start, stop),
         stop - start,
-        Decoder(loaded, split, memory_of=None if workers else accelerator),
+        Decoder(loaded, split, memory_of=accelerator),
         loaded,
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),
-        workers=workers,
         accelerator=accelerator,
         clock=clock,
     )

@@ -3,8 +3,7 @@
 Rows travel in pieces of at most `PIECE_ROWS`. On a CPU each of the job's threads decodes a piece
 and passes it through the model with one torch thread of its own: no thread waits for another, and
 several small passes are faster than one that is divided. On a GPU the threads decode into pinned
-memory, and a batch's features are fetched while the GPU computes the next one. Processes may
-decode in place of the threads.
+memory, and a batch's features are fetched while the GPU computes the next one.
 
 A library's products may differ in their last bits with the number of rows. Every pass therefore has
 the same number, the last one filled up, so that a row's features depend on that row alone: on no
@@ -20,13 +19,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.data.table import EncodedImage, decode_image
@@ -154,7 +152,6 @@ def compute_rows(
     *,
     batch_size: int,
     threads: int,
-    workers: int = 0,
     accelerator: Accelerator | None,
     clock: Clock,
 ) -> Generator[Features]:
@@ -165,7 +162,6 @@ def compute_rows(
       backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
       batch_size: images a forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
       threads: that decode, and on a CPU compute.
-      workers: processes that decode instead.
       accelerator: of the backbone's device; None for a CPU.
 
     Raises:
@@ -179,18 +175,8 @@ def compute_rows(
     if accelerator is not None:
         clock.threads, clock.busy = 1, ("transfer", "forward")
         ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
-        if workers:
-            decoded = _by_processes(
-                decoder, pieces, workers, -(-ahead // workers), pinned=accelerator.loader_pins
-            )
-        else:
-            decoded = in_order(decoder.__getitems__, pieces, threads=threads, ahead=ahead)
+        decoded = in_order(decoder.decode_piece, pieces, threads=threads, ahead=ahead)
         yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
-    elif workers:
-        clock.threads, clock.busy = threads, ("forward",)
-        decoded = _by_processes(decoder, pieces, workers, AHEAD, pinned=False)
-        with closing(decoded):
-            yield from _on_cpu(decoded, decoder, backbone, rows, threads, sizes, clock)
     else:
         clock.threads, clock.busy = threads, ("decode", "forward")
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
@@ -210,12 +196,8 @@ def _split_encoded(
             left -= rows
 
 
-class Decoder(Dataset[Any]):
-    """Turns encoded images into a piece, in a thread or in a process of a DataLoader.
-
-    The loader's sampler hands over the encoded images themselves, so that one process reads the
-    table once, in order, and the others only decode.
-    """
+class Decoder:
+    """Turns encoded images into a piece."""
 
     def __init__(
         self, backbone: Backbone, split: str, *, memory_of: Accelerator | None = None
@@ -226,7 +208,7 @@ class Decoder(Dataset[Any]):
         self.split = split
         self._memory_of = memory_of
 
-    def __getitem__(self, image: EncodedImage) -> torch.Tensor:
+    def decode_one(self, image: EncodedImage) -> torch.Tensor:
         picture = decode_image(image, split=self.split)
         try:
             return self._pass_image(picture, image)
@@ -251,12 +233,12 @@ class Decoder(Dataset[Any]):
             return self._transform(picture)
         return self._train_transform(picture, image.sha256)
 
-    def __getitems__(self, images: list[EncodedImage]) -> Piece:
+    def decode_piece(self, images: list[EncodedImage]) -> Piece:
         started = time.perf_counter()
         rows = tuple((image.row, image.id) for image in images)
         stacked, failure = None, None
         try:
-            tensors = [self[image] for image in images]
+            tensors = [self.decode_one(image) for image in images]
             sizes = _Sizes(self.split)
             for row, tensor in zip(rows, tensors, strict=True):
                 sizes.check_size(row, tensor.shape)
@@ -286,16 +268,16 @@ class TolerantDecoder(Decoder):
         super().__init__(backbone, "test", memory_of=memory_of)
         self._opened = opened
 
-    def __getitem__(self, image: EncodedImage) -> torch.Tensor:
+    def decode_one(self, image: EncodedImage) -> torch.Tensor:
         return self._pass_image(self._opened(image), image)
 
-    def __getitems__(self, images: list[EncodedImage]) -> Piece:
+    def decode_piece(self, images: list[EncodedImage]) -> Piece:
         started = time.perf_counter()
         rows, tensors, faults = [], [], []
         for image in images:
             row = (image.row, image.id)
             try:
-                tensors.append(self[image])
+                tensors.append(self.decode_one(image))
                 rows.append(row)
             except DataError as error:
                 faults.append(Fault(row, str(error)))
@@ -317,25 +299,6 @@ class _Sizes:
                 f"{self._split} row {row[0]} (id {row[1]}): an image of {list(shape)} after "
                 f"others of {list(self._first)}; give the backbone a size"
             )
-
-
-def _by_processes(
-    decoder: Decoder, pieces: Iterator[Any], workers: int, ahead: int, *, pinned: bool
-) -> Generator[Piece]:
-    loader = DataLoader(
-        decoder,
-        batch_sampler=pieces,
-        collate_fn=_return_same,
-        num_workers=workers,
-        prefetch_factor=max(ahead, AHEAD),
-        pin_memory=pinned,
-        multiprocessing_context="spawn",
-    )
-    yield from loader
-
-
-def _return_same(piece: Any) -> Any:
-    return piece
 
 
 def in_order(
@@ -383,7 +346,7 @@ class _Computed:
 
 
 def _on_cpu(
-    items: Iterable[Any],
+    items: Iterable[list[EncodedImage]],
     decoder: Decoder,
     backbone: Backbone,
     rows: int,
@@ -391,8 +354,8 @@ def _on_cpu(
     sizes: _Sizes,
     clock: Clock,
 ) -> Generator[Features]:
-    def compute_piece(item: Any) -> _Computed:
-        piece = item if isinstance(item, Piece) else decoder.__getitems__(item)
+    def compute_piece(item: list[EncodedImage]) -> _Computed:
+        piece = decoder.decode_piece(item)
         started = time.perf_counter()
         outputs = None if piece.images is None else _run_forward(backbone, piece.images, rows)
         return _Computed(piece, outputs, time.perf_counter() - started)

@@ -302,7 +302,7 @@ class _Decoding:
         return out
 
     def _decode_images(self, images: Sequence[EncodedImage], out: torch.Tensor) -> None:
-        decoded: Iterator[torch.Tensor] = self._pool.map(self._decoder.__getitem__, images)
+        decoded: Iterator[torch.Tensor] = self._pool.map(self._decoder.decode_one, images)
         for image, place, tensor in zip(images, out, decoded, strict=True):
             if tuple(tensor.shape) != self.shape:
                 raise DataError(

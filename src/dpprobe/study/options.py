@@ -36,11 +36,6 @@ class FeatureOptions(Options):
     )
     batch_size: int = Field(256, ge=1, description="Images per forward pass.")
     dtype: Literal["float16", "float32"] = Field("float16", description="Number format on disk.")
-    workers: int = Field(
-        0,
-        ge=0,
-        description="Processes that decode images; 0 decodes in threads of the job's own process.",
-    )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="Number format of a network's forward pass; auto is float32 on a CPU, float16 "

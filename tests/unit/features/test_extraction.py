@@ -101,7 +101,6 @@ def one_shard(
         "split": "train",
         "batch_size": 4,
         "dtype": "float32",
-        "workers": 0,
         "device": "cpu",
     } | changed
     path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
@@ -178,13 +177,12 @@ def test_digits_through_scattering(tmp_path: Path) -> None:
     np.testing.assert_allclose(features.read()[350:], expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_undecodable_image_is_named_and_leaves_nothing(tmp_path: Path, workers: int) -> None:
+def test_undecodable_image_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     images = [png(row) for row in range(9)]
     images[6] = images[6][:50]
     dataset = write_dataset(tmp_path / "data", images)
     with pytest.raises(DataError, match=r"^train row 6 \(id id6\): cannot be decoded") as error:
-        extract(dataset, tmp_path / "out", workers=workers)
+        extract(dataset, tmp_path / "out")
     assert "\n" not in str(error.value)
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -320,7 +318,7 @@ def pool_threads() -> list[str]:
 
 @pytest.mark.parametrize("changed", [
     {"threads": 1}, {"threads": 5}, {"batch_size": 1}, {"batch_size": 1000}, {"batch_size": 17},
-    {"workers": 2, "batch_size": 17}, {"shards": 3},
+    {"shards": 3},
 ])  # fmt: skip
 def test_no_way_to_divide_the_work_changes_a_row(tmp_path: Path, changed: dict[str, Any]) -> None:
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(100)])
@@ -567,14 +565,11 @@ def vit(**preprocessing: Any) -> dict[str, Any]:
     return {"family": "timm", "model": "test_vit", "pretrained": False, "preprocessing": size}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_crops_are_stored_beside_the_features_of_the_central_part(
-    tmp_path: Path, workers: int
-) -> None:
+def test_crops_are_stored_beside_the_features_of_the_central_part(tmp_path: Path) -> None:
     images = [noise_png(seed) for seed in range(20)]
     dataset = write_dataset(tmp_path / "data", images)
     crops = vit(crop="inception", crops=3)
-    stored = extract(dataset, tmp_path / "out", shards=2, backbone=crops, workers=workers)
+    stored = extract(dataset, tmp_path / "out", shards=2, backbone=crops)
     central = extract(dataset, tmp_path / "central", backbone=vit())
     single = extract(dataset, tmp_path / "single", backbone=vit(crop="inception"))
     np.testing.assert_array_equal(stored.read(), central.read())
@@ -649,17 +644,14 @@ def test_a_backbone_of_broken_weights_is_refused_at_once(
 
 
 @needs_gpu
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("layers", [[], [0, 1]])
-def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, workers: int, layers: list[int]) -> None:
+def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, layers: list[int]) -> None:
     dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(150)])
     model = {"family": "timm", "model": "test_vit", "pretrained": False}
     model |= {"layers": layers} if layers else {}
     given: dict[str, Any] = {"backbone": model, "batch_size": 40, "threads": 3}
     cpu = extract(dataset, tmp_path / "cpu", **given)
-    gpu = extract(
-        dataset, tmp_path / "gpu", device="cuda", precision="float32", workers=workers, **given
-    )
+    gpu = extract(dataset, tmp_path / "gpu", device="cuda", precision="float32", **given)
     assert gpu.ids == cpu.ids
     np.testing.assert_allclose(gpu.read(), cpu.read(), rtol=0.01, atol=0.01)
     for layer in cpu.layers:
@@ -683,7 +675,7 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
     decoder = extraction_pipeline.Decoder(
         loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
     )
-    decoded = [decoder.__getitems__(piece) for piece in pieces]
+    decoded = [decoder.decode_piece(piece) for piece in pieces]
     batches = list(
         extraction_pipeline._make_batches(
             decoded, batch_size, extraction_pipeline._Sizes("train"), clock
@@ -703,7 +695,7 @@ def test_batches_hold_what_is_left_of_their_pieces(tmp_path: Path, bad: set[int]
     )
     clock = Clock()
     pieces = extraction_pipeline._split_encoded(split.read_images(0, 101), 101, 40, clock)
-    decoded = map(decoder.__getitems__, pieces)
+    decoded = map(decoder.decode_piece, pieces)
     batches = list(
         extraction_pipeline._make_batches(decoded, 40, extraction_pipeline._Sizes("train"), clock)
     )
