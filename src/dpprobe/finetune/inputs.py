@@ -272,7 +272,7 @@ class _Decoding:
         self._decoder, self._table = decoder, table
         self._pool = ThreadPoolExecutor(max(1, threads), "decode")
         self._encoded: list[EncodedImage] = []
-        first = decoder[next(table.read_images(0, 1))]
+        first = decoder.decode_one(next(table.read_images(0, 1)))
         if first.dtype != torch.uint8:
             raise ConfigError(
                 f"fine_tune: the backbone's preprocessing gives {first.dtype}, not bytes; name a "
