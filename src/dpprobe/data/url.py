@@ -132,10 +132,7 @@ class Options(DatasetOptions):
         if not self.files:
             raise ValueError("files: empty; write at least one")
         names = [
-            name
-            for file in self.files
-            for name in (file.file_name, file.content_folder)
-            if name
+            name for file in self.files for name in (file.file_name, file.content_folder) if name
         ]
         for name in names:
             if names.count(name) > 1:

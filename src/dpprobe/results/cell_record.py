@@ -388,9 +388,14 @@ def find_disagreement(
         **{name: record.get(name) for name in ("study_seed", "accountant", "unit")},
     }
     wanted = {
-        "format_version": CELL_FORMAT_VERSION, "options": options, "delta": delta, "seeds": seeds, "study_seed": study_seed,
-        "accountant": accountant, "unit": unit,
-    }  # fmt: skip
+        "format_version": CELL_FORMAT_VERSION,
+        "options": options,
+        "delta": delta,
+        "seeds": seeds,
+        "study_seed": study_seed,
+        "accountant": accountant,
+        "unit": unit,
+    }
     return first_difference(written, wanted)
 
 

@@ -781,8 +781,7 @@ def test_a_choice_without_a_price_passes_if_it_says_so(original: Path) -> None:
     """The cells that nothing prices are named, whatever their names and number."""
     plan = read_plan(read_json(original / STATEMENT_FILE))[1]
     for names in (["pixels/nonprivate at epsilon inf"], ["x", "a/b", "c (d)", "e"]):
-        for reason in ({"exposed": names}, {"unknown": names}):
-            words = choice_words(4, None, **reason)
+        for words in (choice_words(4, None, names), choice_words(4, None, unknown=names)):
             check_choice({"choice": {"cells": 4, "epsilon": None, "words": words}}, plan)
             silent = words.replace("No price covers", "The price covers")
             with pytest.raises(DataError, match="do not say that the choice is not covered"):
