@@ -14,6 +14,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from dpprobe.artifacts import atomic_path
@@ -123,19 +124,32 @@ def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> No
     Lines end before the figure's legends, which stand at its upper right corner and must be there.
     """
     text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
-    taken = max((each.get_window_extent().width / figure.dpi for each in figure.legends), default=0)
-    width = int((figure.get_figwidth() - taken - 0.2) / CAPTION_LETTER)
-    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
-    figure.suptitle("\n".join(lines), fontsize=9, x=0.01, ha="left")
+    figure.suptitle("\n".join(_wrap(figure, text, margin=0.2)), fontsize=9, x=0.01, ha="left")
 
 
 def title_axes(axes: Axes, title: str, subtitle: str) -> None:
-    """Writes a title above the axes and smaller lines below it."""
-    axes.set_title(title + "\n" * len(subtitle.splitlines()))
-    axes.annotate(
-        subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points",
-        fontsize=8, color=SUBTLE,
+    """Writes a title above a figure's only axes and smaller lines below it.
+
+    Lines end before the figure's legends, which stand on the right and must be there.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    legend = axes.get_legend()
+    lines = _wrap(figure, subtitle, margin=0.8, legends=[] if legend is None else [legend])
+    axes.set_title(title + "\n" * len(lines))
+    small = axes.annotate(
+        "\n".join(lines), (0, 1), xycoords="axes fraction", xytext=(0, 5),
+        textcoords="offset points", fontsize=8, color=SUBTLE,
     )  # fmt: skip
+    small.set_in_layout(False)  # a long line would make the axes narrow; the title has its room
+
+
+def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend] = ()) -> list[str]:
+    """Breaks lines that are wider than a figure without its legends and a margin in inches."""
+    beside = [*figure.legends, *legends]
+    taken = max((each.get_window_extent().width / figure.dpi for each in beside), default=0)
+    width = int((figure.get_figwidth() - taken - margin) / CAPTION_LETTER)
+    return [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
 
 
 def in_percent(
