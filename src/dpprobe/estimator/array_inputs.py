@@ -71,21 +71,46 @@ def join_blocks(values: Any) -> Any:
     return np.concatenate(blocks)
 
 
-def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
-    """Returns each label's position in the list of classes, int64 [rows].
+def read_shape(values: Any) -> tuple[int, int]:
+    """Returns the number of rows and their dimension without reading a row that is not in memory.
 
     Raises:
-      ArrayError: for fewer than two classes, one that is listed twice, or a label that is not
-        listed.
+      ArrayError: for anything but a table of two dimensions.
     """
-    places = {label: place for place, label in enumerate(classes)}
-    if len(places) < len(classes):
+    if is_streamed(values):
+        source = open_source(values)
+        return source.rows, source.dimension
+    shape = values.shape if hasattr(values, "shape") else np.shape(values)
+    if len(shape) != 2:
+        raise ArrayError(
+            f"Expected 2D array, got {len(shape)}D array instead: X has shape {tuple(shape)}. "
+            "Reshape your data to [rows, dimension]"
+        )
+    return int(shape[0]), int(shape[1])
+
+
+def check_classes(classes: Sequence[Hashable]) -> None:
+    """Checks a list of classes.
+
+    Raises:
+      ArrayError: for fewer than two classes, or one that is listed twice.
+    """
+    if len(set(classes)) < len(classes):
         raise ArrayError(f"classes {list(classes)}: one is listed twice; remove it")
     if len(classes) < 2:
         raise ArrayError(
             f"The number of classes has to be greater than one; got {len(classes)} class: "
             f"{list(classes)}; give rows of two classes or more"
         )
+
+
+def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
+    """Returns each label's position in the list of classes, int64 [rows].
+
+    Raises:
+      ArrayError: for a label that is not listed.
+    """
+    places = {label: place for place, label in enumerate(classes)}
     known, inverse = np.unique(labels, return_inverse=True)
     missing = [label for label in known.tolist() if label not in places]
     if missing:

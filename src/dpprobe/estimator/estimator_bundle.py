@@ -6,12 +6,13 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpprobe.artifacts import PARTIAL_SUFFIX, flush_to_disk, sha256_file
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.estimator.fitted_head import Fit
 from dpprobe.options import NAME_PATTERN
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
@@ -21,9 +22,6 @@ from dpprobe.release.release_statement import release_statement
 from dpprobe.release.signing import read_private_key, sign_bundle
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import read_options
-
-if TYPE_CHECKING:
-    from dpprobe.estimator.private_classifier import Fit
 
 STUDY = "estimator"
 # A statement says this of the rows before anybody has named the model that computed them.

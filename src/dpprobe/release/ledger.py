@@ -349,6 +349,25 @@ class Ledger:
             number=number, booking=booking, state="open", digest=None, reason=None, booked=time
         )
 
+    def check_room(self, booking: Booking, *, delta: float, max_epsilon: float) -> None:
+        """Checks what `book_release` checks of a booking's price, and books nothing.
+
+        Raises:
+          BudgetError: if the limit would be exceeded.
+          PrivacyError: for another unit of privacy than the ledger's.
+          DataError: for a damaged line, here or in another ledger.
+        """
+        ledgers = self._read_ledgers()
+        added = self._find_added(ledgers, booking)
+        self._refuse_other_unit(ledgers, added, booking)
+        refuse_excess(
+            list(self._add_up(ledgers, added)),
+            booking,
+            delta=delta,
+            max_epsilon=max_epsilon,
+            ledger=str(self.path),
+        )
+
     def close_entry(self, number: int, digest: str) -> None:
         """Closes an entry whose bundle is whole; again with the same digest it does nothing.
 
