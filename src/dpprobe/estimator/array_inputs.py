@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.training_set import RowSource
+from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
 # A memory map of more bytes is read block by block at each pass.
 STREAMED_BYTES = 2**30
@@ -71,6 +72,20 @@ def join_blocks(values: Any) -> Any:
     return np.concatenate(blocks)
 
 
+def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns rows [m, d] to be scored, with zeros in place of rows that training would clear."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
+    if usable.all():
+        return rows
+    warnings.warn(
+        f"X: {int(np.sum(~usable))} rows hold NaN, infinity or huge values; they are scored as "
+        "rows of zeros",
+        stacklevel=4,
+    )
+    return np.where(usable[:, None], rows, np.float32(0))
+
+
 def read_shape(values: Any) -> tuple[int, int]:
     """Returns the number of rows and their dimension without reading a row that is not in memory.
 
@@ -80,13 +95,19 @@ def read_shape(values: Any) -> tuple[int, int]:
     if is_streamed(values):
         source = open_source(values)
         return source.rows, source.dimension
-    shape = values.shape if hasattr(values, "shape") else np.shape(values)
+    shape = values.shape if hasattr(values, "shape") else np.asarray(values).shape
     if len(shape) != 2:
         raise ArrayError(
             f"Expected 2D array, got {len(shape)}D array instead: X has shape {tuple(shape)}. "
             "Reshape your data to [rows, dimension]"
         )
-    return int(shape[0]), int(shape[1])
+    rows, dimension = int(shape[0]), int(shape[1])
+    for count, what in ((rows, "sample"), (dimension, "feature")):
+        if count < 1:
+            raise ArrayError(
+                f"X: 0 {what}(s) (shape=({rows}, {dimension})) while a minimum of 1 is required."
+            )
+    return rows, dimension
 
 
 def check_classes(classes: Sequence[Hashable]) -> None:

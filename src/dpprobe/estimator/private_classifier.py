@@ -14,7 +14,7 @@ import secrets
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -32,6 +32,7 @@ from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import (
     ArrayError,
     check_classes,
+    clear_unusable,
     is_streamed,
     join_blocks,
     number_groups,
@@ -106,8 +107,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       public_steps: names of steps before this one in a `Pipeline` that were fitted on public data.
         Steps that scikit-learn tags as stateless, such as `Normalizer`, need no mention.
 
-    Rows that hold NaN, infinity or huge values count as zeros in a fit, as in the workflow. Whether
-    such a row is there is private, so a fit does not refuse it.
+    Rows that hold NaN, infinity or huge values count as rows of zeros, as in the workflow, with a
+    warning. A private fit cannot refuse them: whether such a row is there is private.
 
     Attributes:
       classes_: [classes], sorted, as tools of scikit-learn assume.
@@ -238,12 +239,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)
         if is_streamed(X):
-            blocks: Iterator[Any] = (block for _, block in open_source(X).read_blocks(4096))
-            return np.concatenate([score_rows(self.fit_.heads, block)[0] for block in blocks])
-        values = validate_data(self, join_blocks(X), dtype=np.float32, reset=False)
-        size = max(1, _SCORED_BYTES // (4 * values.shape[1]))
-        blocks = (values[start : start + size] for start in range(0, len(values), size))
-        return np.concatenate([score_rows(self.fit_.heads, block)[0] for block in blocks])
+            source = open_source(X)
+            size = max(1, _SCORED_BYTES // (4 * source.dimension))
+            blocks: Iterator[Any] = (block for _, block in source.read_blocks(size))
+        else:
+            values = validate_data(
+                self, join_blocks(X), dtype=np.float32, reset=False, ensure_all_finite=False
+            )
+            size = max(1, _SCORED_BYTES // (4 * values.shape[1]))
+            blocks = (values[start : start + size] for start in range(0, len(values), size))
+        parts = [score_rows(self.fit_.heads, clear_unusable(block))[0] for block in blocks]
+        return np.concatenate(parts)
 
     # the statement
 
@@ -432,12 +438,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         method = self._decide_method(facts)
         for path in method.input_files():
             check_text_classes(Path(path), [str(name) for name in classes])
+        plan = self._make_plan(method, facts)
         return _PlannedFit(
             classes=classes.tolist(),
             units=units,
-            facts=facts,
+            facts=replace(facts, epsilon=plan.epsilon),  # of a risk, the epsilon that was found
             method=method,
-            plan=self._make_plan(method, facts),
+            plan=plan,
         )
 
     def _find_classes(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -24,7 +24,7 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.accountants import exactly_priced, gaussian_epsilon
+from dpprobe.privacy.accountants import gaussian_epsilon, is_gaussian
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks
@@ -105,9 +105,7 @@ class Risk:
         Raises:
           PrivacyError: when it is outside the range that can be calibrated.
         """
-        exact = gaussian_epsilon(self.to_mu(), delta)
-        context = Context(prec=_DIGITS, rounding=ROUND_FLOOR)
-        epsilon = float(context.create_decimal(repr(exact)))
+        epsilon = _round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
             raise PrivacyError(
                 f"{self}: at delta {delta:g} that is epsilon {epsilon:g}, below "
@@ -145,6 +143,10 @@ def _lower_rate(rate: float) -> float:
     return math.floor(rate * scale + _ROUND_OFF) / scale - _ROUND_OFF
 
 
+def _round_down(epsilon: float) -> float:
+    return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)))
+
+
 def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
     """Returns the plan of the largest epsilon that keeps to a risk.
 
@@ -156,7 +158,7 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) 
       PrivacyError: when no epsilon that can be calibrated keeps to it.
     """
     plan = make_plan(risk.to_epsilon(delta))
-    if exactly_priced(plan.mechanisms, plan.selection):
+    if plan.selection is None and is_gaussian(plan.mechanisms):
         if not risk.permits(plan):
             raise PrivacyError(f"{risk}: the plan of epsilon {plan.epsilon:g} exceeds it")
         return plan
@@ -173,6 +175,6 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) 
     if risk.permits(high):
         return high
     while high.epsilon / low.epsilon > 1 + _TOLERANCE:
-        middle = make_plan(math.sqrt(high.epsilon * low.epsilon))
+        middle = make_plan(_round_down(math.sqrt(high.epsilon * low.epsilon)))
         low, high = (middle, high) if risk.permits(middle) else (low, middle)
     return low
