@@ -14,8 +14,10 @@ from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
-# A memory map of more bytes is read block by block at each pass.
+# A source whose rows take more bytes as float32 is read block by block at each pass.
 STREAMED_BYTES = 2**30
+# Rows are scored, and read from a source, in blocks of about so many bytes.
+SCORED_BYTES = 64 * 2**20
 
 
 class ArrayError(DataError, ValueError):
@@ -35,17 +37,23 @@ class MappedRows:
             yield start, np.array(self._rows[start : start + rows], dtype=np.float32)
 
 
-def is_streamed(values: Any) -> bool:
-    """Returns True for rows that are not held in memory: a row source or a large memory map."""
+def find_source(values: Any) -> RowSource | None:
+    """Returns what reads the rows of a feature store or a large memory map; None for other rows."""
     if isinstance(values, np.memmap):
-        return values.ndim == 2 and values.nbytes > STREAMED_BYTES
-    return all(hasattr(values, name) for name in ("rows", "dimension", "read_blocks"))
+        large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
+        return MappedRows(values) if large else None
+    if all(hasattr(values, name) for name in ("rows", "dimension", "read_blocks")):
+        source: RowSource = values
+        return source
+    return None
 
 
-def open_source(values: Any) -> RowSource:
-    """Returns what reads the rows of values for which `is_streamed` is true."""
-    source: RowSource = MappedRows(values) if isinstance(values, np.memmap) else values
-    return source
+def read_source(source: RowSource) -> npt.NDArray[np.float32]:
+    """Reads all rows of a source into memory."""
+    rows = np.empty((source.rows, source.dimension), dtype=np.float32)
+    for start, block in source.read_blocks(SCORED_BYTES // (4 * source.dimension) + 1):
+        rows[start : start + len(block)] = block
+    return rows
 
 
 def join_blocks(values: Any) -> Any:
@@ -92,8 +100,7 @@ def read_shape(values: Any) -> tuple[int, int]:
     Raises:
       ArrayError: for anything but a table of two dimensions.
     """
-    if is_streamed(values):
-        source = open_source(values)
+    if (source := find_source(values)) is not None:
         return source.rows, source.dimension
     shape = values.shape if hasattr(values, "shape") else np.asarray(values).shape
     if len(shape) != 2:

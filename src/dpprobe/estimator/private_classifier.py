@@ -28,17 +28,19 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import BudgetError, ConfigError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, DpprobeError, PrivacyError
 from dpprobe.estimator.array_inputs import (
+    SCORED_BYTES,
+    STREAMED_BYTES,
     ArrayError,
     check_classes,
     clear_unusable,
-    is_streamed,
+    find_source,
     join_blocks,
     number_groups,
     number_labels,
-    open_source,
     read_shape,
+    read_source,
 )
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
@@ -46,13 +48,13 @@ from dpprobe.estimator.fitted_head import Fit
 from dpprobe.estimator.pipeline_steps import list_steps_before
 from dpprobe.features.text_embeddings import check_classes as check_text_classes
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fit import check_inputs, fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import apply_link, score_rows
-from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
@@ -61,8 +63,8 @@ from dpprobe.privacy.statement import make_statement
 from dpprobe.release.ledger import Booking, Part, Spent
 from dpprobe.training.plan_file import check_price, plan_method
 
-# Rows are scored in blocks of so many bytes.
-_SCORED_BYTES = 64 * 2**20
+# The one head of a private fit; nothing derives from this number.
+_HEAD = 0
 _PROTECTS_NOTHING = (
     "benchmark=True protects nothing: the noise follows from a seed that the statement holds. "
 )
@@ -168,7 +170,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_mode()
         self._check_pipeline()
-        X = X if is_streamed(X) else join_blocks(X)
+        X = join_blocks(X)
         if self.benchmark:
             rows, labels = self._check_rows(X, y)
             planned = self._plan_fit(len(labels), self.n_features_in_, groups, labels)
@@ -179,7 +181,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 self._budget.check_fit(self._make_booking(planned))
             rows, labels = self._check_rows(X, y)
         data = TrainingSet(
-            rows,
+            _read_features(rows, planned.plan),
             torch.from_numpy(number_labels(labels, planned.classes)),
             num_classes=len(planned.classes),
             units=planned.units,
@@ -238,15 +240,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)
-        if is_streamed(X):
-            source = open_source(X)
-            size = max(1, _SCORED_BYTES // (4 * source.dimension))
+        size = max(1, SCORED_BYTES // (4 * self.n_features_in_))
+        if (source := find_source(X)) is not None:
             blocks: Iterator[Any] = (block for _, block in source.read_blocks(size))
         else:
             values = validate_data(
                 self, join_blocks(X), dtype=np.float32, reset=False, ensure_all_finite=False
             )
-            size = max(1, _SCORED_BYTES // (4 * values.shape[1]))
             blocks = (values[start : start + size] for start in range(0, len(values), size))
         parts = [score_rows(self.fit_.heads, clear_unusable(block))[0] for block in blocks]
         return np.concatenate(parts)
@@ -400,23 +400,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                     f"public data beforehand and write public_steps=[{name!r}]"
                 )
 
-    def _check_rows(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any]]:
-        """Returns the rows as a tensor of the estimator's own, or their source; and the labels."""
-        if is_streamed(X):
-            source = open_source(X)
+    def _check_rows(
+        self, X: Any, y: Any
+    ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
+        """Returns the rows as an array of the estimator's own, or their source; and the labels."""
+        if (source := find_source(X)) is not None:
             self.n_features_in_ = source.dimension
             labels = column_or_1d(y, warn=True)
             if len(labels) != source.rows:
                 raise ArrayError(
                     f"y: {len(labels)} labels, and X has {source.rows} rows; give one label per row"
                 )
-            rows: Any = source
+            rows: npt.NDArray[np.float32] | RowSource = source
         else:
             # a copy: training sets rows that cannot be used to zero
-            values, labels = validate_data(
+            rows, labels = validate_data(
                 self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
             )
-            rows = torch.from_numpy(values)
         check_classification_targets(labels)
         return rows, np.asarray(labels)
 
@@ -429,7 +429,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           labels: of benchmark mode, which may read the classes off them.
         """
         # sorted: tools of scikit-learn take column k of scores for the k-th class in order
-        classes = np.sort(np.asarray(self.classes) if labels is None else self._find_classes(labels))
+        classes = np.sort(
+            np.asarray(self.classes) if labels is None else self._find_classes(labels)
+        )
         check_classes(classes.tolist())
         units = self._number_units(groups, rows)
         facts = self._describe_facts(
@@ -446,9 +448,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             method=method,
             plan=plan,
         )
-
-    def _find_classes(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.unique(labels) if self.classes is None else np.asarray(self.classes)
 
     def _number_units(self, groups: Any, rows: int) -> Units | None:
         if self.unit in Plan.GROUPS:
@@ -576,11 +575,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             column=self._budget.column if self.unit in Plan.GROUPS else None,
         )
 
-    def _fit_privately(
-        self, planned: _PlannedFit, data: TrainingSet
-    ) -> tuple[Heads, int, Spent]:
+    def _fit_privately(self, planned: _PlannedFit, data: TrainingSet) -> tuple[Heads, int, Spent]:
         """Books the fit, then draws its noise and trains."""
         budget = self._budget
+        check_inputs(planned.method, data, planned.plan, [_HEAD])
         with _explain_searches():
             entry = budget.book_fit(self._make_booking(planned))
         if entry > 1:
@@ -589,7 +587,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 f"{budget.compute_spent().epsilon:g} of {budget.max_epsilon:g}",
                 stacklevel=3,
             )
-        heads = fit_heads(planned.method, data, planned.plan, [0], entropy=SystemEntropy())
+        with _tell_of_entry(entry):
+            heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
         budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
         return heads, entry, budget.compute_spent(planned.plan.delta)
 
@@ -604,6 +603,27 @@ def _explain_searches() -> Iterator[None]:
             f"{error}. Every fit spends, also each of a grid search or a cross-validation; "
             "head='tuned' searches options within one price"
         ) from None
+
+
+@contextmanager
+def _tell_of_entry(entry: int) -> Iterator[None]:
+    """Adds to an error that the fit is booked, and stays so."""
+    try:
+        yield
+    except DpprobeError as error:
+        raise type(error)(f"{error}. Entry {entry} of the budget counts all the same") from error
+
+
+def _read_features(
+    rows: npt.NDArray[np.float32] | RowSource, plan: Plan
+) -> torch.Tensor | RowSource:
+    """Reads the rows of a source into memory if they are few, or if the plan samples rows."""
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(rows)
+    samples = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
+    if samples or 4 * rows.rows * rows.dimension <= STREAMED_BYTES:
+        return torch.from_numpy(read_source(rows))
+    return rows
 
 
 def _choose_delta(n: int) -> float:

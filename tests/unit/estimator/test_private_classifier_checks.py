@@ -34,6 +34,7 @@ TWO_DRAWS = "two private fits on the same rows differ, because their noise is se
 CANNOT_PASS = {
     "check_classifiers_classes": OTHER_LABELS,
     "check_classifiers_train": OTHER_LABELS,
+    "check_decision_proba_consistency": OTHER_LABELS,
     "check_dtype_object": OTHER_LABELS,
     "check_classifier_data_not_an_array": TWO_DRAWS,
     "check_fit_idempotent": TWO_DRAWS,
