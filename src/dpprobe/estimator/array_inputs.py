@@ -156,16 +156,23 @@ def number_groups(groups: Any, rows: int) -> Units:
     Raises:
       PrivacyError: for another number of names than rows, or a name that is missing.
     """
-    names = np.asarray(groups)
+    names = np.asarray(groups, dtype=object)  # as text, a missing name would be the name "nan"
     if names.shape != (rows,):
         raise PrivacyError(f"groups: {names.shape}, and X has {rows} rows; give one name per row")
-    missing = names != names  # NaN
-    if names.dtype == object:
-        missing = np.array([name is None or name != name for name in names])
-    if np.any(missing):
-        place = int(np.flatnonzero(missing)[0])
-        raise PrivacyError(
-            f"groups: row {place} has no name, so nobody knows whose it is; name its group, or "
-            "leave the row out"
-        )
-    return Units.number_units([str(name) for name in names.tolist()])
+    for place, name in enumerate(names):
+        if _is_missing(name):
+            raise PrivacyError(
+                f"groups: row {place} has no name, so nobody knows whose it is; name its group, or "
+                "leave the row out"
+            )
+    return Units.number_units([str(name) for name in names])
+
+
+def _is_missing(name: Any) -> bool:
+    """Returns True for None, NaN, pandas' NA and NaT, and an empty text."""
+    if name is None or (isinstance(name, str) and not name.strip()):
+        return True
+    try:
+        return bool(name != name)
+    except TypeError:  # of NA, which is neither equal to itself nor not
+        return True

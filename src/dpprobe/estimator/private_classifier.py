@@ -429,9 +429,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           labels: of benchmark mode, which may read the classes off them.
         """
         # sorted: tools of scikit-learn take column k of scores for the k-th class in order
-        classes = np.sort(
-            np.asarray(self.classes) if labels is None else self._find_classes(labels)
-        )
+        listed = self.classes is not None or labels is None
+        classes = np.sort(np.asarray(self.classes)) if listed else np.unique(labels)
         check_classes(classes.tolist())
         units = self._number_units(groups, rows)
         facts = self._describe_facts(
@@ -504,10 +503,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise PrivacyError(
                 f"head {method.head}: it is not private; write another head, or benchmark=True"
             )
-        released = method.for_release()
-        if not released.is_exact and "engine" not in asked.model_fields_set:
-            exact = method_options({**released.model_dump(mode="json"), "engine": "exact"})
-            released = exact if exact.is_exact else released
+        released = _make_exact(method.for_release())
         if not released.is_exact:
             raise PrivacyError(
                 f"head {released.head}: with these options its sums are not exact, and low bits "
@@ -612,6 +608,22 @@ def _tell_of_entry(entry: int) -> Iterator[None]:
         yield
     except DpprobeError as error:
         raise type(error)(f"{error}. Entry {entry} of the budget counts all the same") from error
+
+
+def _make_exact(method: MethodOptions) -> MethodOptions:
+    """Returns options with exact sums, where nobody has written an engine: for `tuned`, its base's.
+
+    An engine changes the arithmetic alone, not what is released or its price.
+    """
+    if method.is_exact:
+        return method
+    base = getattr(method, "base", None)
+    of = method if base is None else base
+    if "engine" not in type(of).model_fields or "engine" in of.model_fields_set:
+        return method
+    values = method.model_dump(mode="json", exclude_unset=True)
+    (values if base is None else values["base"])["engine"] = "exact"
+    return method_options(values)
 
 
 def _read_features(
