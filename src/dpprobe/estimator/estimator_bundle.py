@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dpprobe.artifacts import PARTIAL_SUFFIX, flush_to_disk, sha256_file
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
@@ -67,7 +69,7 @@ def write_release(
         dimension=fit.facts.dimension,
         backbone=_describe_model(options),
         head=describe_head(fit.method, fit.heads, method=fit.method.head, multi_label=False),
-        card=CardFacts(**card),
+        card=_read_card(card),
     )
     check_published(
         {
@@ -99,6 +101,17 @@ def _check_names(folder: Path, dataset: str) -> None:
                 f"{what} {name!r}: write lower-case letters, digits and underscores, such as "
                 "speech_2026"
             )
+
+
+def _read_card(card: Mapping[str, str]) -> CardFacts:
+    try:
+        return CardFacts(**card)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"]))
+        raise ConfigError(
+            f"card: {key}: {fault['msg']}; its keys are {', '.join(CardFacts.model_fields)}"
+        ) from None
 
 
 def _describe_model(options: External) -> BackboneFacts:

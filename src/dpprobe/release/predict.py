@@ -170,6 +170,23 @@ class Predictor:
                 values.append(block.values)
         return np.concatenate(values)
 
+    def predict_vectors(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Returns the probabilities of vectors [m, d] of the release's model; see `predict_images`.
+
+        Raises:
+          DataError: naming the first vector that is not finite; for another dimension.
+        """
+        rows = np.asarray(vectors, dtype=np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
+            raise DataError(
+                f"vectors {rows.shape}: the head takes [rows, {self.facts.dimension}]; pass vectors "
+                f"of {self.facts.backbone.architecture}"
+            )
+        unusable = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(unusable):
+            raise DataError(f"vector {unusable[0]}: holds NaN or infinity; leave it out")
+        return self.score_features(rows) if len(rows) else np.empty((0, len(self.classes)), "f4")
+
     def name_classes(self, values: npt.NDArray[np.float32]) -> list[str]:
         """Names the class of each row of probabilities [n, classes], or its labels, joined."""
         return [label_of(row, self.facts, self.thresholds) for row in values]

@@ -1,4 +1,4 @@
-"""Fits that others start: clones, grid searches, cross-validation, workers; and a killed process."""
+"""Fits that others start: clones, searches, cross-validation, workers; and a killed process."""
 
 from __future__ import annotations
 
