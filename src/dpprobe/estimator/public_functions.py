@@ -83,7 +83,7 @@ def audit(
 ) -> dict[str, Any]:
     """Attacks what a fitted classifier's method and plan release, on synthetic rows.
 
-    Nothing of the private rows is used, so an audit costs nothing.
+    Nothing of the private rows is used, so an audit costs no privacy.
 
     Args:
       runs: of training, half with and half without the attacked unit.
@@ -172,14 +172,15 @@ def read_features(
 
 
 def read_cells(results: str | Path) -> pd.DataFrame:
-    """Reads the cells of a study's results: a row for each cell and seed.
+    """Reads the cells of a study's results: one row per cell and seed.
 
     Args:
       results: the study's `results_dir`.
 
     Returns:
-      Columns as docs/results.md lists them, such as dataset, backbone, method, epsilon, seed,
-      accuracy.
+      `dataset`, `backbone`, `method`, `epsilon` (infinite without noise), `delta`, `seed_index`,
+      `headline` (the name of the metric that stands for the cell), metrics as fractions, such as
+      `accuracy`, and more: docs/python.md.
 
     Raises:
       DataError: without summaries, or with one of another version.
@@ -199,7 +200,7 @@ def verify(
     public_key: str | Path | None = None,
     checkpoint: str | Path | None = None,
 ) -> Report:
-    """Checks all of a bundle that can be checked by whoever was handed it.
+    """Checks all of a bundle that a person who received it can check.
 
     Args:
       public_key: the signer's, Ed25519 in PEM, from another place than the bundle.
