@@ -306,9 +306,15 @@ def test_nothing_is_answered_before_a_fit() -> None:
 # risk
 
 
-@pytest.mark.parametrize("head", [FAST, {"head": "sgd", "batch_size": 30, "steps": 5}])
-@pytest.mark.parametrize("risk", [{"advantage": 0.3}, {"true_positives": 0.05, "at": 0.01}])
-def test_a_permitted_risk_stands_for_an_epsilon(head: Any, risk: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("risk", "head"),
+    [
+        ({"advantage": 0.3}, FAST),
+        ({"true_positives": 0.05, "at": 0.01}, FAST),
+        ({"advantage": 0.3}, {"head": "sgd", "batch_size": 30, "steps": 3}),
+    ],
+)
+def test_a_permitted_risk_stands_for_an_epsilon(risk: dict[str, float], head: Any) -> None:
     fitted = make_private(epsilon=risk, head=head, budget=make_budget(max_epsilon=30.0))
     fitted.fit(*make_rows())
     assert Risk.from_dict(risk).permits(fitted.plan_)
