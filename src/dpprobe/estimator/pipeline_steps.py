@@ -16,7 +16,7 @@ def list_steps_before(estimator: Any) -> list[tuple[str, Any]]:
     scikit-learn passes an estimator nothing of what is before it, so the pipelines are found among
     the callers, inner ones first. Callers in other processes cannot be seen.
     """
-    found: list[tuple[str, Any]] = []
+    steps: list[tuple[str, Any]] = []
     within: dict[int, int] = {}
     for frame in _list_callers():
         pipeline = frame.f_locals.get("self")
@@ -26,8 +26,8 @@ def list_steps_before(estimator: Any) -> list[tuple[str, Any]]:
             within[id(pipeline)] = frame.f_locals["step_idx"]
         elif frame.f_code.co_name.startswith("fit"):
             last = within.pop(id(pipeline), len(pipeline.steps) - 1)
-            found += pipeline.steps[:last]
-    return found
+            steps += pipeline.steps[:last]
+    return steps
 
 
 def _list_callers() -> Iterator[FrameType]:

@@ -178,9 +178,7 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      `dataset`, `backbone`, `method`, `epsilon` (infinite without noise), `delta`, `seed_index`,
-      `headline` (the name of the metric that stands for the cell), metrics as fractions, such as
-      `accuracy`, and more: docs/python.md.
+      Columns that name the cell and the seed, and metrics as fractions; docs/python.md lists them.
 
     Raises:
       DataError: without summaries, or with one of another version.

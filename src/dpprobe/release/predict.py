@@ -96,9 +96,9 @@ class Predictor:
     @classmethod
     def load_bundle(
         cls,
-        bundle: Path,
+        bundle: str | Path,
         *,
-        checkpoint: Path | None = None,
+        checkpoint: str | Path | None = None,
         device: str = "auto",
         allow_hub: bool = False,
         allow_module: bool = False,
@@ -120,7 +120,8 @@ class Predictor:
           ConfigError: where the checkpoint is missing or the backbone cannot be loaded; for
             thresholds that the head cannot have.
         """
-        read = read_bundle(bundle)
+        read = read_bundle(Path(bundle))
+        checkpoint = None if checkpoint is None else Path(checkpoint)
         checked = check_thresholds(thresholds or {}, read.facts)
         _check_source(read, allow_hub=allow_hub, allow_module=allow_module)
         options = _backbone_options(read, checkpoint)
