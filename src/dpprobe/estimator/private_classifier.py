@@ -89,9 +89,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     from a seed, so that results can be repeated; such a head protects nobody.
 
     Args:
-      epsilon: the target, or the risk that is permitted in its place: `{"advantage": 0.1}`, or
-        `{"true_positives": 0.01, "at": 0.001}`, see `dpprobe.privacy.risk`; `math.inf`, in
-        benchmark mode alone, for no noise.
+      epsilon: the target. Or the risk that is permitted in its place: `{"advantage": 0.1}`, or
+        `{"true_positives": 0.01, "at": 0.001}`. In benchmark mode `math.inf` stands for no noise.
       delta: the target; if absent, the budget's; in benchmark mode the largest power of ten that is
         at most 1e-5 and 1 / (2 n).
       head: the name of a method (`auto`, `momentum`, `least_squares`, ...) or a mapping with its
@@ -154,9 +153,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """Trains a head; a private fit spends from the budget, whatever becomes of the head.
 
         Args:
-          X: numbers [n, d]: an array, a tensor, a memory map, an iterator of blocks [m, d], or an
-            object with `rows`, `dimension` and `read_blocks`, such as what `read_features` returns.
-            Each row must depend on its own item alone.
+          X: numbers [n, d]: an array, a tensor, a data frame, a memory map, an iterator of blocks
+            [m, d], or what `read_features` returns. Each row must depend on its own item alone.
           y: [n] labels, one of `classes` each.
           groups: [n] names of the rows' groups, for `unit="group"`.
 

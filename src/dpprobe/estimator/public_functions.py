@@ -163,7 +163,7 @@ def read_features(
 
     Returns:
       A store with `read()`, float32 [rows, dimension]; `labels`, `ids`, `groups`, `units` and
-      `class_names`. `PrivateClassifier.fit` takes it as X without reading all of it into memory.
+      `class_names`. `PrivateClassifier.fit` takes it as X, and reads large ones in blocks.
 
     Raises:
       StoreError: when there are none, or they are damaged.

@@ -180,8 +180,8 @@ class Predictor:
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
             raise DataError(
-                f"vectors {rows.shape}: the head takes [rows, {self.facts.dimension}]; pass vectors "
-                f"of {self.facts.backbone.architecture}"
+                f"vectors {rows.shape}: the head takes [rows, {self.facts.dimension}]; pass "
+                f"vectors of {self.facts.backbone.architecture}"
             )
         unusable = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if len(unusable):
