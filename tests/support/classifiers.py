@@ -31,15 +31,14 @@ def make_rows(seed: int = 0, rows: int = ROWS) -> Rows:
 
 def make_benchmark(**changes: Any) -> PrivateClassifier:
     """Returns a seeded classifier."""
-    return PrivateClassifier(
-        **{"head": FAST, "delta": DELTA, "benchmark": True, "random_state": 7} | changes
-    )
+    values: dict[str, Any] = {"head": FAST, "delta": DELTA, "benchmark": True, "random_state": 7}
+    return PrivateClassifier(**values | changes)
 
 
 def make_private(**changes: Any) -> PrivateClassifier:
     """Returns a private classifier with a budget for one fit, in memory."""
-    values = {"head": FAST, "classes": CLASSES, "budget": make_budget(), **changes}
-    return PrivateClassifier(**values)
+    values: dict[str, Any] = {"head": FAST, "classes": CLASSES, "budget": make_budget()}
+    return PrivateClassifier(**values | changes)
 
 
 def make_budget(folder: Any = None, **changes: Any) -> Budget:

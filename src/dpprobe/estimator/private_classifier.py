@@ -427,8 +427,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           labels: of benchmark mode, which may read the classes off them.
         """
         # sorted: tools of scikit-learn take column k of scores for the k-th class in order
-        listed = self.classes is not None or labels is None
-        classes = np.sort(np.asarray(self.classes)) if listed else np.unique(labels)
+        if labels is None or self.classes is not None:
+            classes = np.sort(np.asarray(self.classes))
+        else:
+            classes = np.unique(labels)
         check_classes(classes.tolist())
         units = self._number_units(groups, rows)
         facts = self._describe_facts(

@@ -205,7 +205,7 @@ def verify(
       checkpoint: the file of the backbone's weights, to compute the backbone too.
 
     Returns:
-      A report: `passed`, and `checks` with name, result and detail.
+      A report: `passed`, and `checks`, each with `name`, `passed` and `detail`.
 
     Raises:
       DataError: when there is no such folder.

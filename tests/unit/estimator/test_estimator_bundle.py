@@ -64,7 +64,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivateClassifier,
 def test_a_bundle_is_verified(head: Any, unit: Any, tmp_path: Path) -> None:
     fitted = fit(head=head, unit=unit)
     report = verify(save(fitted, tmp_path / "lesions_v1"))
-    assert report.passed, [check for check in report.checks if check.result is False]
+    assert report.passed, [check for check in report.checks if check.passed is False]
     (backbone,) = [check for check in report.checks if check.name == "backbone"]
     assert "vectors of clip-vit, which dpprobe does not compute" in backbone.detail
 

@@ -66,7 +66,7 @@ def test_a_classifier_within_a_step_has_only_the_steps_before_that() -> None:
         refused.fit(*make_rows())
 
 
-class Centred(TransformerMixin, BaseEstimator):
+class Centred(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A step that does not say that it is stateless."""
 
     def fit(self, X: Any, y: Any = None) -> Centred:  # noqa: ARG002
@@ -108,7 +108,7 @@ def test_a_pipeline_that_is_not_fitting_is_no_pipeline_of_it() -> None:
     X, y = make_rows()
     classifier = make_private()
 
-    class Fits(BaseEstimator):
+    class Fits(BaseEstimator):  # type: ignore[misc]
         def fit(self, X: Any, y: Any = None) -> Fits:  # noqa: ARG002
             return self
 

@@ -45,10 +45,10 @@ def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
     first, second = (make_benchmark(random_state=3).fit(*rows).coef_ for _ in range(2))
     np.testing.assert_array_equal(first, second)
     fresh = [make_benchmark(random_state=None).fit(*rows).coef_ for _ in range(2)]
-    assert not np.array_equal(*fresh)
+    assert not np.array_equal(fresh[0], fresh[1])
     drawn = np.random.RandomState(3)
     both = [make_benchmark(random_state=drawn).fit(*rows).coef_ for _ in range(2)]
-    assert not np.array_equal(*both)
+    assert not np.array_equal(both[0], both[1])
 
 
 @pytest.mark.parametrize("seed", ["7", 7.5, np.random.default_rng(7)])
@@ -114,7 +114,7 @@ def test_tuned_searches_within_one_price() -> None:
 def test_private_noise_is_secret_and_never_the_same() -> None:
     rows = make_rows()
     heads = [make_private().fit(*rows).coef_ for _ in range(2)]
-    assert not np.array_equal(*heads)
+    assert not np.array_equal(heads[0], heads[1])
     statement = make_private().fit(*rows).privacy_
     assert "seeds" not in statement
 

@@ -25,7 +25,7 @@ from tests.support.classifiers import CLASSES, DELTA, ROWS, make_benchmark, make
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job
 
-METHODS = {
+METHODS: dict[str, dict[str, Any]] = {
     "small": {"head": "sgd", "batch_size": 30, "steps": 12},
     "full": {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "l2"},
     "second_moment": {"head": "feature_covariance"},

@@ -14,7 +14,9 @@ from dpprobe.estimator.private_classifier import PrivateClassifier
 FAST = {"head": "momentum", "normalize": "l2", "steps": 5}
 
 
-@parametrize_with_checks([PrivateClassifier(benchmark=True, head=FAST, random_state=0)])
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [PrivateClassifier(benchmark=True, head=FAST, random_state=0)]
+)
 def test_benchmark_mode_passes_every_check(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -43,7 +45,7 @@ CANNOT_PASS = {
 }
 
 
-@parametrize_with_checks(
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
         Unseeded(
             epsilon=100.0, head=FAST, classes=CLASSES, budget=Budget(max_epsilon=1e5, delta=1e-3)

@@ -37,12 +37,14 @@ GRID = {"head": [FAST, {**FAST, "steps": 8}]}
 @pytest.mark.parametrize("copied", [clone, copy.copy, copy.deepcopy])
 def test_copies_of_a_classifier_share_its_budget(copied: Any) -> None:
     rows = make_rows()
-    first = make_private()
+    budget = make_budget()
+    first = make_private(budget=budget)
     second = copied(first)
     first.fit(*rows)
     with pytest.raises(BudgetError):
         second.fit(*rows)
-    assert first.budget.compute_spent().entries == 1
+    assert second.budget is budget
+    assert budget.compute_spent().entries == 1
 
 
 @pytest.mark.parametrize("error_score", ["raise", np.nan])

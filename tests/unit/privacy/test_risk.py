@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_epsilon_is_rounded_down_to_six_digits(advantage: float, delta: float) -
 # plans
 
 
-def make_plans(*mechanisms: Mechanism, folder: Path, **values: object) -> Callable[[float], Plan]:
+def make_plans(*mechanisms: Mechanism, folder: Path, **values: Any) -> Callable[[float], Plan]:
     def make_plan(epsilon: float) -> Plan:
         return calibrate(
             mechanisms, n=1000, epsilon=epsilon, delta=DELTA, accountant="pld", cache=folder,
