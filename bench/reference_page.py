@@ -19,7 +19,9 @@ Reference: which names does `dpprobe` have, with which arguments? `make schema` 
 [Use dpprobe from Python](python.md) shows how to use them.
 """
 # Members that Python, scikit-learn or dpprobe itself calls: no part of what is promised.
-_INTERNAL = re.compile(r"^_|^(get|set)_|^score$|_fit$|^predict_blocks$|^score_features$")
+_INTERNAL = re.compile(
+    r"^_|^(get|set)_|^score$|_fit$|^describe_limit$|^predict_blocks$|^score_features$"
+)
 _HEADING = re.compile(r"^(Args|Attributes|Raises|Returns):$")
 _ITEM = re.compile(r"^([\w, ]+|`[^`]+`): ?(.*)$")
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.risk import Risk
 from dpprobe.release.ledger import (
     LEDGER_FILE,
     Booking,
     Ledger,
     Spent,
+    bound_bookings,
     check_delta,
     compose_bookings,
     refuse_excess,
@@ -41,26 +43,35 @@ class Budget:
         None keeps the list in the memory of this process: it is lost with the process, and other
         processes cannot spend from it.
       max_epsilon: the limit, at `delta`, for one unit of privacy. Choose it before the first fit.
+      max_risk: the limit in its place, as what attacks on one unit may reach by all fits together:
+        `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
       delta: of the limit, and of each fit that names no delta of its own.
       column: the name of what groups are, such as "patient". All entries of one ledger must agree
         in it: for a dataset of a study whose unit is a patient, write the study's column.
 
     Raises:
-      PrivacyError: for a limit that is not positive and finite, or a delta out of range.
+      PrivacyError: for a limit that is not positive and finite, none or two of them, or a delta
+        out of range.
     """
 
     def __init__(
         self,
         folder: str | Path | None = None,
         *,
-        max_epsilon: float,
+        max_epsilon: float | None = None,
+        max_risk: Mapping[str, float] | None = None,
         delta: float,
         column: str = "groups",
     ) -> None:
-        if not 0 < max_epsilon < math.inf:
+        if (max_epsilon is None) == (max_risk is None):
+            raise PrivacyError(
+                "budget: it needs one limit; write max_epsilon=1, or max_risk={'advantage': 0.1}"
+            )
+        if max_epsilon is not None and not 0 < max_epsilon < math.inf:
             raise PrivacyError(f"max_epsilon {max_epsilon!r}: write a positive number")
         check_delta(delta)
-        self.max_epsilon = float(max_epsilon)
+        self.max_epsilon = None if max_epsilon is None else float(max_epsilon)
+        self.max_risk = None if max_risk is None else Risk.from_dict(max_risk)
         self.delta = float(delta)
         self.column = column
         self.folder = None if folder is None else Path(folder).absolute()
@@ -71,7 +82,13 @@ class Budget:
 
     def __repr__(self) -> str:
         place = "" if self.folder is None else f"{str(self.folder)!r}, "
-        return f"Budget({place}max_epsilon={self.max_epsilon:g}, delta={self.delta:g})"
+        return f"Budget({place}{self.describe_limit()}, delta={self.delta:g})"
+
+    def describe_limit(self) -> str:
+        """Returns the limit as it is written."""
+        if self.max_risk is None:
+            return f"max_epsilon={self.max_epsilon:g}"
+        return f"max_risk={self.max_risk.to_dict()}"
 
     def compute_spent(self, delta: float | None = None) -> Spent:
         """Computes what one unit of privacy has paid for all fits so far.
@@ -88,6 +105,24 @@ class Budget:
         with self._lock:
             return compose_bookings(self._bookings, delta)
 
+    def compute_risk(self, at: float | None = None) -> float:
+        """Bounds what attacks on one unit may reach by all fits so far.
+
+        Args:
+          at: a false positive rate.
+
+        Returns:
+          The true positive rate at it, or the advantage if absent: rounded up to six decimals.
+
+        Raises:
+          DataError: for a damaged ledger.
+        """
+        rates = () if at is None else (at,)
+        with self._lock:
+            bookings = self._bookings if self._ledger is None else self._ledger.list_bookings()
+            bounds = bound_bookings(bookings, rates, self.delta)
+        return bounds.true_positives[0] if rates else bounds.advantage
+
     def check_fit(self, booking: Booking) -> None:
         """Checks that the budget allows a fit, before anything is read or drawn for it.
 
@@ -96,7 +131,7 @@ class Budget:
           PrivacyError: in another process than the one that made a budget in memory.
         """
         if self._ledger is not None:
-            self._ledger.check_room(booking, delta=self.delta, max_epsilon=self.max_epsilon)
+            self._ledger.check_room(booking, **self._limits)
             return
         self._check_owner()
         with self._lock:
@@ -115,8 +150,7 @@ class Budget:
         """
         named = replace(booking, release=f"fit-{uuid.uuid4().hex[:12]}")
         if self._ledger is not None:
-            entry = self._ledger.book_release(named, delta=self.delta, max_epsilon=self.max_epsilon)
-            return entry.number
+            return self._ledger.book_release(named, **self._limits).number
         self._check_owner()
         with self._lock:
             self._refuse_excess(named)
@@ -142,13 +176,11 @@ class Budget:
                     f"unit {unit_words(booking)}: an earlier fit on this budget protects another "
                     f"unit, {unit_words(earlier)}, and their prices do not add up; write that unit"
                 )
-        refuse_excess(
-            self._bookings,
-            booking,
-            delta=self.delta,
-            max_epsilon=self.max_epsilon,
-            ledger=MEMORY,
-        )
+        refuse_excess(self._bookings, booking, ledger=MEMORY, **self._limits)
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"delta": self.delta, "max_epsilon": self.max_epsilon, "max_risk": self.max_risk}
 
     @property
     def _ledger(self) -> Ledger | None:

@@ -580,7 +580,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if entry > 1:
             warnings.warn(
                 f"fit number {entry} on this budget: together they cost epsilon "
-                f"{budget.compute_spent().epsilon:g} of {budget.max_epsilon:g}",
+                f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}, and it has "
+                f"{budget.describe_limit()}",
                 stacklevel=3,
             )
         with _tell_of_entry(entry):

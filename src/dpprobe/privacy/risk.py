@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Context
 from typing import Any
 
@@ -83,6 +83,10 @@ class Risk:
         except (TypeError, ValueError):
             raise PrivacyError(f"risk {dict(values)!r}: write numbers between 0 and 1") from None
 
+    def to_dict(self) -> dict[str, float]:
+        """Returns the dictionary that `from_dict` reads."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
     def to_mu(self) -> float:
         """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
 
@@ -116,20 +120,28 @@ class Risk:
 
     def permits(self, plan: Plan) -> bool:
         """Returns True if no attack on the plan's releases can reach more than the target."""
-        bounds = self._bound(plan)
-        if self.advantage is not None:
-            # the rates have six decimals: the guard is against the difference's round-off alone
-            return 2 * bounds.balanced_accuracy - 1 <= self.advantage + 1e-12
-        return bounds.true_positives[0] <= float(self.true_positives or 0)
-
-    def _bound(self, plan: Plan) -> Allowed:
-        return bound_attacks(
+        bounds = bound_attacks(
             plan.mechanisms,
-            [] if self.at is None else [self.at],
+            self.rates,
             plan.selection,
             delta=plan.delta,
             epsilon=plan.realised_epsilon,
         )
+        return self.measure(bounds) <= self.target
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The false positive rates whose bounds `measure` needs."""
+        return () if self.at is None else (self.at,)
+
+    @property
+    def target(self) -> float:
+        """The most that may be reached."""
+        return float(self.true_positives or 0) if self.advantage is None else self.advantage
+
+    def measure(self, bounds: Allowed) -> float:
+        """Returns what attacks may reach, by bounds at `rates`: comparable with `target`."""
+        return bounds.true_positives[0] if self.advantage is None else bounds.advantage
 
     def __str__(self) -> str:
         if self.advantage is not None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scipy.stats import norm
 from sklearn.base import clone
 
 from dpprobe.errors import BudgetError, PrivacyError
 from dpprobe.estimator.budget import Budget
 from dpprobe.privacy.accountants import gaussian_epsilon
-from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.risk import Risk
 from dpprobe.release.ledger import LEDGER_FILE, Booking, Ledger, Part
 from tests.support.classifiers import DELTA, make_budget
 
@@ -86,6 +91,78 @@ def test_another_unit_of_privacy_is_refused(budget: Budget, unit: str, column: s
             attempt(make_booking(noise=60.0, unit=unit, column=column))
         assert not isinstance(caught.value, BudgetError)
     assert budget.compute_spent().entries == 1
+
+
+# a limit on risk
+
+
+@pytest.fixture(params=["memory", "ledger"])
+def risky(request: pytest.FixtureRequest, tmp_path: Path) -> Budget:
+    folder = None if request.param == "memory" else tmp_path / "data/people"
+    return make_budget(folder, max_epsilon=None, max_risk={"advantage": 0.1})
+
+
+def test_a_risk_adds_up_as_one_gaussian(risky: Budget) -> None:
+    assert risky.compute_risk() == 0
+    assert risky.compute_risk(at=0.01) == 0.01
+    for number in (1, 2):
+        risky.book_fit(make_booking(noise=8.0))
+        mu = math.sqrt(number) / 8
+        assert risky.compute_risk() == pytest.approx(2 * norm.cdf(mu / 2) - 1, abs=3e-6)
+        rate = norm.cdf(norm.ppf(0.01) + mu)
+        assert rate <= risky.compute_risk(at=0.01) <= rate + 2e-6
+
+
+def test_a_fit_beyond_the_permitted_risk_is_refused(risky: Budget) -> None:
+    """mu of 0.251 is an advantage of 0.1: two fits of noise 6 are within it, three are not."""
+    for _ in range(2):
+        risky.book_fit(make_booking(noise=6.0))
+    before = risky.compute_risk()
+    assert 0.09 < before <= 0.1
+    for attempt in (risky.check_fit, risky.book_fit):
+        with pytest.raises(
+            BudgetError, match=rf"could reach 0.11\d+ \(without it {before:g}, .*above max_risk adv"
+        ):
+            attempt(make_booking(noise=6.0))
+    assert risky.compute_risk() == before
+
+
+@pytest.mark.parametrize("risk", [{"advantage": 0.1}, {"true_positives": 0.02, "at": 0.01}])
+def test_a_fit_that_attains_the_risk_alone_is_not_refused(risk: dict[str, float]) -> None:
+    budget = make_budget(max_epsilon=None, max_risk=risk)
+    mu = Risk.from_dict(risk).to_mu()
+    budget.book_fit(make_booking(noise=1 / mu))
+    with pytest.raises(BudgetError):
+        budget.check_fit(make_booking(noise=1000.0))
+
+
+def test_a_sampled_and_a_searched_fit_have_a_risk_as_well() -> None:
+    budget = make_budget(max_epsilon=None, max_risk={"advantage": 0.5})
+    sampled = replace(make_booking().parts[0].mechanisms[0], sample_rate=0.1, count=5)
+    part = replace(make_booking().parts[0], mechanisms=(sampled,))
+    budget.book_fit(replace(make_booking(), parts=(part,)))
+    alone = budget.compute_risk()
+    assert 0 < alone < 2 * norm.cdf(math.sqrt(5) / 8 / 2) - 1
+    searched = replace(part, selection=Selection(mean=3.0, shape=1.0, repeated=("sum",)))
+    budget.book_fit(replace(make_booking(), parts=(searched,)))
+    assert alone < budget.compute_risk() <= 0.5
+
+
+def test_a_limit_on_risk_is_kept_by_copies(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "d/p", max_epsilon=None, max_risk={"advantage": 0.1})
+    copied = pickle.loads(pickle.dumps(budget))
+    assert copied.max_risk == budget.max_risk
+    assert repr(copied) == repr(budget)
+    assert "max_risk={'advantage': 0.1}, delta=0.0001" in repr(copied)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_epsilon": 1, "max_risk": {"advantage": 0.1}}])
+def test_a_budget_has_one_limit(limits: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError, match="budget: it needs one limit"):
+        Budget(delta=DELTA, **limits)
+
+
+# copies and processes
 
 
 def test_copies_are_the_budget_itself(budget: Budget) -> None:
