@@ -803,8 +803,8 @@ def refuse_excess(
             before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
             raise BudgetError(
                 f"release {booking.release!r}: with it attacks on a unit could reach "
-                f"{reached:g} (without it {before:g}, by {ledger}), above max_risk {max_risk}; "
-                "ask for a smaller risk or epsilon, or raise max_risk"
+                f"{reached:g} (without it {before:g}, by {ledger}), above max_risk {max_risk}. "
+                "Ask for a smaller epsilon, or raise max_risk"
             )
 
 

@@ -121,9 +121,9 @@ class PrivacyOptions(Options):
     )
     max_risk: RiskOptions | None = Field(
         None,
-        description="Limit on what attacks on one unit can reach by all releases of a dataset "
-        "together, such as {advantage: 0.1}, in place of max_epsilon or beside it. A release "
-        "beyond the limit is refused.",
+        description="Limit on what attacks on one unit can reach by all releases of a dataset, "
+        "such as {advantage: 0.1}. It may stand beside max_epsilon. A release beyond it is "
+        "refused.",
     )
 
 
