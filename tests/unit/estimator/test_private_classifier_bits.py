@@ -21,7 +21,15 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
-from tests.support.classifiers import CLASSES, DELTA, ROWS, make_benchmark, make_rows
+from tests.support.classifiers import (
+    CLASSES,
+    DELTA,
+    ROWS,
+    make_benchmark,
+    make_budget,
+    make_private,
+    make_rows,
+)
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job
 
@@ -146,6 +154,19 @@ def test_a_large_memory_map_is_streamed(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.warns(UserWarning, match="1 rows hold NaN"):
         scores = got.decision_function(mapped)
     np.testing.assert_array_equal(scores, got.decision_function(np.nan_to_num(X, nan=0.0)))
+
+
+@pytest.mark.parametrize("head", ["auto", "feature_covariance", "least_squares", "sgd"])
+@pytest.mark.parametrize("unit", ["row", "group"])
+def test_private_heads_train_on_a_stream(
+    head: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = make_rows(0)
+    monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 0)
+    monkeypatch.setattr(private_classifier, "STREAMED_BYTES", 0)
+    fitted = make_private(epsilon=8.0, head=head, unit=unit, budget=make_budget(max_epsilon=8.0))
+    fitted.fit(as_map(X, tmp_path), y, groups=UNITS if unit == "group" else None)
+    assert fitted.score(as_map(X, tmp_path), y) > 0.6
 
 
 def test_a_large_source_is_read_whole_by_methods_that_sample(

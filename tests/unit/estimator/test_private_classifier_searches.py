@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 
 from dpprobe.errors import BudgetError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
@@ -66,6 +67,28 @@ def test_cross_validation_has_one_score_and_says_why() -> None:
     assert budget.compute_spent().entries == 1
     with pytest.raises(BudgetError):
         cross_val_score(make_private(budget=budget), *make_rows(), error_score="raise")
+
+
+@pytest.mark.filterwarnings("ignore:fit number")
+def test_groups_pass_through_cross_validation() -> None:
+    """As the error of a fit without groups says: by params, and by routing where it is on."""
+    groups = np.arange(ROWS) // 4
+    budget = make_budget(max_epsilon=10.0)
+    classifier = make_private(unit="group", budget=budget)
+    with pytest.raises(PrivacyError, match=r"cross_val_score params=\{'groups': ...\}"):
+        cross_val_score(classifier, *make_rows(), groups=groups, cv=2, error_score="raise")
+    told = {"groups": groups}
+    scores = cross_val_score(
+        classifier, *make_rows(), groups=groups, params=told, cv=GroupKFold(2), error_score="raise"
+    )
+    assert np.isfinite(scores).all()
+    with config_context(enable_metadata_routing=True):
+        routed = clone(classifier).set_fit_request(groups=True)
+        scores = cross_val_score(
+            routed, *make_rows(), params=told, cv=GroupKFold(2), error_score="raise"
+        )
+    assert np.isfinite(scores).all()
+    assert budget.compute_spent().entries == 4
 
 
 def test_calibration_by_cross_validation_stops_as_well() -> None:
