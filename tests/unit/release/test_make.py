@@ -312,7 +312,7 @@ def test_a_head_abandoned_while_its_job_was_at_work_is_removed(
         ledger(folder).abandon_entry(1, "somebody took the job for dead")
 
     write_bundle = bundle.write_bundle
-    monkeypatch.setattr(bundle, "write_bundle", abandoned)
+    monkeypatch.setattr("dpprobe.release.packing.write_bundle", abandoned)
     with pytest.raises(PrivacyError, match="was abandoned"):
         release(folder, study(folder))
     assert not list((folder / "results/releases").rglob("*.safetensors"))
