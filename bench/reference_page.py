@@ -20,7 +20,7 @@ Reference: which names does `dpprobe` have, with which arguments? `make schema` 
 """
 # Members that Python, scikit-learn or dpprobe itself calls: no part of what is promised.
 _INTERNAL = re.compile(
-    r"^_|^(get|set)_|^score$|_fit$|^describe_limit$|^predict_blocks$|^score_features$"
+    r"^_|^(get|set)_|^score$|_fit$|^describe_limit$|^predict_(blocks|arrays)$|^score_features$"
 )
 _HEADING = re.compile(r"^(Args|Attributes|Raises|Returns):$")
 _ITEM = re.compile(r"^([\w, ]+|`[^`]+`): ?(.*)$")

@@ -54,9 +54,12 @@ from dpprobe.release.prediction_table import (
     open_predictions,
     value_columns,
 )
+from dpprobe.release.vector_files import is_vector_file, open_vectors
 
 # Images of a forward pass on a GPU, as in extraction.
 BATCH_SIZE = 256
+# Vectors that are read and scored at a time.
+_VECTORS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +225,19 @@ class Predictor:
             for part in parts:
                 yield self._predict_block(part.rows, part.values, part.faults)
 
+    def predict_arrays(self, arrays: Mapping[Path, npt.NDArray[Any]]) -> Generator[Block]:
+        """Yields the predictions of vectors in order, by their files; a row's id is FILE:NUMBER."""
+        first = 0
+        for path, array in arrays.items():
+            for start in range(0, len(array), _VECTORS):
+                with np.errstate(over="ignore"):  # what float32 cannot hold is named as a fault
+                    part = np.asarray(array[start : start + _VECTORS], dtype=np.float32)
+                rows = tuple(
+                    (first + place, f"{path}:{place}") for place in range(start, start + len(part))
+                )
+                yield self._predict_block(rows, part, ())
+            first += len(array)
+
     def _predict_block(
         self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
     ) -> Block:
@@ -272,7 +288,8 @@ def predict(
     also states the bundle, the version of dpprobe and the thresholds (`prediction_table.Origin`).
 
     Args:
-      images: files, folders, parquet files and CSV files; see `image_sources.find_images`.
+      images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
+        bundle of vectors, `.npy` files of them; see `vector_files.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
       thresholds: the probability from which a class is named, by class; see
         `prediction_table.label_of`.
@@ -282,8 +299,15 @@ def predict(
       ConfigError: for images, columns or an output that cannot be, before any work.
       DataError, ConfigError: as `Predictor.load_bundle`.
     """
-    sources = find_images(images, image_column=image_column, id_column=id_column)
-    check_output(output, sources.inputs)
+    vectors = [path for path in images if is_vector_file(path)]
+    if vectors and (len(vectors) < len(images) or image_column or id_column):
+        raise ConfigError(
+            f"{vectors[0]}: vectors are predicted by themselves; leave out images and columns"
+        )
+    sources = (
+        None if vectors else find_images(images, image_column=image_column, id_column=id_column)
+    )
+    check_output(output, vectors if sources is None else sources.inputs)
     predictor = Predictor.load_bundle(
         bundle,
         checkpoint=checkpoint,
@@ -293,9 +317,15 @@ def predict(
         thresholds=thresholds,
     )
     facts = predictor.facts
+    if sources is None:
+        arrays = {path: open_vectors(path, facts) for path in vectors}
+        count = sum(map(len, arrays.values()))
+        blocks = predictor.predict_arrays(arrays)
+    else:
+        count = sources.count
+        blocks = predictor.predict_blocks(sources.read_images(), count, threads=threads)
     unreadable: list[tuple[str, str]] = []
-    blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
-    progress = Progress(sources.count, label=f"predict {facts.name}", unit="images")
+    progress = Progress(count, label=f"predict {facts.name}", unit="images")
     columns = value_columns(facts.class_names, facts.head.link)
     origin = describe_origin(predictor.bundle, predictor.thresholds)
     with open_predictions(output, columns, origin) as write, progress, closing(blocks):
@@ -303,7 +333,7 @@ def predict(
             write(_in_order(block, predictor.name_classes(block.values)))
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
             progress.advance_by(len(block.rows) + len(block.faults))
-    return Summary(rows=sources.count, unreadable=tuple(unreadable), output=output)
+    return Summary(rows=count, unreadable=tuple(unreadable), output=output)
 
 
 def _in_order(block: Block, labels: Sequence[str]) -> list[Prediction]:

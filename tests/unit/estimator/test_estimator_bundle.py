@@ -127,7 +127,7 @@ def test_vectors_that_cannot_be_used_are_named(bundle: tuple[PrivateClassifier, 
 
 def test_images_are_refused_with_the_remedy(bundle: tuple[PrivateClassifier, Path]) -> None:
     predictor = Predictor.load_bundle(bundle[1])
-    with pytest.raises(DataError, match=r"image 0: .*clip-vit.*pass its vectors to Predictor"):
+    with pytest.raises(DataError, match=r"image 0: .*clip-vit.*pass them to Predictor"):
         predictor.predict_images([Image.new("RGB", (8, 8))])
 
 
