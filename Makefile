@@ -14,7 +14,7 @@ help:
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
-	@echo "make schema   regenerate workflow/schemas and docs/options.md from the code"
+	@echo "make schema   regenerate workflow/schemas, docs/options.md and docs/python-reference.md"
 	@echo "make screenshots  make the pictures of README and docs/tracking.md again, in Chromium"
 	@echo "make docs     build the docs site, build/site/index.html, and check its links"
 	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
@@ -80,6 +80,7 @@ schema: $(READY)
 	$(BIN)/python -m dpprobe schema catalog > workflow/schemas/catalog.schema.json
 	$(BIN)/python -m dpprobe schema bundle > workflow/schemas/bundle.schema.json
 	$(BIN)/python bench/options_page.py
+	$(BIN)/python bench/reference_page.py
 
 screenshots: $(READY)
 	@$(BIN)/python -m tests.browser.screenshots

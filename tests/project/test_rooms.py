@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = "dpprobe"
-# The command line stands above everything, though its file lies at the root.
-ENTRY_POINTS = {"dpprobe.__main__"}
+# The command line and the public names stand above everything, though their files lie at the root.
+ENTRY_POINTS = {"dpprobe.__main__", "dpprobe"}
 
 
 @dataclass(frozen=True)

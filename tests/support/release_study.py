@@ -49,7 +49,7 @@ def study(folder: Path, **release: Any) -> Study:
     """
     called, more = release.pop("called", "toy"), release.pop("more", {})
     named = release.pop("name", "first")
-    limit = release.pop("max_epsilon", None)
+    limits = {name: release.pop(name, None) for name in ("max_epsilon", "max_risk")}
     of_patients = release.pop("of_patients", False)
     return load_study(
         {
@@ -60,7 +60,7 @@ def study(folder: Path, **release: Any) -> Study:
             "epsilons": [1],
             "seeds": 1,
             "delta": 1e-4,
-            "privacy": {"max_epsilon": limit},
+            "privacy": limits,
             "releases": {
                 named: {
                     "dataset": called,

@@ -62,7 +62,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     def refuse_image(image: Image.Image) -> torch.Tensor:  # noqa: ARG001
         raise DataError(
             f"an image cannot be used here: the head takes vectors of {options.model}, which "
-            "dpprobe does not compute; pass vectors"
+            "dpprobe does not compute. Name a .npy file of its vectors, or in Python pass them to "
+            "Predictor.predict_vectors"
         )
 
     def forward(batch: torch.Tensor) -> torch.Tensor:

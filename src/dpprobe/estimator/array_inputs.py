@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.training_set import RowSource
+from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
-# A memory map of more bytes is read block by block at each pass.
+# A source whose rows take more bytes as float32 is read block by block at each pass.
 STREAMED_BYTES = 2**30
+# Rows are scored, and read from a source, in blocks of about so many bytes.
+SCORED_BYTES = 64 * 2**20
 
 
 class ArrayError(DataError, ValueError):
@@ -34,17 +37,23 @@ class MappedRows:
             yield start, np.array(self._rows[start : start + rows], dtype=np.float32)
 
 
-def is_streamed(values: Any) -> bool:
-    """Returns True for rows that are not held in memory: a row source or a large memory map."""
+def find_source(values: Any) -> RowSource | None:
+    """Returns what reads the rows of a feature store or a large memory map; None for other rows."""
     if isinstance(values, np.memmap):
-        return values.ndim == 2 and values.nbytes > STREAMED_BYTES
-    return all(hasattr(values, name) for name in ("rows", "dimension", "read_blocks"))
+        large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
+        return MappedRows(values) if large else None
+    if all(hasattr(values, name) for name in ("rows", "dimension", "read_blocks")):
+        source: RowSource = values
+        return source
+    return None
 
 
-def open_source(values: Any) -> RowSource:
-    """Returns what reads the rows of values for which `is_streamed` is true."""
-    source: RowSource = MappedRows(values) if isinstance(values, np.memmap) else values
-    return source
+def read_source(source: RowSource) -> npt.NDArray[np.float32]:
+    """Reads all rows of a source into memory."""
+    rows = np.empty((source.rows, source.dimension), dtype=np.float32)
+    for start, block in source.read_blocks(SCORED_BYTES // (4 * source.dimension) + 1):
+        rows[start : start + len(block)] = block
+    return rows
 
 
 def join_blocks(values: Any) -> Any:
@@ -71,21 +80,65 @@ def join_blocks(values: Any) -> Any:
     return np.concatenate(blocks)
 
 
-def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
-    """Returns each label's position in the list of classes, int64 [rows].
+def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns rows [m, d] to be scored, with zeros in place of rows that training would clear."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
+    if usable.all():
+        return rows
+    warnings.warn(
+        f"X: {int(np.sum(~usable))} rows hold NaN, infinity or huge values; they are scored as "
+        "rows of zeros",
+        stacklevel=4,
+    )
+    return np.where(usable[:, None], rows, np.float32(0))
+
+
+def read_shape(values: Any) -> tuple[int, int]:
+    """Returns the number of rows and their dimension without reading a row that is not in memory.
 
     Raises:
-      ArrayError: for fewer than two classes, one that is listed twice, or a label that is not
-        listed.
+      ArrayError: for anything but a table of two dimensions.
     """
-    places = {label: place for place, label in enumerate(classes)}
-    if len(places) < len(classes):
+    if (source := find_source(values)) is not None:
+        return source.rows, source.dimension
+    shape = values.shape if hasattr(values, "shape") else np.asarray(values).shape
+    if len(shape) != 2:
+        raise ArrayError(
+            f"Expected 2D array, got {len(shape)}D array instead: X has shape {tuple(shape)}. "
+            "Reshape your data to [rows, dimension]"
+        )
+    rows, dimension = int(shape[0]), int(shape[1])
+    for count, what in ((rows, "sample"), (dimension, "feature")):
+        if count < 1:
+            raise ArrayError(
+                f"X: 0 {what}(s) (shape=({rows}, {dimension})) while a minimum of 1 is required."
+            )
+    return rows, dimension
+
+
+def check_classes(classes: Sequence[Hashable]) -> None:
+    """Checks a list of classes.
+
+    Raises:
+      ArrayError: for fewer than two classes, or one that is listed twice.
+    """
+    if len(set(classes)) < len(classes):
         raise ArrayError(f"classes {list(classes)}: one is listed twice; remove it")
     if len(classes) < 2:
         raise ArrayError(
             f"The number of classes has to be greater than one; got {len(classes)} class: "
             f"{list(classes)}; give rows of two classes or more"
         )
+
+
+def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
+    """Returns each label's position in the list of classes, int64 [rows].
+
+    Raises:
+      ArrayError: for a label that is not listed.
+    """
+    places = {label: place for place, label in enumerate(classes)}
     known, inverse = np.unique(labels, return_inverse=True)
     missing = [label for label in known.tolist() if label not in places]
     if missing:
@@ -103,16 +156,23 @@ def number_groups(groups: Any, rows: int) -> Units:
     Raises:
       PrivacyError: for another number of names than rows, or a name that is missing.
     """
-    names = np.asarray(groups)
+    names = np.asarray(groups, dtype=object)  # as text, a missing name would be the name "nan"
     if names.shape != (rows,):
         raise PrivacyError(f"groups: {names.shape}, and X has {rows} rows; give one name per row")
-    missing = names != names  # NaN
-    if names.dtype == object:
-        missing = np.array([name is None or name != name for name in names])
-    if np.any(missing):
-        place = int(np.flatnonzero(missing)[0])
-        raise PrivacyError(
-            f"groups: row {place} has no name, so nobody knows whose it is; name its group, or "
-            "leave the row out"
-        )
-    return Units.number_units([str(name) for name in names.tolist()])
+    for place, name in enumerate(names):
+        if _is_missing(name):
+            raise PrivacyError(
+                f"groups: row {place} has no name, so nobody knows whose it is; name its group, or "
+                "leave the row out"
+            )
+    return Units.number_units([str(name) for name in names])
+
+
+def _is_missing(name: Any) -> bool:
+    """Returns True for None, NaN, pandas' NA and NaT, and an empty text."""
+    if name is None or (isinstance(name, str) and not name.strip()):
+        return True
+    try:
+        return bool(name != name)
+    except TypeError:  # of NA, which is neither equal to itself nor not
+        return True

@@ -8,6 +8,8 @@ search would spend one budget per candidate.
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 import uuid
 from collections.abc import Mapping
@@ -16,14 +18,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.risk import Risk
 from dpprobe.release.ledger import (
     LEDGER_FILE,
     Booking,
     Ledger,
     Spent,
+    bound_bookings,
     check_delta,
     compose_bookings,
     refuse_excess,
+    unit_words,
 )
 
 MEMORY = "the budget in memory"
@@ -38,28 +43,52 @@ class Budget:
         None keeps the list in the memory of this process: it is lost with the process, and other
         processes cannot spend from it.
       max_epsilon: the limit, at `delta`, for one unit of privacy. Choose it before the first fit.
-      delta: of the limit; each fit has a delta of its own.
+      max_risk: the limit in its place, as what attacks on one unit may reach by all fits together:
+        `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
+      delta: of the limit, and of each fit that names no delta of its own.
+      column: the name of what groups are, such as "patient". All entries of one ledger must agree
+        in it: for a dataset of a study whose unit is a patient, write the study's column.
 
     Raises:
-      PrivacyError: for a limit that is not positive, or a delta out of range.
+      PrivacyError: for a limit that is not positive and finite, none or two of them, or a delta
+        out of range.
     """
 
     def __init__(
-        self, folder: str | Path | None = None, *, max_epsilon: float, delta: float
+        self,
+        folder: str | Path | None = None,
+        *,
+        max_epsilon: float | None = None,
+        max_risk: Mapping[str, float] | None = None,
+        delta: float,
+        column: str = "groups",
     ) -> None:
-        if not max_epsilon > 0:
+        if (max_epsilon is None) == (max_risk is None):
+            raise PrivacyError(
+                "budget: it needs one limit; write max_epsilon=1, or max_risk={'advantage': 0.1}"
+            )
+        if max_epsilon is not None and not 0 < max_epsilon < math.inf:
             raise PrivacyError(f"max_epsilon {max_epsilon!r}: write a positive number")
         check_delta(delta)
-        self.max_epsilon = float(max_epsilon)
+        self.max_epsilon = None if max_epsilon is None else float(max_epsilon)
+        self.max_risk = None if max_risk is None else Risk.from_dict(max_risk)
         self.delta = float(delta)
+        self.column = column
         self.folder = None if folder is None else Path(folder).absolute()
         self._bookings: list[Booking] = []
         self._lock = threading.Lock()
-        self._left_its_process = False
+        # A copy by pickle has no owner, and a fork is another process: neither sees later bookings.
+        self._owner: int | None = os.getpid()
 
     def __repr__(self) -> str:
         place = "" if self.folder is None else f"{str(self.folder)!r}, "
-        return f"Budget({place}max_epsilon={self.max_epsilon:g}, delta={self.delta:g})"
+        return f"Budget({place}{self.describe_limit()}, delta={self.delta:g})"
+
+    def describe_limit(self) -> str:
+        """Returns the limit as it is written."""
+        if self.max_risk is None:
+            return f"max_epsilon={self.max_epsilon:g}"
+        return f"max_risk={self.max_risk.to_dict()}"
 
     def compute_spent(self, delta: float | None = None) -> Spent:
         """Computes what one unit of privacy has paid for all fits so far.
@@ -76,6 +105,38 @@ class Budget:
         with self._lock:
             return compose_bookings(self._bookings, delta)
 
+    def compute_risk(self, at: float | None = None) -> float:
+        """Bounds what attacks on one unit may reach by all fits so far.
+
+        Args:
+          at: a false positive rate.
+
+        Returns:
+          The true positive rate at it, or the advantage if absent: rounded up to six decimals.
+
+        Raises:
+          DataError: for a damaged ledger.
+        """
+        rates = () if at is None else (at,)
+        with self._lock:
+            bookings = self._bookings if self._ledger is None else self._ledger.list_bookings()
+            bounds = bound_bookings(bookings, rates, self.delta)
+        return bounds.true_positives[0] if rates else bounds.advantage
+
+    def check_fit(self, booking: Booking) -> None:
+        """Checks that the budget allows a fit, before anything is read or drawn for it.
+
+        Raises:
+          BudgetError: if the limit would be exceeded; `book_fit` decides, as others may book first.
+          PrivacyError: in another process than the one that made a budget in memory.
+        """
+        if self._ledger is not None:
+            self._ledger.check_room(booking, **self._limits)
+            return
+        self._check_owner()
+        with self._lock:
+            self._refuse_excess(booking)
+
     def book_fit(self, booking: Booking) -> int:
         """Books a fit, whose noise may be drawn once this returns; returns its entry's number.
 
@@ -83,26 +144,16 @@ class Budget:
           booking: its `release` is replaced by a name that no other fit has.
 
         Raises:
-          BudgetError: when the limit would be exceeded.
-          PrivacyError: in another process than the one that made a budget in memory.
+          BudgetError: if the limit would be exceeded.
+          PrivacyError: in another process than the one that made a budget in memory, and for
+            another unit of privacy than earlier entries have.
         """
         named = replace(booking, release=f"fit-{uuid.uuid4().hex[:12]}")
         if self._ledger is not None:
-            entry = self._ledger.book_release(named, delta=self.delta, max_epsilon=self.max_epsilon)
-            return entry.number
-        if self._left_its_process:
-            raise PrivacyError(
-                "budget: it was kept in the memory of another process, and this copy may not spend "
-                "from it; write Budget(FOLDER, ...), which processes share"
-            )
+            return self._ledger.book_release(named, **self._limits).number
+        self._check_owner()
         with self._lock:
-            refuse_excess(
-                self._bookings,
-                named,
-                delta=self.delta,
-                max_epsilon=self.max_epsilon,
-                ledger=MEMORY,
-            )
+            self._refuse_excess(named)
             self._bookings.append(named)
             return len(self._bookings)
 
@@ -110,6 +161,26 @@ class Budget:
         """Notes that a booked fit has ended; an entry that stays open counts all the same."""
         if self._ledger is not None:
             self._ledger.close_entry(number, digest)
+
+    def _check_owner(self) -> None:
+        if self._owner != os.getpid():
+            raise PrivacyError(
+                "budget: it was kept in the memory of another process, and this copy may not spend "
+                "from it; write Budget(FOLDER, ...), which processes share"
+            )
+
+    def _refuse_excess(self, booking: Booking) -> None:
+        for earlier in self._bookings:
+            if (earlier.unit, earlier.column) != (booking.unit, booking.column):
+                raise PrivacyError(
+                    f"unit {unit_words(booking)}: an earlier fit on this budget protects another "
+                    f"unit, {unit_words(earlier)}, and their prices do not add up; write that unit"
+                )
+        refuse_excess(self._bookings, booking, ledger=MEMORY, **self._limits)
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"delta": self.delta, "max_epsilon": self.max_epsilon, "max_risk": self.max_risk}
 
     @property
     def _ledger(self) -> Ledger | None:
@@ -126,7 +197,7 @@ class Budget:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {key: value for key, value in self.__dict__.items() if key != "_lock"}
-        return {**state, "_left_its_process": self.folder is None}
+        return {**state, "_owner": None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)

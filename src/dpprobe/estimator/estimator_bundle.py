@@ -6,12 +6,15 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import ValidationError
 
 from dpprobe.artifacts import PARTIAL_SUFFIX, flush_to_disk, sha256_file
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.estimator.fitted_head import Fit
 from dpprobe.options import NAME_PATTERN
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
@@ -21,9 +24,6 @@ from dpprobe.release.release_statement import release_statement
 from dpprobe.release.signing import read_private_key, sign_bundle
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import read_options
-
-if TYPE_CHECKING:
-    from dpprobe.estimator.private_classifier import Fit
 
 STUDY = "estimator"
 # A statement says this of the rows before anybody has named the model that computed them.
@@ -69,7 +69,7 @@ def write_release(
         dimension=fit.facts.dimension,
         backbone=_describe_model(options),
         head=describe_head(fit.method, fit.heads, method=fit.method.head, multi_label=False),
-        card=CardFacts(**card),
+        card=_read_card(card),
     )
     check_published(
         {
@@ -101,6 +101,17 @@ def _check_names(folder: Path, dataset: str) -> None:
                 f"{what} {name!r}: write lower-case letters, digits and underscores, such as "
                 "speech_2026"
             )
+
+
+def _read_card(card: Mapping[str, str]) -> CardFacts:
+    try:
+        return CardFacts(**card)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"]))
+        raise ConfigError(
+            f"card: {key}: {fault['msg']}; its keys are {', '.join(CardFacts.model_fields)}"
+        ) from None
 
 
 def _describe_model(options: External) -> BackboneFacts:

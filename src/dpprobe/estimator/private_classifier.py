@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import numbers
 import secrets
-import sys
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,32 +22,39 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import BudgetError, ConfigError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, DpprobeError, PrivacyError
 from dpprobe.estimator.array_inputs import (
+    SCORED_BYTES,
+    STREAMED_BYTES,
     ArrayError,
-    is_streamed,
+    check_classes,
+    clear_unusable,
+    find_source,
     join_blocks,
     number_groups,
     number_labels,
-    open_source,
+    read_shape,
+    read_source,
 )
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
+from dpprobe.estimator.fitted_head import Fit
+from dpprobe.estimator.pipeline_steps import list_steps_before
+from dpprobe.features.text_embeddings import check_classes as check_text_classes
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fit import check_inputs, fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import apply_link, score_rows
-from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
@@ -55,30 +63,22 @@ from dpprobe.privacy.statement import make_statement
 from dpprobe.release.ledger import Booking, Part, Spent
 from dpprobe.training.plan_file import check_price, plan_method
 
-# Rows are scored in blocks of so many bytes.
-_SCORED_BYTES = 64 * 2**20
+# The one head of a private fit; nothing derives from this number.
+_HEAD = 0
 _PROTECTS_NOTHING = (
     "benchmark=True protects nothing: the noise follows from a seed that the statement holds. "
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
-    """The heads of a fit and what their statement needs; nothing of the rows.
+class _PlannedFit:
+    """All that is known of a fit before its rows are read."""
 
-    Attributes:
-      method: the options, with the choice that `auto` made.
-      facts: the public facts behind the fit.
-      entry: the number of the budget's entry, and `spent`: the budget's sum after it; None in
-        benchmark mode.
-    """
-
-    method: MethodOptions
+    classes: list[Any]
+    units: Units | None
     facts: DataFacts
+    method: MethodOptions
     plan: Plan
-    heads: Heads
-    entry: int | None
-    spent: Spent | None
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
@@ -89,16 +89,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     from a seed, so that results can be repeated; such a head protects nobody.
 
     Args:
-      epsilon: the target, or the risk that is permitted in its place: `{"advantage": 0.1}`, or
-        `{"true_positives": 0.01, "at": 0.001}`, see `dpprobe.privacy.risk`; `math.inf`, in
-        benchmark mode alone, for no noise.
-      delta: the target; if absent, the largest power of ten that is below 1 / (2 n).
+      epsilon: the target. Or the risk that is permitted in its place: `{"advantage": 0.1}`, or
+        `{"true_positives": 0.01, "at": 0.001}`. In benchmark mode `math.inf` stands for no noise.
+      delta: the target; if absent, the budget's; in benchmark mode the largest power of ten that is
+        at most 1e-5 and 1 / (2 n).
       head: the name of a method (`auto`, `momentum`, `least_squares`, ...) or a mapping with its
         options as in a study, such as `{"head": "sgd", "batch_size": 256}`.
       classes: the labels that y may have. They are published with the weights, so a private fit
         needs the list, and does not read it off y.
       unit: of privacy. "row": each row is somebody's. "group": all rows with one value of
-        `groups`, which `fit` then needs, such as a patient's images or a speaker's words.
+        `groups`, which `fit` then needs, such as a patient's images or a speaker's words. "image"
+        and "patient" mean the same of images; a ledger that a study shares has one of these.
       budget: what all private fits on these data may cost together; a private fit needs one.
         Clones share it.
       benchmark: seeded noise, and no budget.
@@ -107,8 +108,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       public_steps: names of steps before this one in a `Pipeline` that were fitted on public data.
         Steps that scikit-learn tags as stateless, such as `Normalizer`, need no mention.
 
+    Rows that hold NaN, infinity or huge values count as rows of zeros, as in the workflow, with a
+    warning. A private fit cannot refuse them: whether such a row is there is private.
+
     Attributes:
-      classes_: [classes], in the order of `classes`.
+      classes_: [classes], sorted, as tools of scikit-learn assume.
       n_features_in_: the dimension of X.
       coef_: float32 [classes, n_features_in_], on rows as `normalize` of the method leaves them.
       intercept_: float32 [classes].
@@ -123,7 +127,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         delta: float | None = None,
         head: str | Mapping[str, Any] = "auto",
         classes: Sequence[Hashable] | None = None,
-        unit: Literal["row", "group"] = "row",
+        unit: Literal["row", "group", "image", "patient"] = "row",
         budget: Budget | None = None,
         benchmark: bool = False,
         random_state: int | np.random.RandomState | None = None,
@@ -142,15 +146,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = not self.benchmark
+        tags.input_tags.allow_nan = True
         return tags
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Trains a head; a private fit spends from the budget, whatever becomes of the head.
 
         Args:
-          X: numbers [n, d]: an array, a tensor, a memory map, an iterator of blocks [m, d], or an
-            object with `rows`, `dimension` and `read_blocks`, such as what `read_features` returns.
-            Each row must depend on its own item alone.
+          X: numbers [n, d]: an array, a tensor, a data frame, a memory map, an iterator of blocks
+            [m, d], or what `read_features` returns. Each row must depend on its own item alone.
           y: [n] labels, one of `classes` each.
           groups: [n] names of the rows' groups, for `unit="group"`.
 
@@ -164,27 +168,38 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_mode()
         self._check_pipeline()
-        rows, labels = self._check_rows(X, y)
-        classes = self._list_classes(labels)
-        data = TrainingSet(
-            rows,
-            torch.from_numpy(number_labels(labels, classes)),
-            num_classes=len(classes),
-            units=self._number_units(groups, len(labels)),
-        )
-        facts = self._describe_facts(data)
-        method = self._decide_method(facts)
-        plan = self._make_plan(method, facts)
+        X = join_blocks(X)
         if self.benchmark:
-            heads = fit_heads(method, data, plan, [self._draw_seed()], entropy=SEEDED)
+            rows, labels = self._check_rows(X, y)
+            planned = self._plan_fit(len(labels), self.n_features_in_, groups, labels)
+        else:
+            # A fit that the budget does not allow ends before any row is read.
+            planned = self._plan_fit(*read_shape(X), groups, labels=None)
+            with _explain_searches():
+                self._budget.check_fit(self._make_booking(planned))
+            rows, labels = self._check_rows(X, y)
+        data = TrainingSet(
+            _read_features(rows, planned.plan),
+            torch.from_numpy(number_labels(labels, planned.classes)),
+            num_classes=len(planned.classes),
+            units=planned.units,
+        )
+        if self.benchmark:
+            seed = self._draw_seed()
+            heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
             entry, spent = None, None
         else:
-            heads, entry, spent = self._fit_privately(method, data, plan)
+            heads, entry, spent = self._fit_privately(planned, data)
         self.fit_ = Fit(
-            method=method, facts=facts, plan=plan, heads=heads, entry=entry, spent=spent
+            method=planned.method,
+            facts=planned.facts,
+            plan=planned.plan,
+            heads=heads,
+            entry=entry,
+            spent=spent,
         )
-        self.plan_ = plan
-        self.classes_ = np.asarray(classes)
+        self.plan_ = planned.plan
+        self.classes_ = np.asarray(planned.classes)
         self.coef_ = heads.weights[0, :, :-1]
         self.intercept_ = heads.weights[0, :, -1]
         return self
@@ -223,13 +238,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)
-        if is_streamed(X):
-            blocks: Iterator[Any] = (block for _, block in open_source(X).read_blocks(4096))
-            return np.concatenate([score_rows(self.fit_.heads, block)[0] for block in blocks])
-        values = validate_data(self, join_blocks(X), dtype=np.float32, reset=False)
-        size = max(1, _SCORED_BYTES // (4 * values.shape[1]))
-        blocks = (values[start : start + size] for start in range(0, len(values), size))
-        return np.concatenate([score_rows(self.fit_.heads, block)[0] for block in blocks])
+        size = max(1, SCORED_BYTES // (4 * self.n_features_in_))
+        if (source := find_source(X)) is not None:
+            blocks: Iterator[Any] = (block for _, block in source.read_blocks(size))
+        else:
+            values = validate_data(
+                self, join_blocks(X), dtype=np.float32, reset=False, ensure_all_finite=False
+            )
+            blocks = (values[start : start + size] for start in range(0, len(values), size))
+        parts = [score_rows(self.fit_.heads, clear_unusable(block))[0] for block in blocks]
+        return np.concatenate(parts)
 
     # the statement
 
@@ -325,8 +343,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     # checks of `fit`
 
     def _check_mode(self) -> None:
-        if self.unit not in ("row", "group"):
-            raise ConfigError(f"unit {self.unit!r}: write row or group")
+        if self.unit not in Plan.UNITS:
+            raise ConfigError(f"unit {self.unit!r}: write row or group, or image or patient")
+        if isinstance(self.public_steps, str):
+            raise ConfigError(
+                f"public_steps {self.public_steps!r}: a text; write a list of names, "
+                f"[{self.public_steps!r}]"
+            )
         if self.benchmark:
             if self.budget is not None:
                 raise ConfigError(
@@ -359,13 +382,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _check_pipeline(self) -> None:
         """Refuses steps before this one in a pipeline that were fitted on the private rows.
 
-        scikit-learn passes an estimator nothing of what is before it, so the pipeline is looked for
+        scikit-learn passes an estimator nothing of what is before it, so pipelines are looked for
         among the callers.
         """
-        pipeline = _find_pipeline(self)
-        if pipeline is None or self.benchmark:
+        if self.benchmark:
             return
-        for name, step in pipeline.steps[:-1]:
+        for name, step in list_steps_before(self):
             if step in (None, "passthrough") or name in self.public_steps:
                 continue
             if get_tags(step).requires_fit:
@@ -376,61 +398,92 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                     f"public data beforehand and write public_steps=[{name!r}]"
                 )
 
-    def _check_rows(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any]]:
-        """Returns the rows as a tensor of the estimator's own, or their source; and the labels."""
-        if is_streamed(X):
-            source = open_source(X)
+    def _check_rows(
+        self, X: Any, y: Any
+    ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
+        """Returns the rows as an array of the estimator's own, or their source; and the labels."""
+        if (source := find_source(X)) is not None:
             self.n_features_in_ = source.dimension
             labels = column_or_1d(y, warn=True)
             if len(labels) != source.rows:
                 raise ArrayError(
                     f"y: {len(labels)} labels, and X has {source.rows} rows; give one label per row"
                 )
-            rows: Any = source
+            rows: npt.NDArray[np.float32] | RowSource = source
         else:
             # a copy: training sets rows that cannot be used to zero
-            values, labels = validate_data(
-                self, join_blocks(X), y, dtype=np.float32, order="C", copy=True
+            rows, labels = validate_data(
+                self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
             )
-            rows = torch.from_numpy(values)
         check_classification_targets(labels)
         return rows, np.asarray(labels)
 
-    def _list_classes(self, labels: npt.NDArray[Any]) -> list[Any]:
-        if self.classes is None:
-            classes: list[Any] = np.unique(labels).tolist()
-            return classes
-        return np.asarray(self.classes).tolist()
+    def _plan_fit(
+        self, rows: int, dimension: int, groups: Any, labels: npt.NDArray[Any] | None
+    ) -> _PlannedFit:
+        """Decides the method and calibrates its plan, from public facts and the groups' names.
+
+        Args:
+          labels: of benchmark mode, which may read the classes off them.
+        """
+        # sorted: tools of scikit-learn take column k of scores for the k-th class in order
+        if labels is None or self.classes is not None:
+            classes = np.sort(np.asarray(self.classes))
+        else:
+            classes = np.unique(labels)
+        check_classes(classes.tolist())
+        units = self._number_units(groups, rows)
+        facts = self._describe_facts(
+            n=rows if units is None else units.count, dimension=dimension, classes=len(classes)
+        )
+        method = self._decide_method(facts)
+        for path in method.input_files():
+            check_text_classes(Path(path), [str(name) for name in classes])
+        plan = self._make_plan(method, facts)
+        return _PlannedFit(
+            classes=classes.tolist(),
+            units=units,
+            facts=replace(facts, epsilon=plan.epsilon),  # of a risk, the epsilon that was found
+            method=method,
+            plan=plan,
+        )
 
     def _number_units(self, groups: Any, rows: int) -> Units | None:
-        if self.unit == "group":
+        if self.unit in Plan.GROUPS:
             if groups is None:
                 raise PrivacyError(
-                    "groups: the unit of privacy is a group, and none are given; pass "
+                    f"groups: the unit of privacy is a {self.unit}, and no groups are given; pass "
                     "fit(X, y, groups=...), in cross_val_score params={'groups': ...}"
                 )
             return number_groups(groups, rows)
         if groups is not None and not self.benchmark:
             raise PrivacyError(
-                "groups: given, but the unit of privacy is one row. People with several rows "
-                "would be protected less. Write unit='group', or pass no groups"
+                f"groups: given, but the unit of privacy is one {self.unit}. People with several "
+                "rows would be protected less. Write unit='group', or pass no groups"
             )
         return None
 
-    def _describe_facts(self, data: TrainingSet) -> DataFacts:
-        delta = _choose_delta(data.n) if self.delta is None else self.delta
-        if not self.benchmark and (fault := delta_fault(delta, data.n, unit=self.unit)):
+    def _describe_facts(self, *, n: int, dimension: int, classes: int) -> DataFacts:
+        delta = self.delta
+        if delta is None:
+            delta = _choose_delta(n) if self.benchmark else self._budget.delta
+        if not self.benchmark and (fault := delta_fault(delta, n, unit=self.unit)):
             raise PrivacyError(fault)
         risk = self._read_risk()
         return DataFacts(
-            n=data.n,
-            dimension=data.dimension,
-            classes=data.num_classes,
+            n=n,
+            dimension=dimension,
+            classes=classes,
             multi_label=False,
-            epsilon=risk.to_epsilon(delta) if risk else float(self.epsilon),  # type: ignore[arg-type]
+            epsilon=float(self.epsilon) if risk is None else risk.to_epsilon(delta),  # type: ignore[arg-type]
             delta=delta,
             unit=self.unit,
         )
+
+    @property
+    def _budget(self) -> Budget:
+        assert self.budget is not None  # `_check_mode` has seen to it
+        return self.budget
 
     def _read_method(self) -> MethodOptions:
         values = {"head": self.head} if isinstance(self.head, str) else dict(self.head)
@@ -450,10 +503,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise PrivacyError(
                 f"head {method.head}: it is not private; write another head, or benchmark=True"
             )
-        released = method.for_release()
-        if not released.is_exact and "engine" not in asked.model_fields_set:
-            exact = method_options({**released.model_dump(mode="json"), "engine": "exact"})
-            released = exact if exact.is_exact else released
+        released = _make_exact(method.for_release())
         if not released.is_exact:
             raise PrivacyError(
                 f"head {released.head}: with these options its sums are not exact, and low bits "
@@ -495,13 +545,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             return secrets.randbits(128)
         if isinstance(state, np.random.RandomState):
             return int(state.randint(2**31))
+        if not isinstance(state, numbers.Integral):
+            raise ConfigError(f"random_state {state!r}: write a whole number, or None")
         return int(state)
 
-    def _fit_privately(
-        self, method: MethodOptions, data: TrainingSet, plan: Plan
-    ) -> tuple[Heads, int, Spent]:
-        """Books the fit, then draws its noise and trains."""
-        assert self.budget is not None
+    def _make_booking(self, planned: _PlannedFit) -> Booking:
+        """Returns what the ledger notes down of a fit."""
+        plan = planned.plan
         part = Part(
             side="train",
             mechanisms=plan.mechanisms,
@@ -509,44 +559,86 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             epsilon=plan.realised_epsilon,
             delta=plan.delta,
         )
-        booking = Booking(
+        return Booking(
             release="fit",  # the budget gives it a name of its own
             study="estimator",
             unit=self.unit,
             split="all rows",
             parts=(part,),
-            identity=hash_value([method.identity_options(), plan.n, plan.epsilon, plan.delta]),
-            column="groups" if self.unit == "group" else None,
+            identity=hash_value(
+                [planned.method.identity_options(), plan.n, plan.epsilon, plan.delta]
+            ),
+            column=self._budget.column if self.unit in Plan.GROUPS else None,
         )
-        try:
-            entry = self.budget.book_fit(booking)
-        except BudgetError as error:
-            raise BudgetError(
-                f"{error}. Every fit spends, also each of a grid search or a cross-validation; "
-                "head='tuned' searches options within one price"
-            ) from None
+
+    def _fit_privately(self, planned: _PlannedFit, data: TrainingSet) -> tuple[Heads, int, Spent]:
+        """Books the fit, then draws its noise and trains."""
+        budget = self._budget
+        check_inputs(planned.method, data, planned.plan, [_HEAD])
+        with _explain_searches():
+            entry = budget.book_fit(self._make_booking(planned))
         if entry > 1:
             warnings.warn(
                 f"fit number {entry} on this budget: together they cost epsilon "
-                f"{self.budget.compute_spent().epsilon:g} of {self.budget.max_epsilon:g}",
+                f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}, and it has "
+                f"{budget.describe_limit()}",
                 stacklevel=3,
             )
-        heads = fit_heads(method, data, plan, [0], entropy=SystemEntropy())
-        self.budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
-        return heads, entry, self.budget.compute_spent(plan.delta)
+        with _tell_of_entry(entry):
+            heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
+        budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
+        return heads, entry, budget.compute_spent(planned.plan.delta)
+
+
+@contextmanager
+def _explain_searches() -> Iterator[None]:
+    """Adds to a budget's refusal what searches and cross-validation should do in place of fits."""
+    try:
+        yield
+    except BudgetError as error:
+        raise BudgetError(
+            f"{error}. Every fit spends, also each of a grid search or a cross-validation; "
+            "head='tuned' searches options within one price"
+        ) from None
+
+
+@contextmanager
+def _tell_of_entry(entry: int) -> Iterator[None]:
+    """Adds to an error that the fit is booked, and stays so."""
+    try:
+        yield
+    except DpprobeError as error:
+        raise type(error)(f"{error}. Entry {entry} of the budget counts all the same") from error
+
+
+def _make_exact(method: MethodOptions) -> MethodOptions:
+    """Returns options with exact sums, where nobody has written an engine: for `tuned`, its base's.
+
+    An engine changes the arithmetic alone, not what is released or its price.
+    """
+    if method.is_exact:
+        return method
+    base = getattr(method, "base", None)
+    of = method if base is None else base
+    if "engine" not in type(of).model_fields or "engine" in of.model_fields_set:
+        return method
+    values = method.model_dump(mode="json", exclude_unset=True)
+    (values if base is None else values["base"])["engine"] = "exact"
+    return method_options(values)
+
+
+def _read_features(
+    rows: npt.NDArray[np.float32] | RowSource, plan: Plan
+) -> torch.Tensor | RowSource:
+    """Reads the rows of a source into memory if they are few, or if the plan samples rows."""
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(rows)
+    samples = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
+    if samples or 4 * rows.rows * rows.dimension <= STREAMED_BYTES:
+        return torch.from_numpy(read_source(rows))
+    return rows
 
 
 def _choose_delta(n: int) -> float:
-    """Returns the largest power of ten that is below 1 / (2 n), and at most 1e-5."""
+    """Returns the largest power of ten that is at most 1e-5 and 1 / (2 n)."""
     return min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
-
-
-def _find_pipeline(estimator: PrivateClassifier) -> Pipeline | None:
-    """Returns the pipeline that is fitting an estimator as its last step; None without one."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, Pipeline) and caller.steps and caller.steps[-1][1] is estimator:
-            return caller
-        frame = frame.f_back  # type: ignore[assignment]
-    return None

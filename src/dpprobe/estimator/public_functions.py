@@ -83,7 +83,7 @@ def audit(
 ) -> dict[str, Any]:
     """Attacks what a fitted classifier's method and plan release, on synthetic rows.
 
-    Nothing of the private rows is used, so an audit costs nothing.
+    Nothing of the private rows is used, so an audit costs no privacy.
 
     Args:
       runs: of training, half with and half without the attacked unit.
@@ -163,7 +163,7 @@ def read_features(
 
     Returns:
       A store with `read()`, float32 [rows, dimension]; `labels`, `ids`, `groups`, `units` and
-      `class_names`. `PrivateClassifier.fit` takes it as X without reading all of it into memory.
+      `class_names`. `PrivateClassifier.fit` takes it as X, and reads large ones in blocks.
 
     Raises:
       StoreError: when there are none, or they are damaged.
@@ -172,14 +172,13 @@ def read_features(
 
 
 def read_cells(results: str | Path) -> pd.DataFrame:
-    """Reads the cells of a study's results: a row for each cell and seed.
+    """Reads the cells of a study's results: one row per cell and seed.
 
     Args:
       results: the study's `results_dir`.
 
     Returns:
-      Columns as docs/results.md lists them, such as dataset, backbone, method, epsilon, seed,
-      accuracy.
+      Columns that name the cell and the seed, and metrics as fractions; docs/python.md lists them.
 
     Raises:
       DataError: without summaries, or with one of another version.
@@ -199,14 +198,14 @@ def verify(
     public_key: str | Path | None = None,
     checkpoint: str | Path | None = None,
 ) -> Report:
-    """Checks all of a bundle that can be checked by whoever was handed it.
+    """Checks all of a bundle that a person who received it can check.
 
     Args:
       public_key: the signer's, Ed25519 in PEM, from another place than the bundle.
       checkpoint: the file of the backbone's weights, to compute the backbone too.
 
     Returns:
-      A report: `passed`, and `checks` with name, result and detail.
+      A report: `passed`, and `checks`, each with `name`, `passed` and `detail`.
 
     Raises:
       DataError: when there is no such folder.

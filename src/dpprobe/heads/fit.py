@@ -52,7 +52,7 @@ def fit_heads(
       PrivacyError: when the plan is not one for this method on this data, or when the noisy
         releases taken are not those priced.
     """
-    _check_inputs(method, data, plan, seeds)
+    check_inputs(method, data, plan, seeds)
     if entropy.secret and not method.is_exact:
         raise PrivacyError(
             f"head {method.head}: it does not release exact sums, which a release needs; write "
@@ -106,9 +106,15 @@ def _make_recorder(record: Observe | None, rows: Rows) -> Record | None:
     return lambda step, weights: record(step, rows.scored_weights(weights), rows.scoring)
 
 
-def _check_inputs(
+def check_inputs(
     method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]
 ) -> None:
+    """Checks what can be checked before anything is drawn; see `fit_heads`.
+
+    Raises:
+      ConfigError: for more features than the method takes.
+      PrivacyError: if the plan is not for this method on these rows.
+    """
     if plan.n != data.n:
         rows = "rows" if data.units is None else "units of privacy"
         raise PrivacyError(

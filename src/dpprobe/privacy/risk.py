@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.accountants import exactly_priced, gaussian_epsilon
+from dpprobe.privacy.accountants import gaussian_epsilon, is_gaussian
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks
@@ -83,6 +83,10 @@ class Risk:
         except (TypeError, ValueError):
             raise PrivacyError(f"risk {dict(values)!r}: write numbers between 0 and 1") from None
 
+    def to_dict(self) -> dict[str, float]:
+        """Returns the dictionary that `from_dict` reads."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
     def to_mu(self) -> float:
         """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
 
@@ -105,9 +109,7 @@ class Risk:
         Raises:
           PrivacyError: when it is outside the range that can be calibrated.
         """
-        exact = gaussian_epsilon(self.to_mu(), delta)
-        context = Context(prec=_DIGITS, rounding=ROUND_FLOOR)
-        epsilon = float(context.create_decimal(repr(exact)))
+        epsilon = _round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
             raise PrivacyError(
                 f"{self}: at delta {delta:g} that is epsilon {epsilon:g}, below "
@@ -118,20 +120,28 @@ class Risk:
 
     def permits(self, plan: Plan) -> bool:
         """Returns True if no attack on the plan's releases can reach more than the target."""
-        bounds = self._bound(plan)
-        if self.advantage is not None:
-            # the rates have six decimals: the guard is against the difference's round-off alone
-            return 2 * bounds.balanced_accuracy - 1 <= self.advantage + 1e-12
-        return bounds.true_positives[0] <= float(self.true_positives or 0)
-
-    def _bound(self, plan: Plan) -> Allowed:
-        return bound_attacks(
+        bounds = bound_attacks(
             plan.mechanisms,
-            [] if self.at is None else [self.at],
+            self.rates,
             plan.selection,
             delta=plan.delta,
             epsilon=plan.realised_epsilon,
         )
+        return self.measure(bounds) <= self.target
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The false positive rates whose bounds `measure` needs."""
+        return () if self.at is None else (self.at,)
+
+    @property
+    def target(self) -> float:
+        """The most that may be reached."""
+        return float(self.true_positives or 0) if self.advantage is None else self.advantage
+
+    def measure(self, bounds: Allowed) -> float:
+        """Returns what attacks may reach, by bounds at `rates`: comparable with `target`."""
+        return bounds.true_positives[0] if self.advantage is None else bounds.advantage
 
     def __str__(self) -> str:
         if self.advantage is not None:
@@ -145,6 +155,10 @@ def _lower_rate(rate: float) -> float:
     return math.floor(rate * scale + _ROUND_OFF) / scale - _ROUND_OFF
 
 
+def _round_down(epsilon: float) -> float:
+    return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)))
+
+
 def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
     """Returns the plan of the largest epsilon that keeps to a risk.
 
@@ -156,7 +170,7 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) 
       PrivacyError: when no epsilon that can be calibrated keeps to it.
     """
     plan = make_plan(risk.to_epsilon(delta))
-    if exactly_priced(plan.mechanisms, plan.selection):
+    if plan.selection is None and is_gaussian(plan.mechanisms):
         if not risk.permits(plan):
             raise PrivacyError(f"{risk}: the plan of epsilon {plan.epsilon:g} exceeds it")
         return plan
@@ -173,6 +187,6 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) 
     if risk.permits(high):
         return high
     while high.epsilon / low.epsilon > 1 + _TOLERANCE:
-        middle = make_plan(math.sqrt(high.epsilon * low.epsilon))
+        middle = make_plan(_round_down(math.sqrt(high.epsilon * low.epsilon)))
         low, high = (middle, high) if risk.permits(middle) else (low, middle)
     return low

@@ -79,6 +79,12 @@ class Allowed:
     true_positives: tuple[float, ...]
     exact: bool
 
+    @property
+    def advantage(self) -> float:
+        """The most by which a test's true positive rate exceeds its false positive rate."""
+        # the accuracy has six decimals, which the difference's round-off would hide
+        return round(2 * self.balanced_accuracy - 1, _DECIMALS)
+
 
 def allow_everything(false_positive_rates: Sequence[float]) -> Allowed:
     """Returns the bounds where nothing is promised: a test may be right about every unit."""

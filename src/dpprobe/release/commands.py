@@ -31,7 +31,8 @@ def add_commands(commands: Parsers) -> None:
         "images",
         nargs="+",
         type=Path,
-        help="image files, folders of images, parquet files or CSV files",
+        help="image files, folders of images, parquet files or CSV files; for a head of vectors, "
+        ".npy files of them",
     )
     predict.add_argument(
         "--output",

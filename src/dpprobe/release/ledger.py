@@ -73,6 +73,8 @@ from dpprobe.privacy.accountants import (
 from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.risk import Risk
+from dpprobe.privacy.trade_off import Allowed, bound_attacks
 from dpprobe.release.unit_hashes import (
     Hashes,
     Units,
@@ -303,6 +305,7 @@ class Ledger:
         *,
         delta: float,
         max_epsilon: float | None,
+        max_risk: Risk | None = None,
         units: Units | None = None,
         other_units_than: Sequence[str] = (),
     ) -> Entry:
@@ -310,7 +313,8 @@ class Ledger:
 
         Args:
           delta: at which all releases together must not exceed `max_epsilon`.
-          max_epsilon: None for no limit.
+          max_epsilon: None for no such limit.
+          max_risk: the most that attacks on all together may reach; None for no such limit.
           units: of the release; None leaves them unchecked.
           other_units_than: datasets whose units are others, though they may have the same names.
 
@@ -333,20 +337,47 @@ class Ledger:
                 self._refuse_moved(ledgers[self._dataset], booking, hashes, key)
                 others = {name: ledgers[name] for name in ledgers if name not in added}
                 self._refuse_same_units(others, booking, hashes, key, unlike=other_units_than)
-            if max_epsilon is not None:
-                refuse_excess(
-                    list(self._add_up(ledgers, added)),
-                    booking,
-                    delta=delta,
-                    max_epsilon=max_epsilon,
-                    ledger=str(self.path),
-                )
+            refuse_excess(
+                list(self._add_up(ledgers, added)),
+                booking,
+                delta=delta,
+                max_epsilon=max_epsilon,
+                max_risk=max_risk,
+                ledger=str(self.path),
+            )
             if units is not None:
                 booking = replace(booking, units=write_hashes(self.path.parent, hashes, key))
             number = len(content.entries) + 1
             time = self._append_line(content, "book", number, booking=booking.to_dict())
         return Entry(
             number=number, booking=booking, state="open", digest=None, reason=None, booked=time
+        )
+
+    def check_room(
+        self,
+        booking: Booking,
+        *,
+        delta: float,
+        max_epsilon: float | None,
+        max_risk: Risk | None = None,
+    ) -> None:
+        """Checks what `book_release` checks of a booking's price, and books nothing.
+
+        Raises:
+          BudgetError: if the limit would be exceeded.
+          PrivacyError: for another unit of privacy than the ledger's.
+          DataError: for a damaged line, here or in another ledger.
+        """
+        ledgers = self._read_ledgers()
+        added = self._find_added(ledgers, booking)
+        self._refuse_other_unit(ledgers, added, booking)
+        refuse_excess(
+            list(self._add_up(ledgers, added)),
+            booking,
+            delta=delta,
+            max_epsilon=max_epsilon,
+            max_risk=max_risk,
+            ledger=str(self.path),
         )
 
     def close_entry(self, number: int, digest: str) -> None:
@@ -413,6 +444,15 @@ class Ledger:
         for booking in extra:
             self._refuse_other_unit(ledgers, added, booking)
         return compose_bookings([*self._add_up(ledgers, added), *extra], delta)
+
+    def list_bookings(self) -> list[Booking]:
+        """Lists the bookings of all entries that count, with those of ledgers that are added up.
+
+        Raises:
+          DataError: for a damaged line.
+        """
+        ledgers = self._read_ledgers()
+        return list(self._add_up(ledgers, self._find_added(ledgers)))
 
     @property
     def _data_dir(self) -> Path:
@@ -731,9 +771,15 @@ def check_delta(delta: float) -> None:
 
 
 def refuse_excess(
-    booked: Sequence[Booking], booking: Booking, *, delta: float, max_epsilon: float, ledger: str
+    booked: Sequence[Booking],
+    booking: Booking,
+    *,
+    delta: float,
+    max_epsilon: float | None,
+    max_risk: Risk | None = None,
+    ledger: str,
 ) -> None:
-    """Refuses a booking with which all together would cost more than the limit.
+    """Refuses a booking with which all together would exceed a limit.
 
     Args:
       ledger: where the earlier bookings stand, for the message.
@@ -741,29 +787,81 @@ def refuse_excess(
     Raises:
       BudgetError: with the sums before and after.
     """
-    spent = compose_bookings([*booked, booking], delta)
-    if not spent.epsilon <= max_epsilon:
-        before = compose_bookings(booked, delta).epsilon
-        raise BudgetError(
-            f"release {booking.release!r}: with it a unit's rows would cost epsilon "
-            f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), "
-            f"above max_epsilon {max_epsilon:g}; ask for a smaller epsilon, or raise max_epsilon"
-        )
+    every = [*booked, booking]
+    if max_epsilon is not None:
+        spent = compose_bookings(every, delta)
+        if not spent.epsilon <= max_epsilon:
+            before = compose_bookings(booked, delta).epsilon
+            raise BudgetError(
+                f"release {booking.release!r}: with it a unit's rows would cost epsilon "
+                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), above "
+                f"max_epsilon {max_epsilon:g}; ask for a smaller epsilon, or raise max_epsilon"
+            )
+    if max_risk is not None:
+        reached = max_risk.measure(bound_bookings(every, max_risk.rates, delta))
+        if not reached <= max_risk.target:
+            before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
+            raise BudgetError(
+                f"release {booking.release!r}: with it attacks on a unit could reach "
+                f"{reached:g} (without it {before:g}, by {ledger}), above max_risk {max_risk}. "
+                "Ask for a smaller epsilon, or raise max_risk"
+            )
 
 
 def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
     """Computes the sum of releases from one dataset, for the unit that pays most."""
     check_delta(delta)
+    choices, searched = _list_choices(bookings)
+    most, exact = max(_price_parts(parts, delta) for parts in choices)
+    return Spent(epsilon=round_up(most), exact=exact and searched, entries=len(bookings))
+
+
+def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: float) -> Allowed:
+    """Bounds attacks on all releases from one dataset together, for the unit most at risk.
+
+    Args:
+      rates: false positive rates at which true positive rates are bounded.
+      delta: of a search's price; else only a scale for computing.
+    """
+    check_delta(delta)
+    choices, _ = _list_choices(bookings)
+    bounds = [_bound_parts(parts, rates, delta) for parts in choices]
+    return Allowed(
+        balanced_accuracy=max(each.balanced_accuracy for each in bounds),
+        true_positives=tuple(
+            max(values) for values in zip(*(each.true_positives for each in bounds), strict=True)
+        ),
+        exact=len(bounds) == 1 and bounds[0].exact,
+    )
+
+
+def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) -> Allowed:
+    """Bounds attacks on parts that read the same rows."""
+    if not parts:
+        return Allowed(balanced_accuracy=0.5, true_positives=tuple(rates), exact=True)
+    searches = [part.selection for part in parts if part.selection]
+    price = round_up(_price_parts(parts, delta)[0]) if searches else math.inf
+    return bound_attacks(
+        _merge_mechanisms(parts),
+        rates,
+        searches[0] if searches else None,  # what is known of a search is its price
+        delta=delta,
+        epsilon=price,
+    )
+
+
+def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
+    """Lists what a unit may pay for: the parts of one side of each split, for every choice.
+
+    Returns:
+      The lists; False if there would be too many, so that one has the parts of all sides.
+    """
     sides = [list(split.values()) for split in _by_split(bookings).values()]
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
     if not searched:
         sides = [[list(itertools.chain(*choices))] for choices in sides]
-    prices = [
-        _price_parts([part for side in choice for part in side], delta)
-        for choice in itertools.product(*sides)
-    ]
-    most, exact = max(prices)
-    return Spent(epsilon=round_up(most), exact=exact and searched, entries=len(bookings))
+    choices = [[part for side in choice for part in side] for choice in itertools.product(*sides)]
+    return choices, searched
 
 
 def _by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Part]]]:
@@ -788,13 +886,17 @@ def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
             Fits(mechanisms=part.mechanisms, times=1, selection=part.selection) for part in parts
         ]
         return all_together(fits, delta)
-    # Mechanisms that are priced alike are composed at once: each that differs takes time.
+    merged = _merge_mechanisms(parts)
+    return compute_epsilon(merged, delta, "pld"), exactly_priced(merged)
+
+
+def _merge_mechanisms(parts: Sequence[Part]) -> list[Mechanism]:
+    """Returns the mechanisms of parts, those that are priced alike at once: others take time."""
     alike: Counter[Mechanism] = Counter()
     for item in (item for part in parts for item in part.mechanisms):
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
         alike[key] += item.count
-    merged = [item.repeat_count(count) for item, count in alike.items()]
-    return compute_epsilon(merged, delta, "pld"), exactly_priced(merged)
+    return [item.repeat_count(count) for item, count in alike.items()]
 
 
 def abandon_command(folder: Path, number: int) -> str:

@@ -499,6 +499,7 @@ class _Task:
             # the limit is at the dataset's delta, whatever delta a release has
             delta=self.study.dataset_delta(self.options.dataset),
             max_epsilon=self.study.max_epsilon(self.options.dataset),
+            max_risk=self.study.max_risk,
             units=self.list_units(),
             other_units_than=self.dataset.other_units_than,
         )

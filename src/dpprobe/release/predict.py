@@ -54,9 +54,12 @@ from dpprobe.release.prediction_table import (
     open_predictions,
     value_columns,
 )
+from dpprobe.release.vector_files import is_vector_file, open_vectors
 
 # Images of a forward pass on a GPU, as in extraction.
 BATCH_SIZE = 256
+# Vectors that are read and scored at a time.
+_VECTORS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +99,9 @@ class Predictor:
     @classmethod
     def load_bundle(
         cls,
-        bundle: Path,
+        bundle: str | Path,
         *,
-        checkpoint: Path | None = None,
+        checkpoint: str | Path | None = None,
         device: str = "auto",
         allow_hub: bool = False,
         allow_module: bool = False,
@@ -120,7 +123,8 @@ class Predictor:
           ConfigError: where the checkpoint is missing or the backbone cannot be loaded; for
             thresholds that the head cannot have.
         """
-        read = read_bundle(bundle)
+        read = read_bundle(Path(bundle))
+        checkpoint = None if checkpoint is None else Path(checkpoint)
         checked = check_thresholds(thresholds or {}, read.facts)
         _check_source(read, allow_hub=allow_hub, allow_module=allow_module)
         options = _backbone_options(read, checkpoint)
@@ -170,6 +174,23 @@ class Predictor:
                 values.append(block.values)
         return np.concatenate(values)
 
+    def predict_vectors(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Returns the probabilities of vectors [m, d] of the release's model; see `predict_images`.
+
+        Raises:
+          DataError: naming the first vector that is not finite; for another dimension.
+        """
+        rows = np.asarray(vectors, dtype=np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
+            raise DataError(
+                f"vectors {rows.shape}: the head takes [rows, {self.facts.dimension}]; pass "
+                f"vectors of {self.facts.backbone.architecture}"
+            )
+        unusable = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(unusable):
+            raise DataError(f"vector {unusable[0]}: holds NaN or infinity; leave it out")
+        return self.score_features(rows) if len(rows) else np.empty((0, len(self.classes)), "f4")
+
     def name_classes(self, values: npt.NDArray[np.float32]) -> list[str]:
         """Names the class of each row of probabilities [n, classes], or its labels, joined."""
         return [label_of(row, self.facts, self.thresholds) for row in values]
@@ -203,6 +224,19 @@ class Predictor:
         with closing(parts):
             for part in parts:
                 yield self._predict_block(part.rows, part.values, part.faults)
+
+    def predict_arrays(self, arrays: Mapping[Path, npt.NDArray[Any]]) -> Generator[Block]:
+        """Yields the predictions of vectors in order, by their files; a row's id is FILE:NUMBER."""
+        first = 0
+        for path, array in arrays.items():
+            for start in range(0, len(array), _VECTORS):
+                with np.errstate(over="ignore"):  # what float32 cannot hold is named as a fault
+                    part = np.asarray(array[start : start + _VECTORS], dtype=np.float32)
+                rows = tuple(
+                    (first + place, f"{path}:{place}") for place in range(start, start + len(part))
+                )
+                yield self._predict_block(rows, part, ())
+            first += len(array)
 
     def _predict_block(
         self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
@@ -254,7 +288,8 @@ def predict(
     also states the bundle, the version of dpprobe and the thresholds (`prediction_table.Origin`).
 
     Args:
-      images: files, folders, parquet files and CSV files; see `image_sources.find_images`.
+      images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
+        bundle of vectors, `.npy` files of them; see `vector_files.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
       thresholds: the probability from which a class is named, by class; see
         `prediction_table.label_of`.
@@ -264,8 +299,15 @@ def predict(
       ConfigError: for images, columns or an output that cannot be, before any work.
       DataError, ConfigError: as `Predictor.load_bundle`.
     """
-    sources = find_images(images, image_column=image_column, id_column=id_column)
-    check_output(output, sources.inputs)
+    vectors = [path for path in images if is_vector_file(path)]
+    if vectors and (len(vectors) < len(images) or image_column or id_column):
+        raise ConfigError(
+            f"{vectors[0]}: vectors are predicted by themselves; leave out images and columns"
+        )
+    sources = (
+        None if vectors else find_images(images, image_column=image_column, id_column=id_column)
+    )
+    check_output(output, vectors if sources is None else sources.inputs)
     predictor = Predictor.load_bundle(
         bundle,
         checkpoint=checkpoint,
@@ -275,9 +317,15 @@ def predict(
         thresholds=thresholds,
     )
     facts = predictor.facts
+    if sources is None:
+        arrays = {path: open_vectors(path, facts) for path in vectors}
+        count = sum(map(len, arrays.values()))
+        blocks = predictor.predict_arrays(arrays)
+    else:
+        count = sources.count
+        blocks = predictor.predict_blocks(sources.read_images(), count, threads=threads)
     unreadable: list[tuple[str, str]] = []
-    blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
-    progress = Progress(sources.count, label=f"predict {facts.name}", unit="images")
+    progress = Progress(count, label=f"predict {facts.name}", unit="images")
     columns = value_columns(facts.class_names, facts.head.link)
     origin = describe_origin(predictor.bundle, predictor.thresholds)
     with open_predictions(output, columns, origin) as write, progress, closing(blocks):
@@ -285,7 +333,7 @@ def predict(
             write(_in_order(block, predictor.name_classes(block.values)))
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
             progress.advance_by(len(block.rows) + len(block.faults))
-    return Summary(rows=sources.count, unreadable=tuple(unreadable), output=output)
+    return Summary(rows=count, unreadable=tuple(unreadable), output=output)
 
 
 def _in_order(block: Block, labels: Sequence[str]) -> list[Prediction]:

@@ -9,12 +9,14 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpprobe.data.options import Headline
+from dpprobe.errors import PrivacyError
 from dpprobe.options import AtMost, Name, Options
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
 )
+from dpprobe.privacy.risk import Risk
 
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 
@@ -67,6 +69,36 @@ class FineTuningOptions(Options):
     )
 
 
+class RiskOptions(Options):
+    """Limit on what attacks on one unit can reach: write advantage, or true_positives with at."""
+
+    advantage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="True-positive rate of an attack minus its false-positive rate; guessing has "
+        "0.",
+    )
+    true_positives: float | None = Field(
+        None, gt=0, lt=1, description="True-positive rate at the false-positive rate `at`."
+    )
+    at: float | None = Field(
+        None, gt=0, lt=1, description="False-positive rate, below `true_positives`."
+    )
+
+    @model_validator(mode="after")
+    def _check_target(self) -> RiskOptions:
+        try:
+            self.to_risk()
+        except PrivacyError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def to_risk(self) -> Risk:
+        """Returns the limit as the ledger takes it."""
+        return Risk(advantage=self.advantage, true_positives=self.true_positives, at=self.at)
+
+
 class PrivacyOptions(Options):
     """Privacy settings for all datasets of a study."""
 
@@ -80,6 +112,12 @@ class PrivacyOptions(Options):
         None,
         description="Limit on the total epsilon, per unit, of all releases of a dataset, at the "
         "dataset's delta: one number for all datasets, or by name. A release beyond the limit is "
+        "refused.",
+    )
+    max_risk: RiskOptions | None = Field(
+        None,
+        description="Limit on what attacks on one unit can reach by all releases of a dataset, "
+        "such as {advantage: 0.1}. It may stand beside max_epsilon. A release beyond it is "
         "refused.",
     )
 

@@ -28,6 +28,7 @@ from dpprobe.privacy.limits import (
     epsilon_token,
     epsilon_value,
 )
+from dpprobe.privacy.risk import Risk
 from dpprobe.study import catalog
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
@@ -356,14 +357,22 @@ class Study(_Analysed):
         if fault := delta_fault(self.release_delta(release), n, unit=unit):
             return fault
         fault = delta_fault(self.dataset_delta(dataset), n, unit=unit)
-        if fault is None or self.max_epsilon(dataset) is None:
-            return None
-        return f"privacy.max_epsilon of {dataset} is at its delta: {fault}"
+        limits = {"max_epsilon": self.max_epsilon(dataset), "max_risk": self.max_risk}
+        for name, limit in limits.items():
+            if fault is not None and limit is not None:
+                return f"privacy.{name} of {dataset} is at its delta: {fault}"
+        return None
 
     def max_epsilon(self, dataset: str) -> float | None:
         """Returns the most that a dataset's releases may cost a unit; None for no limit."""
         limits = self.privacy.max_epsilon
         return limits.get(dataset) if isinstance(limits, Mapping) else limits
+
+    @property
+    def max_risk(self) -> Risk | None:
+        """The most that attacks on a unit may reach by a dataset's releases; None for no limit."""
+        limit = self.privacy.max_risk
+        return None if limit is None else limit.to_risk()
 
     def dataset_unit(self, dataset: str) -> Unit:
         """Returns the unit of privacy of a dataset: the study's where the dataset says none."""

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
@@ -260,6 +260,19 @@ def test_releases_add_up_to_a_limit(folder: Path) -> None:
     spent = bundle.read_bundle(output).statement["ledger"]
     assert spent["releases"] == 2
     assert 2 < spent["epsilon"] < 4
+
+
+@pytest.mark.parametrize(
+    "risk", [{"advantage": 0.25}, {"true_positives": 0.008, "at": 0.001}], ids=str
+)
+def test_releases_together_keep_to_a_permitted_risk(folder: Path, risk: dict[str, float]) -> None:
+    """Each alone, of epsilon 2 at delta 1e-4, is within it; both together are not."""
+    release(folder, study(folder, max_risk=risk))
+    with pytest.raises(BudgetError, match=r"attacks on a unit could reach .* above max_risk"):
+        release(folder, study(folder, name="second", max_risk=risk), "second")
+    assert len(ledger(folder).read_entries()) == 1
+    assert not (folder / "results/releases/second").exists()
+    release(folder, study(folder, name="second"), "second")
 
 
 def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:

@@ -82,6 +82,24 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
     study["privacy"] = {"max_epsilon": 3.0}
     with pytest.raises(ConfigError, match=r"max_epsilon of digits is at its delta: delta 0\.1 is"):
         check_study(load_study(study))
+    study["privacy"] = {"max_risk": {"advantage": 0.5}}
+    with pytest.raises(ConfigError, match=r"max_risk of digits is at its delta: delta 0\.1 is"):
+        check_study(load_study(study))
+
+
+@pytest.mark.parametrize(
+    ("risk", "message"),
+    [
+        ({}, "write advantage, such as"),
+        ({"at": 0.01}, "or true_positives with at"),
+        ({"true_positives": 0.01, "at": 0.1}, "guessing alone reaches"),
+        ({"advantage": 2}, "advantage"),
+        ({"advantages": 0.1}, "advantages"),
+    ],
+)
+def test_a_limit_on_risk_is_one_that_means_something(risk: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_study(changed("privacy", {"max_risk": risk}))
 
 
 @pytest.mark.parametrize("metric", ["auc", "macro_accuracy"])

@@ -1,0 +1,37 @@
+"""The steps that transform rows before an estimator of scikit-learn sees them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from sklearn.pipeline import Pipeline
+
+
+def list_steps_before(estimator: Any) -> list[tuple[str, Any]]:
+    """Lists the steps, by name, that pipelines apply before the estimator that they are fitting.
+
+    scikit-learn passes an estimator nothing of what is before it, so the pipelines are found among
+    the callers, inner ones first. Callers in other processes cannot be seen.
+    """
+    steps: list[tuple[str, Any]] = []
+    within: dict[int, int] = {}
+    for frame in _list_callers():
+        pipeline = frame.f_locals.get("self")
+        if not isinstance(pipeline, Pipeline) or pipeline is estimator:
+            continue
+        if frame.f_code.co_name == "_fit":  # it fits a step before the last, whose number it holds
+            within[id(pipeline)] = frame.f_locals["step_idx"]
+        elif frame.f_code.co_name.startswith("fit"):
+            last = within.pop(id(pipeline), len(pipeline.steps) - 1)
+            steps += pipeline.steps[:last]
+    return steps
+
+
+def _list_callers() -> Iterator[FrameType]:
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        yield frame

@@ -1,0 +1,111 @@
+"""The notebooks of docs/notebooks run from their first cell to their last, offline."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+
+from dpprobe.heads.registry import method_options
+from dpprobe.results.summary import summarise_cells
+from dpprobe.training.head_job import train_job
+from dpprobe.training.plan_file import write_plans
+from tests.support.classifiers import DELTA, FAST, ROWS, make_rows
+from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the results of a small study; figures are closed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    write_results(tmp_path / "results")
+    yield tmp_path
+    plt.close("all")
+
+
+def write_results(folder: Path) -> None:
+    stores = folder / "features/digits/pixels"
+    for split, seed in (("train", 0), ("test", 1)):
+        write_split(stores / split, *make_rows(seed))
+    for epsilon in (1.0, 4.0):
+        job = make_job(
+            dataset="digits", backbone="pixels", methods={"momentum": method_options(FAST)},
+            epsilon=f"{epsilon:g}", delta=DELTA,
+        )  # fmt: skip
+        plans = folder / f"calibration/digits/eps-{job.epsilon}.json"
+        write_plans(
+            job.methods, output=plans, cache=folder / "calibration", n=ROWS, epsilon=epsilon,
+            delta=DELTA, accountant="pld", seeds=job.seeds,
+        )  # fmt: skip
+        train_job(
+            job, train=stores / "train/manifest.json", test=stores / "test/manifest.json",
+            plans=plans, cells=folder / "cells", device="cpu",
+        )  # fmt: skip
+    records = sorted(folder.glob("cells/**/metrics.json"))
+    summarise_cells(records, folder / "summary/digits.parquet", study="demo")
+
+
+def run_cells(notebook: Path) -> list[Any]:
+    """Runs all code cells in one namespace; returns the value of each cell's last expression."""
+    names: dict[str, Any] = {}
+    values = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, notebook.name, "exec"), names)
+        if isinstance(last, ast.Expr):
+            values.append(eval(compile(ast.Expression(last.value), notebook.name, "eval"), names))
+    return values
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["quickstart", "study_in_pandas"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_valid_and_holds_no_output(notebook: Path) -> None:
+    """An output would name the machine that made it, and differ at each run."""
+    book = nbformat.read(notebook, as_version=4)
+    nbformat.validate(book)
+    for cell in book.cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+def test_the_quickstart_runs(place: Path) -> None:
+    score, spent, *_, passed, names = run_cells(ROOT / "docs/notebooks/quickstart.ipynb")
+    assert score > 0.8
+    assert 0.99 < spent.epsilon <= 1
+    assert passed is True
+    assert len(names) == 5
+    assert (place / "releases/digits_v1/privacy.json").is_file()
+
+
+def test_a_study_is_read_into_pandas() -> None:
+    head, table, best, *_, score = run_cells(ROOT / "docs/notebooks/study_in_pandas.ipynb")
+    assert head["dataset"].tolist() == ["digits"] * 4
+    assert table.columns.tolist() == [1.0, 4.0]
+    assert best["method"].tolist() == ["momentum"] * 2
+    assert 0 <= score <= 1
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_links_of_a_notebook_lead_somewhere(notebook: Path) -> None:
+    book = nbformat.read(notebook, as_version=4)
+    text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    targets = [part.partition(")")[0].partition("#")[0] for part in text.split("](")[1:]]
+    assert targets
+    assert all((notebook.parent / target).is_file() for target in targets)

@@ -1,0 +1,169 @@
+"""Arrays as training data: shapes, blocks, sources, labels and groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.estimator import array_inputs
+from dpprobe.estimator.array_inputs import (
+    ArrayError,
+    MappedRows,
+    check_classes,
+    clear_unusable,
+    find_source,
+    join_blocks,
+    number_groups,
+    number_labels,
+    read_shape,
+    read_source,
+)
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> np.memmap:
+    np.save(tmp_path / "rows.npy", np.arange(24, dtype=np.float64).reshape(8, 3))
+    rows: np.memmap = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    return rows
+
+
+def test_a_small_memory_map_is_an_array(mapped: np.memmap) -> None:
+    assert find_source(mapped) is None
+    assert find_source(np.zeros((2, 2))) is None
+    assert find_source(pd.DataFrame({"rows": [1], "dimension": [2]})) is None
+
+
+def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 8 * 3 * 4)
+    assert find_source(mapped) is None
+    monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 8 * 3 * 4 - 1)
+    source = find_source(mapped)
+    assert isinstance(source, MappedRows)
+    assert read_shape(mapped) == (8, 3)
+    starts, blocks = zip(*source.read_blocks(3), strict=True)
+    assert starts == (0, 3, 6)
+    assert all(block.dtype == np.float32 and block.flags.writeable for block in blocks)
+    np.testing.assert_array_equal(np.concatenate(blocks), mapped)
+    monkeypatch.setattr(array_inputs, "SCORED_BYTES", 24)
+    np.testing.assert_array_equal(read_source(source), mapped.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.ones((4, 2)), [[1.0, 2.0]] * 4, torch.ones(4, 2), pd.DataFrame(np.ones((4, 2)))],
+    ids=["array", "list", "tensor", "data frame"],
+)
+def test_shapes_are_read(rows: Any) -> None:
+    assert read_shape(rows) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.ones(4), r"Expected 2D array, got 1D array instead: X has shape \(4,\)"),
+        (3.0, "got 0D array"),
+        (np.ones((2, 2, 2)), "got 3D array"),
+        (np.ones((0, 2)), r"0 sample\(s\) \(shape=\(0, 2\)\)"),
+        (np.ones((2, 0)), r"0 feature\(s\) \(shape=\(2, 0\)\)"),
+    ],
+)
+def test_shapes_that_are_no_table_are_refused(rows: Any, message: str) -> None:
+    with pytest.raises(ArrayError, match=message) as caught:
+        read_shape(rows)
+    assert isinstance(caught.value, DataError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_blocks_are_joined_in_order() -> None:
+    rows = np.arange(10.0).reshape(5, 2)
+    joined = join_blocks(iter([rows[:2], torch.from_numpy(rows[2:4]), rows[4:].tolist()]))
+    assert joined.dtype == np.float32
+    np.testing.assert_array_equal(joined, rows)
+    kept = [[1.0]]
+    assert join_blocks(kept) is kept
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([], "an iterator without blocks, or one that was read before"),
+        ([np.ones((2, 3)), np.ones((2, 4))], r"blocks of shapes \(2, 3\), \(2, 4\)"),
+        ([np.ones(3)], r"blocks of shapes \(3,\)"),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused(blocks: list[Any], message: str) -> None:
+    with pytest.raises(ArrayError, match=message):
+        join_blocks(iter(blocks))
+
+
+def test_rows_that_training_would_clear_are_scored_as_zeros() -> None:
+    rows = np.ones((6, 2), dtype=np.float32)
+    assert clear_unusable(rows) is rows
+    rows[1, 0], rows[2, 1], rows[3] = np.nan, np.inf, 3e38
+    before = rows.copy()
+    with pytest.warns(UserWarning, match="X: 3 rows hold NaN, infinity or huge values"):
+        cleared = clear_unusable(rows)
+    np.testing.assert_array_equal(cleared[1:4], 0)
+    np.testing.assert_array_equal(cleared[[0, 4, 5]], 1)
+    np.testing.assert_array_equal(rows, before)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1))
+def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> None:
+    classes = ["b", "c", "a"]
+    codes = number_labels(np.asarray(labels), classes)
+    assert codes.dtype == np.int64
+    assert [classes[code] for code in codes] == labels
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float64, bool, object])
+def test_labels_may_be_of_any_type_that_equals(dtype: Any) -> None:
+    codes = number_labels(np.array([0, 1, 1], dtype=dtype), [0, 1])
+    np.testing.assert_array_equal(codes, [0, 1, 1])
+
+
+def test_a_label_outside_the_list_is_named() -> None:
+    with pytest.raises(ArrayError, match="y: label 'd' is not among classes"):
+        number_labels(np.array(["a", "d"]), ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [([0, 1, 1], "one is listed twice"), ([0], "got 1 class: "), ([], "got 0 class")],
+)
+def test_lists_of_classes_are_checked(classes: list[int], message: str) -> None:
+    with pytest.raises(ArrayError, match=message):
+        check_classes(classes)
+
+
+def test_groups_are_told_apart_by_their_names() -> None:
+    units = number_groups([1, "1", "two", 1.5, "two"], 5)
+    assert units.count == 3
+    np.testing.assert_allclose(units.weights, [0.5, 0.5, 0.5, 1, 0.5])
+    assert number_groups(pd.Series(["a", "b", "a"]), 3).count == 2
+    assert number_groups(np.array([7, 8, 7]), 3).count == 2
+
+
+@pytest.mark.parametrize(
+    "missing", [None, float("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), "", "  "]
+)
+@pytest.mark.parametrize("others", [["a", "b"], [1.0, 2.0]])
+def test_a_missing_name_is_no_name(missing: Any, others: list[Any]) -> None:
+    """As text, NaN would be a person named "nan", who owns all rows without a name."""
+    with pytest.raises(PrivacyError, match="row 2 has no name, so nobody knows whose it is"):
+        number_groups([*others, missing], 3)
+
+
+def test_each_row_has_a_group() -> None:
+    with pytest.raises(PrivacyError, match=r"groups: \(2,\), and X has 3 rows"):
+        number_groups(["a", "b"], 3)
+    with pytest.raises(PrivacyError, match=r"groups: \(3, 1\)"):
+        number_groups([["a"], ["b"], ["c"]], 3)

@@ -1,0 +1,266 @@
+"""The budget that fits share: threads, copies, processes, and what a ledger has of it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import multiprocessing
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import norm
+from sklearn.base import clone
+
+from dpprobe.errors import BudgetError, PrivacyError
+from dpprobe.estimator.budget import Budget
+from dpprobe.privacy.accountants import gaussian_epsilon
+from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.risk import Risk
+from dpprobe.release.ledger import LEDGER_FILE, Booking, Ledger, Part
+from tests.support.classifiers import DELTA, make_budget
+
+
+def make_booking(
+    *, noise: float = 8.0, unit: str = "row", column: str | None = None, release: str = "fit"
+) -> Booking:
+    mechanism = Mechanism(
+        name="sum", released="a sum", sensitivity=1.0, noise_multiplier=noise, sample_rate=1.0,
+        count=1,
+    )  # fmt: skip
+    part = Part(side="train", mechanisms=(mechanism,), epsilon=1.0, delta=DELTA)
+    return Booking(
+        release=release, study="estimator", unit=unit, split="all rows", parts=(part,),
+        identity="0", column=column,
+    )  # fmt: skip
+
+
+@pytest.fixture(params=["memory", "ledger"])
+def budget(request: pytest.FixtureRequest, tmp_path: Path) -> Budget:
+    return make_budget(None if request.param == "memory" else tmp_path / "data/people")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_epsilon": 0}, "max_epsilon 0: write a positive number"),
+        ({"max_epsilon": float("nan")}, "max_epsilon nan: write a positive number"),
+        ({"max_epsilon": float("inf")}, "max_epsilon inf: write a positive number"),
+        ({"delta": 0}, "delta 0: outside"),
+        ({"delta": 1}, "delta 1: outside"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(values: dict[str, float], message: str) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        make_budget(**values)
+
+
+def test_fits_add_up_as_one_gaussian(budget: Budget) -> None:
+    assert budget.compute_spent().entries == 0
+    for number in (1, 2, 3):
+        assert budget.book_fit(make_booking(noise=16.0)) == number
+    spent = budget.compute_spent()
+    exact = gaussian_epsilon(3**0.5 / 16, DELTA)
+    assert (spent.entries, spent.exact) == (3, True)
+    assert exact <= spent.epsilon <= exact * 1.00001
+    assert budget.compute_spent(1e-2).epsilon < spent.epsilon
+
+
+def test_a_fit_beyond_the_limit_is_refused_and_not_booked(budget: Budget) -> None:
+    budget.book_fit(make_booking(noise=4.0))
+    before = budget.compute_spent()
+    assert 0.5 < before.epsilon < 1
+    for attempt in (budget.check_fit, budget.book_fit):
+        with pytest.raises(BudgetError, match="above max_epsilon 1"):
+            attempt(make_booking(noise=4.0))
+    assert budget.compute_spent() == before
+    budget.check_fit(make_booking(noise=60.0))
+    assert budget.compute_spent() == before
+
+
+@pytest.mark.parametrize(("unit", "column"), [("group", "patient"), ("image", None)])
+def test_another_unit_of_privacy_is_refused(budget: Budget, unit: str, column: str | None) -> None:
+    """Prices to a row and to a person do not add up."""
+    budget.book_fit(make_booking(noise=60.0))
+    for attempt in (budget.check_fit, budget.book_fit):
+        with pytest.raises(PrivacyError, match="do not add up") as caught:
+            attempt(make_booking(noise=60.0, unit=unit, column=column))
+        assert not isinstance(caught.value, BudgetError)
+    assert budget.compute_spent().entries == 1
+
+
+# a limit on risk
+
+
+@pytest.fixture(params=["memory", "ledger"])
+def risky(request: pytest.FixtureRequest, tmp_path: Path) -> Budget:
+    folder = None if request.param == "memory" else tmp_path / "data/people"
+    return make_budget(folder, max_epsilon=None, max_risk={"advantage": 0.1})
+
+
+def test_a_risk_adds_up_as_one_gaussian(risky: Budget) -> None:
+    assert risky.compute_risk() == 0
+    assert risky.compute_risk(at=0.01) == 0.01
+    for number in (1, 2):
+        risky.book_fit(make_booking(noise=8.0))
+        mu = math.sqrt(number) / 8
+        assert risky.compute_risk() == pytest.approx(2 * norm.cdf(mu / 2) - 1, abs=3e-6)
+        rate = norm.cdf(norm.ppf(0.01) + mu)
+        assert rate <= risky.compute_risk(at=0.01) <= rate + 2e-6
+
+
+def test_a_fit_beyond_the_permitted_risk_is_refused(risky: Budget) -> None:
+    """mu of 0.251 is an advantage of 0.1: two fits of noise 6 are within it, three are not."""
+    for _ in range(2):
+        risky.book_fit(make_booking(noise=6.0))
+    before = risky.compute_risk()
+    assert 0.09 < before <= 0.1
+    for attempt in (risky.check_fit, risky.book_fit):
+        with pytest.raises(
+            BudgetError, match=rf"could reach 0.11\d+ \(without it {before:g}, .*above max_risk adv"
+        ):
+            attempt(make_booking(noise=6.0))
+    assert risky.compute_risk() == before
+
+
+@pytest.mark.parametrize("risk", [{"advantage": 0.1}, {"true_positives": 0.02, "at": 0.01}])
+def test_a_fit_that_attains_the_risk_alone_is_not_refused(risk: dict[str, float]) -> None:
+    budget = make_budget(max_epsilon=None, max_risk=risk)
+    mu = Risk.from_dict(risk).to_mu()
+    budget.book_fit(make_booking(noise=1 / mu))
+    with pytest.raises(BudgetError):
+        budget.check_fit(make_booking(noise=1000.0))
+
+
+def test_a_sampled_and_a_searched_fit_have_a_risk_as_well() -> None:
+    budget = make_budget(max_epsilon=None, max_risk={"advantage": 0.5})
+    sampled = replace(make_booking().parts[0].mechanisms[0], sample_rate=0.1, count=5)
+    part = replace(make_booking().parts[0], mechanisms=(sampled,))
+    budget.book_fit(replace(make_booking(), parts=(part,)))
+    alone = budget.compute_risk()
+    assert 0 < alone < 2 * norm.cdf(math.sqrt(5) / 8 / 2) - 1
+    searched = replace(part, selection=Selection(mean=3.0, shape=1.0, repeated=("sum",)))
+    budget.book_fit(replace(make_booking(), parts=(searched,)))
+    assert alone < budget.compute_risk() <= 0.5
+
+
+def test_a_limit_on_risk_is_kept_by_copies(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "d/p", max_epsilon=None, max_risk={"advantage": 0.1})
+    copied = pickle.loads(pickle.dumps(budget))
+    assert copied.max_risk == budget.max_risk
+    assert repr(copied) == repr(budget)
+    assert "max_risk={'advantage': 0.1}, delta=0.0001" in repr(copied)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_epsilon": 1, "max_risk": {"advantage": 0.1}}])
+def test_a_budget_has_one_limit(limits: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError, match="budget: it needs one limit"):
+        Budget(delta=DELTA, **limits)
+
+
+# copies and processes
+
+
+def test_copies_are_the_budget_itself(budget: Budget) -> None:
+    assert clone(budget) is budget
+    assert copy.copy(budget) is budget
+    assert copy.deepcopy({"nested": [budget]})["nested"][0] is budget
+
+
+def test_threads_share_it(budget: Budget) -> None:
+    """Of forty fits at once, those that fit into the limit are booked, and no more."""
+
+    def book(_: int) -> bool:
+        try:
+            budget.book_fit(make_booking(noise=10.0))
+        except BudgetError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        booked = sum(pool.map(book, range(40)))
+    spent = budget.compute_spent()
+    assert spent.entries == booked
+    assert spent.epsilon <= 1 < gaussian_epsilon((booked + 1) ** 0.5 / 10, DELTA)
+
+
+def test_a_pickled_budget_in_memory_does_not_spend() -> None:
+    """Two copies of one list would each allow the whole limit."""
+    budget = make_budget()
+    budget.book_fit(make_booking(noise=60.0))
+    copied = pickle.loads(pickle.dumps(budget))
+    assert copied.compute_spent() == budget.compute_spent()
+    for attempt in (copied.check_fit, copied.book_fit):
+        with pytest.raises(PrivacyError, match=r"memory of another process.*Budget\(FOLDER"):
+            attempt(make_booking(noise=60.0))
+    with pytest.raises(PrivacyError, match="memory of another process"):
+        pickle.loads(pickle.dumps(copied)).book_fit(make_booking(noise=60.0))
+    assert budget.book_fit(make_booking(noise=60.0)) == 2
+
+
+def test_a_pickled_budget_with_a_ledger_is_the_same_ledger(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/people")
+    copied = pickle.loads(pickle.dumps(budget))
+    assert budget.book_fit(make_booking(noise=60.0)) == 1
+    assert copied.book_fit(make_booking(noise=60.0)) == 2
+    assert budget.compute_spent() == copied.compute_spent()
+
+
+def test_a_forked_process_does_not_spend_from_memory() -> None:
+    budget = make_budget()
+
+    def spend() -> None:
+        try:
+            budget.book_fit(make_booking())
+        except PrivacyError:
+            os._exit(17)
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=spend)
+    process.start()
+    process.join()
+    assert process.exitcode == 17
+    assert budget.compute_spent().entries == 0
+
+
+def test_a_relative_folder_stays_the_one_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    budget = make_budget("data/people")
+    monkeypatch.chdir("/")
+    budget.book_fit(make_booking(noise=60.0))
+    assert (tmp_path / "data/people" / LEDGER_FILE).is_file()
+
+
+def test_the_ledger_has_each_fit_by_a_name_of_its_own(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/people")
+    first = budget.book_fit(make_booking(noise=60.0))
+    budget.book_fit(make_booking(noise=60.0))
+    budget.close_fit(first, "0" * 64)
+    entries = Ledger(tmp_path / "data/people" / LEDGER_FILE).read_entries()
+    assert [entry.state for entry in entries] == ["closed", "open"]
+    assert len({entry.booking.release for entry in entries}) == 2
+
+
+def test_fits_and_releases_of_a_study_share_a_ledger(tmp_path: Path) -> None:
+    """A dataset of the workflow: its releases count, and another split of it adds up."""
+    ledger = Ledger.of_dataset(tmp_path / "data", "people")
+    release = make_booking(noise=4.0, unit="patient", column="patient_id", release="v1")
+    ledger.book_release(release, delta=DELTA, max_epsilon=1.0)
+    budget = make_budget(tmp_path / "data/people", column="patient_id")
+    assert budget.compute_spent().entries == 1
+    fit = make_booking(noise=4.0, unit="patient", column=budget.column)
+    with pytest.raises(BudgetError, match="without it"):
+        budget.book_fit(fit)
+    assert budget.book_fit(make_booking(noise=40.0, unit="patient", column=budget.column)) == 2
+
+
+def test_it_is_printed_as_it_is_written(tmp_path: Path) -> None:
+    assert repr(make_budget()) == "Budget(max_epsilon=1, delta=0.0001)"
+    there = Budget(tmp_path, max_epsilon=2, delta=1e-6)
+    assert repr(there) == f"Budget({str(tmp_path)!r}, max_epsilon=2, delta=1e-06)"

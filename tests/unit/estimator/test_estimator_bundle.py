@@ -1,0 +1,191 @@
+"""Bundles of private heads: whole, verified, used elsewhere; and what cannot be one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from PIL import Image
+
+from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
+from dpprobe.estimator.private_classifier import PrivateClassifier
+from dpprobe.estimator.public_functions import verify
+from dpprobe.release.predict import Predictor
+from tests.support.classifiers import (
+    FAST,
+    ROWS,
+    make_benchmark,
+    make_budget,
+    make_private,
+    make_rows,
+)
+
+GROUPS = [f"Jane Roe {row // 3}" for row in range(ROWS)]
+NAMES = ["keratosis", "melanoma", "naevus"]
+
+
+def save(fitted: PrivateClassifier, folder: Path, **changes: Any) -> Path:
+    values = {"dataset": "lesions", "model": "clip-vit", "each_by_itself": True, **changes}
+    return fitted.save_bundle(folder, **values)
+
+
+def fit(**changes: Any) -> PrivateClassifier:
+    X, y = make_rows()
+    names = np.array(NAMES)[y]
+    groups = GROUPS if changes.get("unit") in ("group", "patient") else None
+    return make_private(classes=NAMES, **changes).fit(X, names, groups=groups)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivateClassifier, Path]:
+    fitted = fit()
+    return fitted, save(fitted, tmp_path_factory.mktemp("releases") / "lesions_v1")
+
+
+@pytest.mark.parametrize("unit", ["row", "group", "image", "patient"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        FAST,
+        "auto",
+        "feature_covariance",
+        {"head": "sgd", "batch_size": 30, "steps": 5},
+        {"head": "tuned", "base": FAST, "search": {"learning_rate": [0.5, 1.0]}},
+    ],
+    ids=["momentum", "auto", "feature_covariance", "sgd", "tuned"],
+)
+def test_a_bundle_is_verified(head: Any, unit: Any, tmp_path: Path) -> None:
+    fitted = fit(head=head, unit=unit)
+    report = verify(save(fitted, tmp_path / "lesions_v1"))
+    assert report.passed, [check for check in report.checks if check.passed is False]
+    (backbone,) = [check for check in report.checks if check.name == "backbone"]
+    assert "vectors of clip-vit, which dpprobe does not compute" in backbone.detail
+
+
+def test_the_budget_s_sum_is_in_the_statement(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/lesions", max_epsilon=2.0)
+    fit(budget=budget, epsilon=0.5)
+    with pytest.warns(UserWarning, match="fit number 2"):
+        second = fit(budget=budget, epsilon=0.5)
+    statement = json.loads((save(second, tmp_path / "v2") / "privacy.json").read_text())
+    assert statement["ledger"]["entry"] == 2
+    assert statement["ledger"]["releases"] == 2
+    assert 0.5 < statement["ledger"]["epsilon"] == budget.compute_spent().epsilon
+    assert statement["ledger"] == second.privacy_["ledger"]
+
+
+def test_a_signed_bundle_is_verified_with_its_key(tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    encoding = serialization.Encoding.PEM
+    private.write_bytes(
+        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    folder = save(fit(), tmp_path / "signed", sign_key=private)
+    assert verify(folder, public_key=public).passed
+    (folder / "README.md").write_text("another text")
+    assert not verify(folder, public_key=public).passed
+
+
+def test_the_command_verifies_it(bundle: tuple[PrivateClassifier, Path]) -> None:
+    command = [sys.executable, "-m", "dpprobe", "verify", str(bundle[1])]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_others_use_it_on_vectors(bundle: tuple[PrivateClassifier, Path]) -> None:
+    fitted, folder = bundle
+    X, _ = make_rows(3)
+    predictor = Predictor.load_bundle(folder)
+    assert predictor.classes == tuple(NAMES)
+    values = predictor.predict_vectors(X)
+    np.testing.assert_allclose(values, fitted.predict_proba(X), atol=1e-6)
+    assert predictor.name_classes(values) == fitted.predict(X).tolist()
+    np.testing.assert_array_equal(predictor.predict_vectors(X[5:6]), values[5:6])
+    assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
+
+
+def test_vectors_that_cannot_be_used_are_named(bundle: tuple[PrivateClassifier, Path]) -> None:
+    X, _ = make_rows(3)
+    predictor = Predictor.load_bundle(bundle[1])
+    with pytest.raises(DataError, match=r"takes \[rows, 6\]; pass vectors of clip-vit"):
+        predictor.predict_vectors(X[:, :5])
+    X[7, 0] = np.nan
+    with pytest.raises(DataError, match="vector 7: holds NaN"):
+        predictor.predict_vectors(X)
+
+
+def test_images_are_refused_with_the_remedy(bundle: tuple[PrivateClassifier, Path]) -> None:
+    predictor = Predictor.load_bundle(bundle[1])
+    with pytest.raises(DataError, match=r"image 0: .*clip-vit.*pass them to Predictor"):
+        predictor.predict_images([Image.new("RGB", (8, 8))])
+
+
+def test_nothing_private_is_in_the_files(tmp_path: Path) -> None:
+    folder = save(fit(unit="group"), tmp_path / "lesions_v1")
+    content = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    X, y = make_rows()
+    assert b"Jane Roe" not in content
+    assert str(tmp_path).encode() not in content
+    assert X[0].tobytes() not in content
+    assert y[:9].tobytes() not in content
+
+
+def test_a_benchmark_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match="save_bundle: benchmark=True protects nothing"):
+        save(make_benchmark().fit(*make_rows()), tmp_path / "v1")
+    assert not (tmp_path / "v1").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "error", "message"),
+    [
+        ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself=False: the promise holds"),
+        ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself=1"),
+        ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data': write lower-case"),
+        ("V 1", {}, ConfigError, "folder 'V 1': write lower-case"),
+        ("v1", {"weights_sha256": "abc"}, ConfigError, "weights_sha256"),
+        ("v1", {"model": ""}, ConfigError, "model"),
+        ("v1", {"model": "/home/me/model.pt"}, DataError, "holds a path"),
+        ("v1", {"sign_key": "none.pem"}, ConfigError, "none.pem"),
+        ("v1", {"card": {"colour": "red"}}, DpprobeError, "colour"),
+        ("v1", {"card": {"contact": "/home/me"}}, DataError, "holds a path"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(
+    name: str, values: dict[str, Any], error: type[Exception], message: str,
+    bundle: tuple[PrivateClassifier, Path], tmp_path: Path,
+) -> None:  # fmt: skip
+    with pytest.raises(error, match=message):
+        save(bundle[0], tmp_path / name, **values)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_kept(
+    bundle: tuple[PrivateClassifier, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "v1").mkdir()
+    with pytest.raises(ConfigError, match="exists; name a new folder"):
+        save(bundle[0], tmp_path / "v1")
+
+
+def test_a_bundle_that_cannot_be_written_leaves_nothing(
+    bundle: tuple[PrivateClassifier, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise DataError("the disk is full")
+
+    monkeypatch.setattr("dpprobe.estimator.estimator_bundle.pack_head", fail)
+    with pytest.raises(DataError, match="full"):
+        save(bundle[0], tmp_path / "v1")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,366 @@
+"""The estimator: its two modes, what it refuses, its statement, and what it keeps of the rows."""
+
+from __future__ import annotations
+
+import gc
+import math
+import pickle
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import get_scorer
+
+from dpprobe.errors import BudgetError, ConfigError, DpprobeError, PrivacyError
+from dpprobe.estimator.private_classifier import PrivateClassifier
+from dpprobe.heads.registry import HEADS
+from dpprobe.privacy.risk import Risk
+from tests.support.classifiers import (
+    CLASSES,
+    DELTA,
+    DIMENSION,
+    FAST,
+    ROWS,
+    make_benchmark,
+    make_budget,
+    make_private,
+    make_rows,
+)
+
+GROUPS = [f"person {row // 4}" for row in range(ROWS)]
+
+
+# benchmark mode
+
+
+def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
+    rows = make_rows()
+    first, second = (make_benchmark(random_state=3).fit(*rows).coef_ for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    fresh = [make_benchmark(random_state=None).fit(*rows).coef_ for _ in range(2)]
+    assert not np.array_equal(fresh[0], fresh[1])
+    drawn = np.random.RandomState(3)
+    both = [make_benchmark(random_state=drawn).fit(*rows).coef_ for _ in range(2)]
+    assert not np.array_equal(both[0], both[1])
+
+
+@pytest.mark.parametrize("seed", ["7", 7.5, np.random.default_rng(7)])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(ConfigError, match="random_state .*write a whole number"):
+        make_benchmark(random_state=seed).fit(*make_rows())
+
+
+def test_a_benchmark_says_that_it_protects_nothing() -> None:
+    fitted = make_benchmark().fit(*make_rows())
+    statement = fitted.privacy_
+    assert statement["release"].startswith("benchmark=True protects nothing")
+    assert statement["seeds"] == [f"{7:032x}"]
+    assert statement["mode"] == "benchmark"
+
+
+def test_a_head_without_noise_learns(tmp_path: Any) -> None:  # noqa: ARG001
+    X, y = make_rows()
+    fitted = make_benchmark(epsilon=math.inf, head="nonprivate").fit(X, y)
+    assert fitted.score(X, y) > 0.95
+    assert not fitted.plan_.private
+
+
+def test_a_benchmark_finds_its_classes_and_its_delta() -> None:
+    X, y = make_rows()
+    names = np.array(["naevus", "melanoma", "keratosis"])[y]
+    fitted = make_benchmark(delta=None).fit(X, names)
+    assert fitted.classes_.tolist() == ["keratosis", "melanoma", "naevus"]
+    assert fitted.plan_.delta == 1e-5
+    assert set(fitted.predict(X)) <= set(names)
+
+
+def test_a_benchmark_spends_from_no_budget() -> None:
+    with pytest.raises(ConfigError, match=r"budget: benchmark=True protects nothing.*no budget"):
+        make_benchmark(budget=make_budget()).fit(*make_rows())
+
+
+# private mode
+
+
+@pytest.mark.parametrize("head", sorted({*HEADS} - {"nonprivate", "public_prototypes", "tuned"}))
+def test_every_private_head_fits_within_its_budget(head: str) -> None:
+    X, y = make_rows()
+    budget = make_budget(max_epsilon=8.0)
+    fitted = make_private(epsilon=8.0, head=head, budget=budget).fit(X, y)
+    spent = budget.compute_spent()
+    assert (spent.entries, fitted.fit_.entry) == (1, 1)
+    assert 7.9 < spent.epsilon <= 8
+    assert fitted.fit_.method.is_exact
+    assert fitted.coef_.shape == (len(CLASSES), DIMENSION)
+    assert fitted.score(X, y) > 0.5
+
+
+def test_tuned_searches_within_one_price() -> None:
+    head = {"head": "tuned", "base": FAST, "search": {"learning_rate": [0.5, 1.0]}}
+    fitted = make_private(epsilon=8.0, head=head, budget=make_budget(max_epsilon=8.0))
+    fitted.fit(*make_rows())
+    assert fitted.plan_.selection is not None
+    assert fitted.fit_.spent is not None
+    assert fitted.fit_.spent.entries == 1
+
+
+def test_private_noise_is_secret_and_never_the_same() -> None:
+    rows = make_rows()
+    heads = [make_private().fit(*rows).coef_ for _ in range(2)]
+    assert not np.array_equal(heads[0], heads[1])
+    statement = make_private().fit(*rows).privacy_
+    assert "seeds" not in statement
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"budget": None}, PrivacyError, "budget: a private fit needs one"),
+        ({"budget": 1.0}, ConfigError, "budget 1.0: pass a dpprobe.Budget"),
+        ({"random_state": 0}, PrivacyError, "random_state: the noise of a private fit"),
+        ({"classes": None}, PrivacyError, "classes: missing. They are published"),
+        ({"epsilon": math.inf}, PrivacyError, "epsilon inf: a head without noise"),
+        ({"epsilon": -1.0}, PrivacyError, "epsilon"),
+        ({"head": "nonprivate"}, PrivacyError, "head nonprivate: it is not private"),
+        ({"head": "gradient"}, ConfigError, "gradient"),
+        ({"head": {"head": "sgd", "engine": "opacus"}}, PrivacyError, "its sums are not exact"),
+        ({"head": {"head": "sgd", "engine": "closed_form"}}, PrivacyError, "engine='exact'"),
+        ({"unit": "person"}, ConfigError, "unit 'person': write row or group"),
+        ({"delta": 0.1}, PrivacyError, "delta 0.1 .*1/n"),
+        ({"public_steps": "scaler"}, ConfigError, r"a text; write a list of names, \['scaler'\]"),
+        ({"classes": [0, 1, 2, 2]}, ValueError, "one is listed twice"),
+        ({"classes": [0]}, ValueError, "number of classes has to be greater than one"),
+        ({"classes": [0, 1]}, ValueError, "y: label 2 is not among classes"),
+        ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
+    ],
+)
+def test_what_would_break_the_promise_is_refused_before_it_costs(
+    values: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    budget = make_budget()
+    with pytest.raises(error, match=message):
+        make_private(**{"budget": budget} | values).fit(*make_rows())
+    assert budget.compute_spent().entries == 0
+
+
+def test_rows_that_do_not_fit_are_refused_before_they_cost() -> None:
+    budget = make_budget()
+    X, y = make_rows()
+    for bad_X, bad_y in (
+        (X[:, 0], y), (X, y[:-1]), (X[:0], y[:0]), (X[:, :0], y), (np.full(X.shape, "a"), y),
+        (X, y / 3), (X * 1j, y), (iter([]), y), (iter([X, X[:, 1:]]), y),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r".+"):
+            make_private(budget=budget).fit(bad_X, bad_y)
+    assert budget.compute_spent().entries == 0
+
+
+def test_the_wrong_file_of_classes_is_refused_before_it_costs(tmp_path: Any) -> None:
+    budget = make_budget()
+    head = {**FAST, "normalize": "none", "initial_weights": str(tmp_path / "none.safetensors")}
+    with pytest.raises((DpprobeError, OSError)):
+        make_private(head=head, budget=budget).fit(*make_rows())
+    assert budget.compute_spent().entries == 0
+
+
+def test_delta_is_the_budget_s_unless_it_is_given() -> None:
+    rows = make_rows()
+    assert make_private().fit(*rows).plan_.delta == DELTA
+    smaller = make_private(delta=1e-6, epsilon=0.5).fit(*rows)
+    assert smaller.plan_.delta == 1e-6
+    assert smaller.fit_.spent is not None
+    assert smaller.fit_.spent.epsilon <= 0.5
+
+
+def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
+    """Rows that nobody can read stand in for rows that take an hour to read."""
+
+    class Unreadable:
+        rows, dimension = ROWS, DIMENSION
+
+        def read_blocks(self, rows: int) -> Iterator[Any]:  # noqa: ARG002
+            raise AssertionError("a row was read")
+
+    X, y = make_rows()
+    budget = make_budget()
+    make_private(budget=budget).fit(X, y)
+    with pytest.raises(BudgetError, match=r"Every fit spends.*head='tuned' searches"):
+        make_private(budget=budget).fit(Unreadable(), y)
+    with pytest.raises(AssertionError, match="a row was read"):
+        make_private().fit(Unreadable(), y)
+
+
+def test_a_second_fit_says_what_both_cost() -> None:
+    budget = make_budget(max_epsilon=2.0)
+    rows = make_rows()
+    classifier = make_private(epsilon=0.5, budget=budget).fit(*rows)
+    with pytest.warns(UserWarning, match=r"fit number 2 on this budget: together they cost"):
+        classifier.fit(*rows)
+    assert classifier.fit_.entry == 2
+
+
+# groups
+
+
+def test_groups_are_needed_where_they_are_the_unit() -> None:
+    rows = make_rows()
+    budget = make_budget()
+    with pytest.raises(PrivacyError, match="no groups are given; pass"):
+        make_private(unit="group", budget=budget).fit(*rows)
+    with pytest.raises(PrivacyError, match="groups: given, but the unit of privacy is one row"):
+        make_private(budget=budget).fit(*rows, groups=GROUPS)
+    assert budget.compute_spent().entries == 0
+    make_benchmark().fit(*rows, groups=GROUPS)  # nothing is promised to anybody
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, np.nan, pd.NA, pd.NaT, "", " "])
+def test_a_row_without_a_group_is_refused(missing: Any) -> None:
+    groups: list[Any] = [*GROUPS[:-1], missing]
+    with pytest.raises(PrivacyError, match=f"row {ROWS - 1} has no name"):
+        make_private(unit="group").fit(*make_rows(), groups=groups)
+    with pytest.raises(PrivacyError, match="give one name per row"):
+        make_private(unit="group").fit(*make_rows(), groups=GROUPS[:-1])
+
+
+def test_a_group_moves_the_released_sums_by_no_more_than_a_row() -> None:
+    """A plan for groups is that for as many rows: the sensitivity holds for a whole group."""
+    X, y = make_rows()
+    people = len(set(GROUPS))
+    grouped = make_private(unit="group").fit(X, y, groups=GROUPS)
+    alone = make_private().fit(X[:people], y[:people])
+    assert grouped.plan_.n == people
+    assert grouped.plan_.mechanisms == alone.plan_.mechanisms
+    assert grouped.privacy_["unit_of_privacy"] != alone.privacy_["unit_of_privacy"]
+
+
+def test_a_group_s_rows_together_have_the_weight_of_one() -> None:
+    """Rows of a group that are repeated, as often as one likes, change nothing."""
+    X, y = make_rows(rows=90)
+    names = [str(row) for row in range(90)]
+    once = make_benchmark(unit="group").fit(X, y, groups=names)
+    thrice = make_benchmark(unit="group").fit(
+        np.repeat(X, 3, axis=0), np.repeat(y, 3), groups=np.repeat(names, 3)
+    )
+    np.testing.assert_allclose(once.coef_, thrice.coef_, rtol=1e-4, atol=1e-5)
+
+
+# answers
+
+
+def test_scores_and_answers_agree() -> None:
+    X, y = make_rows()
+    fitted = make_benchmark(epsilon=8.0).fit(X, y)
+    chances = fitted.predict_proba(X)
+    np.testing.assert_allclose(chances.sum(1), 1)
+    np.testing.assert_array_equal(fitted.classes_[chances.argmax(1)], fitted.predict(X))
+    np.testing.assert_array_equal(
+        fitted.classes_[fitted.decision_function(X).argmax(1)], fitted.predict(X)
+    )
+
+
+def test_scorers_find_the_column_of_each_class() -> None:
+    """Tools take the k-th column for the k-th class in order, in whatever order it was written."""
+    X, y = make_rows()
+    names = np.array(["c", "a", "b"])[y]
+    fitted = make_private(epsilon=50.0, classes=["c", "a", "b"], budget=make_budget(max_epsilon=50))
+    fitted.fit(X, names)
+    assert fitted.classes_.tolist() == ["a", "b", "c"]
+    for scorer in ("neg_log_loss", "roc_auc_ovr"):
+        ours = get_scorer(scorer)(fitted, X, names)
+        theirs = get_scorer(scorer)(LogisticRegression().fit(X, names), X, names)
+        assert ours > theirs - 0.7
+
+
+def test_heads_without_logits_have_no_probabilities() -> None:
+    X, y = make_rows()
+    fitted = make_benchmark(head="prototypes").fit(X, y)
+    assert not hasattr(fitted, "predict_proba")
+    assert not hasattr(make_benchmark(head="prototypes"), "predict_proba")
+    assert hasattr(make_benchmark(head="auto"), "predict_proba")
+    assert fitted.score(X, y) > 0.5
+
+
+def test_two_classes_have_one_score() -> None:
+    X, y = make_classification(300, random_state=0)
+    fitted = make_benchmark(epsilon=8.0).fit(X, y)
+    scores = fitted.decision_function(X)
+    assert scores.shape == (300,)
+    np.testing.assert_array_equal(fitted.predict(X), (scores > 0).astype(int))
+
+
+def test_nothing_is_answered_before_a_fit() -> None:
+    for ask in ("predict", "predict_proba", "decision_function"):
+        with pytest.raises(NotFittedError):
+            getattr(make_benchmark(), ask)(make_rows().X)
+    with pytest.raises(NotFittedError):
+        _ = make_benchmark().privacy_
+
+
+# risk
+
+
+@pytest.mark.parametrize(
+    ("risk", "head"),
+    [
+        ({"advantage": 0.3}, FAST),
+        ({"true_positives": 0.05, "at": 0.01}, FAST),
+        ({"advantage": 0.3}, {"head": "sgd", "batch_size": 30, "steps": 3}),
+    ],
+)
+def test_a_permitted_risk_stands_for_an_epsilon(risk: dict[str, float], head: Any) -> None:
+    fitted = make_private(epsilon=risk, head=head, budget=make_budget(max_epsilon=30.0))
+    fitted.fit(*make_rows())
+    assert Risk.from_dict(risk).permits(fitted.plan_)
+    assert fitted.fit_.facts.epsilon == fitted.plan_.epsilon
+    assert fitted.privacy_["epsilon_target"] == fitted.plan_.epsilon
+
+
+# what is kept
+
+
+CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+
+
+def reach(start: object) -> list[object]:
+    """Lists all that an object refers to, but for modules, types and functions."""
+    seen: dict[int, object] = {}
+    stack = [start]
+    while stack:
+        item = stack.pop()
+        if id(item) not in seen and not isinstance(item, CODE):
+            seen[id(item)] = item
+            stack += gc.get_referents(item)
+    return list(seen.values())
+
+
+@pytest.mark.parametrize("kind", ["private", "benchmark"])
+@pytest.mark.parametrize("head", [FAST, {"head": "sgd", "batch_size": 30, "steps": 5}, "auto"])
+def test_nothing_of_the_rows_is_kept(kind: str, head: Any) -> None:
+    X, y = make_rows()
+    make = make_private if kind == "private" else make_benchmark
+    fitted = make(head=head, unit="group").fit(X, y, groups=GROUPS)
+    arrays = [item for item in reach(fitted) if isinstance(item, np.ndarray | torch.Tensor)]
+    assert arrays
+    assert all(ROWS not in array.shape and array.size < ROWS for array in map(np.asarray, arrays))
+    content = pickle.dumps(fitted)
+    held = [X, X.astype(np.float64), X[:1], y[:9], X.T[:1]]
+    assert all(np.ascontiguousarray(values).tobytes() not in content for values in held)
+    assert b"person" not in content
+    assert fitted.fit_.heads.history == []
+
+
+def test_a_pickled_classifier_answers_and_states_the_same() -> None:
+    X, y = make_rows()
+    fitted = make_private().fit(X, y)
+    there: PrivateClassifier = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(there.predict_proba(X), fitted.predict_proba(X))
+    assert there.privacy_ == fitted.privacy_
+    with pytest.raises(PrivacyError, match="memory of another process"):
+        there.fit(X, y)

@@ -1,0 +1,196 @@
+"""The estimator trains the heads that the workflow trains: the same bits, from any kind of X."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from dpprobe.estimator import array_inputs, private_classifier
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
+from dpprobe.training.head_job import train_job
+from dpprobe.training.plan_file import write_plans
+from tests.support.classifiers import (
+    CLASSES,
+    DELTA,
+    ROWS,
+    make_benchmark,
+    make_budget,
+    make_private,
+    make_rows,
+)
+from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job
+
+METHODS: dict[str, dict[str, Any]] = {
+    "small": {"head": "sgd", "batch_size": 30, "steps": 12},
+    "full": {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "l2"},
+    "second_moment": {"head": "feature_covariance"},
+    "auto": {"head": "auto"},
+}
+UNITS = [f"patient {row // 3}" for row in range(ROWS)]
+
+
+def train_cells(folder: Path, **job: Any) -> Callable[[str], tuple[np.ndarray, list[int]]]:
+    """Trains a cell of each method; returns what reads a cell's weights and seeds."""
+    for split, seed in (("train", 0), ("test", 1)):
+        write_split(folder / split, *make_rows(seed), units=UNITS)
+    made = make_job(
+        methods={name: method_options(values) for name, values in METHODS.items()},
+        epsilon="2", delta=DELTA, **job,
+    )  # fmt: skip
+    n = ROWS if made.unit == "image" else len(set(UNITS))
+    plans = folder / "calibration/toy/eps-2.json"
+    write_plans(
+        made.methods, output=plans, cache=folder / "calibration", n=n, epsilon=2.0, delta=DELTA,
+        accountant="pld", seeds=made.seeds, unit=made.unit,
+    )  # fmt: skip
+    train_job(
+        made, train=folder / "train/manifest.json", test=folder / "test/manifest.json",
+        plans=plans, cells=folder / "cells", device="cpu",
+    )  # fmt: skip
+
+    def read_cell(method: str) -> tuple[np.ndarray, list[int]]:
+        cell = folder / "cells/toy/none" / method / "eps-2"
+        statement = json.loads((cell / STATEMENT_FILE).read_text())
+        seeds = [int(seed, 16) for seed in statement["seeds"]]
+        return load_file(cell / WEIGHTS_FILE)["weights"], seeds
+
+    return read_cell
+
+
+def test_the_estimator_gives_the_bits_of_a_workflow_s_cells(tmp_path: Path) -> None:
+    read_cell = train_cells(tmp_path)
+    for method, values in METHODS.items():
+        weights, seeds = read_cell(method)
+        for place, seed in enumerate(seeds):
+            fitted = make_benchmark(epsilon=2.0, head=values, random_state=seed).fit(*make_rows(0))
+            np.testing.assert_array_equal(fitted.fit_.heads.weights[0], weights[place])
+            assert fitted.coef_.tobytes() == weights[place, :, :-1].tobytes()
+            assert fitted.intercept_.tobytes() == weights[place, :, -1].tobytes()
+
+
+def test_groups_are_the_workflow_s_patients(tmp_path: Path) -> None:
+    """The same bits: so the same mechanisms, with the same sensitivity and noise."""
+    read_cell = train_cells(tmp_path, unit="patient")
+    for method, values in METHODS.items():
+        weights, seeds = read_cell(method)
+        for unit in ("group", "patient"):
+            fitted = make_benchmark(epsilon=2.0, head=values, random_state=seeds[0], unit=unit)
+            fitted.fit(*make_rows(0), groups=UNITS)
+            assert fitted.fit_.heads.weights[0].tobytes() == weights[0].tobytes()
+            assert fitted.plan_.n == len(set(UNITS))
+
+
+def as_blocks(values: np.ndarray, folder: Path) -> Iterator[np.ndarray]:  # noqa: ARG001
+    return (values[start : start + 50] for start in range(0, len(values), 50))
+
+
+def as_map(values: np.ndarray, folder: Path) -> np.memmap:
+    np.save(folder / "rows.npy", values)
+    mapped: np.memmap = np.load(folder / "rows.npy", mmap_mode="r")
+    return mapped
+
+
+def as_store(values: np.ndarray, folder: Path) -> FeatureStore:
+    labels = make_rows(0).y
+    return FeatureStore(write_split(folder / "train", values, labels, shards=2))
+
+
+KINDS: dict[str, Callable[[np.ndarray, Path], Any]] = {
+    "float64": lambda values, _: values.astype(np.float64),
+    "list": lambda values, _: values.tolist(),
+    "strided": lambda values, _: np.repeat(values, 2, axis=0)[::2],
+    "fortran": lambda values, _: np.asfortranarray(values),
+    "data frame": lambda values, _: pd.DataFrame(values),
+    "tensor": lambda values, _: torch.from_numpy(values),
+    "tensor with gradient": lambda values, _: torch.from_numpy(values).requires_grad_(),
+    "memory map": as_map,
+    "iterator of blocks": as_blocks,
+    "feature store": as_store,
+}
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:X has feature")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_rows_gives_the_same_head(kind: str, method: str, tmp_path: Path) -> None:
+    X, y = make_rows(0)
+    before = X.copy()
+    values = METHODS[method]
+    wanted = make_benchmark(head=values).fit(X, y)
+    got = make_benchmark(head=values).fit(KINDS[kind](X, tmp_path), y)
+    assert got.fit_.heads.weights.tobytes() == wanted.fit_.heads.weights.tobytes()
+    np.testing.assert_array_equal(X, before)
+    scores = got.decision_function(KINDS[kind](X, tmp_path))
+    np.testing.assert_array_equal(scores, wanted.decision_function(X))
+
+
+def test_a_large_memory_map_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = make_rows(0)
+    X[5] = np.nan
+    wanted = make_benchmark().fit(X, y)
+    monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 0)
+    monkeypatch.setattr(private_classifier, "STREAMED_BYTES", 0)
+    mapped = as_map(X, tmp_path)
+    got = make_benchmark().fit(mapped, y)
+    source = array_inputs.find_source(mapped)
+    assert source is not None
+    data = TrainingSet(source, torch.from_numpy(y), len(CLASSES))
+    streamed = fit_heads(got.fit_.method, data, got.plan_, [7])
+    assert got.fit_.heads.weights.tobytes() == streamed.weights.tobytes()
+    np.testing.assert_allclose(got.coef_, wanted.coef_, rtol=1e-4)
+    with pytest.warns(UserWarning, match="1 rows hold NaN"):
+        scores = got.decision_function(mapped)
+    np.testing.assert_array_equal(scores, got.decision_function(np.nan_to_num(X, nan=0.0)))
+
+
+@pytest.mark.parametrize("head", ["auto", "feature_covariance", "least_squares", "sgd"])
+@pytest.mark.parametrize("unit", ["row", "group"])
+def test_private_heads_train_on_a_stream(
+    head: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = make_rows(0)
+    monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 0)
+    monkeypatch.setattr(private_classifier, "STREAMED_BYTES", 0)
+    fitted = make_private(epsilon=8.0, head=head, unit=unit, budget=make_budget(max_epsilon=8.0))
+    fitted.fit(as_map(X, tmp_path), y, groups=UNITS if unit == "group" else None)
+    assert fitted.score(as_map(X, tmp_path), y) > 0.6
+
+
+def test_a_large_source_is_read_whole_by_methods_that_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = make_rows(0)
+    wanted = make_benchmark(head=METHODS["small"]).fit(X, y)
+    monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 0)
+    monkeypatch.setattr(private_classifier, "STREAMED_BYTES", 0)
+    got = make_benchmark(head=METHODS["small"]).fit(as_map(X, tmp_path), y)
+    assert got.fit_.heads.weights.tobytes() == wanted.fit_.heads.weights.tobytes()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 1e300, 1e-30])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_that_cannot_be_used_counts_as_zeros(method: str, value: float) -> None:
+    """As in the workflow, which also tells a row of zeros from one that is left out."""
+    X, y = make_rows(0)
+    bad, zero = X.astype(np.float64), X.astype(np.float64)
+    bad[3], zero[3] = value, 0.0
+    head = METHODS[method]
+    data = TrainingSet(torch.from_numpy(bad.astype(np.float32)), torch.from_numpy(y), len(CLASSES))
+    fitted = make_benchmark(head=head).fit(bad, y)
+    workflow = fit_heads(fitted.fit_.method, data, fitted.plan_, [7])
+    assert fitted.fit_.heads.weights.tobytes() == workflow.weights.tobytes()
+    assert np.isfinite(fitted.coef_).all()
+    assert np.isfinite(make_benchmark(head=head).fit(zero, y).coef_).all()

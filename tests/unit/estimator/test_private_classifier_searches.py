@@ -1,0 +1,192 @@
+"""Fits that others start: clones, searches, cross-validation, workers; and a killed process."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+
+from dpprobe.errors import BudgetError, PrivacyError
+from dpprobe.estimator.private_classifier import PrivateClassifier
+from dpprobe.release.ledger import LEDGER_FILE, Ledger
+from tests.support.classifiers import (
+    DELTA,
+    FAST,
+    ROWS,
+    make_benchmark,
+    make_budget,
+    make_private,
+    make_rows,
+)
+
+GRID = {"head": [FAST, {**FAST, "steps": 8}]}
+
+
+@pytest.mark.parametrize("copied", [clone, copy.copy, copy.deepcopy])
+def test_copies_of_a_classifier_share_its_budget(copied: Any) -> None:
+    rows = make_rows()
+    budget = make_budget()
+    first = make_private(budget=budget)
+    second = copied(first)
+    first.fit(*rows)
+    with pytest.raises(BudgetError):
+        second.fit(*rows)
+    assert second.budget is budget
+    assert budget.compute_spent().entries == 1
+
+
+@pytest.mark.parametrize("error_score", ["raise", np.nan])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
+def test_a_grid_search_stops_at_its_second_fit(error_score: Any) -> None:
+    budget = make_budget()
+    search = GridSearchCV(make_private(budget=budget), GRID, error_score=error_score, cv=3)
+    with pytest.raises(BudgetError, match=r"head='tuned' searches options within one price"):
+        search.fit(*make_rows())
+    assert budget.compute_spent().entries == 1
+    assert budget.compute_spent().epsilon <= 1
+
+
+def test_cross_validation_has_one_score_and_says_why() -> None:
+    budget = make_budget()
+    with pytest.warns(FitFailedWarning, match=r"(?s)4 fits failed.*head='tuned'"):
+        scores = cross_val_score(make_private(budget=budget), *make_rows(), cv=5)
+    assert np.isfinite(scores).tolist() == [True, False, False, False, False]
+    assert budget.compute_spent().entries == 1
+    with pytest.raises(BudgetError):
+        cross_val_score(make_private(budget=budget), *make_rows(), error_score="raise")
+
+
+@pytest.mark.filterwarnings("ignore:fit number")
+def test_groups_pass_through_cross_validation() -> None:
+    """As the error of a fit without groups says: by params, and by routing where it is on."""
+    groups = np.arange(ROWS) // 4
+    budget = make_budget(max_epsilon=10.0)
+    classifier = make_private(unit="group", budget=budget)
+    with pytest.raises(PrivacyError, match=r"cross_val_score params=\{'groups': ...\}"):
+        cross_val_score(classifier, *make_rows(), groups=groups, cv=2, error_score="raise")
+    told = {"groups": groups}
+    scores = cross_val_score(
+        classifier, *make_rows(), groups=groups, params=told, cv=GroupKFold(2), error_score="raise"
+    )
+    assert np.isfinite(scores).all()
+    with config_context(enable_metadata_routing=True):
+        routed = clone(classifier).set_fit_request(groups=True)
+        scores = cross_val_score(
+            routed, *make_rows(), params=told, cv=GroupKFold(2), error_score="raise"
+        )
+    assert np.isfinite(scores).all()
+    assert budget.compute_spent().entries == 4
+
+
+def test_calibration_by_cross_validation_stops_as_well() -> None:
+    with pytest.raises(BudgetError, match="head='tuned'"):
+        CalibratedClassifierCV(make_private()).fit(*make_rows())
+
+
+def test_benchmarks_may_be_searched() -> None:
+    search = GridSearchCV(make_benchmark(), GRID, cv=3).fit(*make_rows())
+    assert search.best_score_ > 0.5
+
+
+def fit_once(classifier: PrivateClassifier, seed: int) -> str:
+    try:
+        classifier.fit(*make_rows(seed))
+    except BudgetError:
+        return "exceeded"
+    except PrivacyError as error:
+        return str(error)
+    return "fitted"
+
+
+@pytest.mark.filterwarnings("ignore:fit number")
+def test_workers_share_a_ledger_and_together_stay_within_it(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/people", max_epsilon=1.5)
+    classifier = make_private(budget=budget)
+    made = Parallel(n_jobs=2, backend="loky")(
+        delayed(fit_once)(clone(classifier), seed) for seed in range(6)
+    )
+    assert sorted(made) == ["exceeded"] * 4 + ["fitted"] * 2
+    assert budget.compute_spent().entries == 2
+    assert 1 < budget.compute_spent().epsilon <= 1.5
+
+
+def test_workers_do_not_spend_from_another_process_s_memory() -> None:
+    budget = make_budget()
+    made = Parallel(n_jobs=2, backend="loky")(
+        delayed(fit_once)(make_private(budget=budget), seed) for seed in range(2)
+    )
+    assert all("write Budget(FOLDER, ...), which processes share" in answer for answer in made)
+    assert budget.compute_spent().entries == 0
+
+
+@pytest.mark.filterwarnings("ignore:fit number")
+def test_threads_share_a_budget_in_memory() -> None:
+    budget = make_budget(max_epsilon=1.5)
+    made = Parallel(n_jobs=4, backend="threading")(
+        delayed(fit_once)(make_private(budget=budget), seed) for seed in range(6)
+    )
+    assert sorted(made) == ["exceeded"] * 4 + ["fitted"] * 2
+
+
+def test_a_fit_is_on_the_disk_before_its_noise_is_drawn(tmp_path: Path) -> None:
+    """The process is killed at the first use of its noise: the ledger has the entry."""
+    program = f"""
+        import os, signal
+        from dpprobe.estimator import private_classifier
+        from tests.support.classifiers import make_budget, make_private, make_rows
+
+        class Killed:
+            def __init__(self):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        private_classifier.SystemEntropy = Killed
+        make_private(budget=make_budget({str(tmp_path / "data/people")!r})).fit(*make_rows())
+    """
+    finished = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert finished.returncode == -signal.SIGKILL, finished.stderr
+    (entry,) = Ledger(tmp_path / "data/people" / LEDGER_FILE).read_entries()
+    assert entry.state == "open"
+    assert entry.booking.parts[0].delta == DELTA
+    with pytest.raises(BudgetError):
+        make_private(budget=make_budget(tmp_path / "data/people")).fit(*make_rows())
+
+
+def test_a_fit_that_fails_after_it_is_booked_says_that_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise PrivacyError("the disk is on fire")
+
+    monkeypatch.setattr("dpprobe.estimator.private_classifier.fit_heads", fail)
+    budget = make_budget()
+    with pytest.raises(PrivacyError, match="on fire. Entry 1 of the budget counts all the same"):
+        make_private(budget=budget).fit(*make_rows())
+    assert budget.compute_spent().entries == 1
+
+
+def test_a_closed_entry_names_the_head(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/people")
+    make_private(budget=budget, unit="group").fit(
+        *make_rows(), groups=[f"speaker {row % 80}" for row in range(ROWS)]
+    )
+    (entry,) = Ledger(tmp_path / "data/people" / LEDGER_FILE).read_entries()
+    assert (entry.state, entry.booking.unit, entry.booking.column) == ("closed", "group", "groups")
+    assert entry.digest is not None
+    assert len(entry.digest) == 64
+    assert "speaker" not in (tmp_path / "data/people" / LEDGER_FILE).read_text()

@@ -1,0 +1,209 @@
+"""The functions of the public API, and what importing the package costs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import subprocess
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
+
+import dpprobe
+from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.accountants import gaussian_epsilon
+from dpprobe.results.summary import summarise_cells
+from dpprobe.training.head_job import train_job
+from dpprobe.training.plan_file import write_plans
+from tests.support.classifiers import DELTA, FAST, ROWS, make_private, make_rows
+from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job
+
+# calibration
+
+
+@given(
+    epsilon=st.floats(0.05, 20), delta=st.sampled_from([1e-3, 1e-5, 1e-7]), steps=st.integers(1, 99)
+)
+@settings(deadline=None, max_examples=30)
+def test_calibrated_noise_meets_its_epsilon(epsilon: float, delta: float, steps: int) -> None:
+    noise = dpprobe.calibrate(epsilon=epsilon, delta=delta, steps=steps)
+    exact = gaussian_epsilon(math.sqrt(steps) / noise, delta)
+    assert 0.9999 * epsilon <= exact <= epsilon
+    assert dpprobe.epsilon_of(noise_multiplier=noise, delta=delta, steps=steps) == exact
+
+
+def test_sampled_releases_are_priced_as_dp_accounting_prices_them() -> None:
+    noise = dpprobe.calibrate(epsilon=2.0, delta=1e-5, steps=50, sample_rate=0.1)
+    ours = dpprobe.epsilon_of(noise_multiplier=noise, delta=1e-5, steps=50, sample_rate=0.1)
+    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(noise))
+    theirs = PLDAccountant().compose(event, 50).get_epsilon(1e-5)
+    assert ours <= 2.0
+    assert ours == pytest.approx(theirs, rel=1e-3)
+    assert ours == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"epsilon": 0}, {"epsilon": -1}, {"epsilon": math.nan}, {"delta": 0}, {"delta": 1},
+        {"steps": 0}, {"steps": 1.5}, {"sample_rate": 0}, {"sample_rate": 1.1},
+    ],
+)  # fmt: skip
+def test_calibration_refuses_values_out_of_range(values: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError):
+        dpprobe.calibrate(**{"epsilon": 1.0, "delta": 1e-5} | values)
+
+
+# audit
+
+
+@pytest.mark.parametrize("unit", ["row", "group"])
+def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
+    groups = [f"{row // 2}" for row in range(ROWS)] if unit == "group" else None
+    fitted = make_private(unit=unit).fit(*make_rows(), groups=groups)
+    result = dpprobe.audit(fitted, runs=40)
+    assert result["white_box"]["holds"]
+    assert result["white_box"]["epsilon_lower"] <= 1.0
+    assert result["controls"]
+    assert dpprobe.audit(fitted, runs=40, controls=False)["controls"] == []
+
+
+def test_an_audit_needs_a_promise() -> None:
+    with pytest.raises(NotFittedError):
+        dpprobe.audit(make_private())
+    plain = dpprobe.PrivateClassifier(math.inf, head=FAST, benchmark=True).fit(*make_rows())
+    with pytest.raises(ConfigError, match="its plan promises nothing"):
+        dpprobe.audit(plain)
+
+
+# planning
+
+
+def test_accuracy_is_planned_before_anything_is_trained() -> None:
+    planned = dpprobe.plan_accuracy(n=5000, classes=10, epsilon=1.0, dimension=512, ceiling=0.9)
+    assert planned["setting"]["n"] == 5000
+    for choice in planned["choices"]:
+        for accuracy in choice["accuracy"]:
+            assert 0 <= accuracy["low"] <= accuracy["expected"] <= accuracy["high"] <= 1
+    with pytest.raises(ConfigError):
+        dpprobe.plan_accuracy(n=0, classes=10, epsilon=1.0)
+
+
+# results
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a study of one dataset and method, with three seeds."""
+    folder = tmp_path_factory.mktemp("results")
+    stores = folder / "features/toy/none"
+    for split, seed in (("train", 0), ("test", 1)):
+        write_split(stores / split, *make_rows(seed))
+    job = make_job(methods={"momentum": method_options(FAST)}, seeds=3, epsilon="2", delta=DELTA)
+    plans = folder / "calibration/toy/eps-2.json"
+    write_plans(
+        job.methods, output=plans, cache=folder / "calibration", n=ROWS, epsilon=2.0, delta=DELTA,
+        accountant="pld", seeds=3,
+    )  # fmt: skip
+    train_job(
+        job, train=stores / "train/manifest.json", test=stores / "test/manifest.json",
+        plans=plans, cells=folder / "cells", device="cpu",
+    )  # fmt: skip
+    summarise_cells(
+        [*folder.glob("cells/**/metrics.json")], folder / "summary/toy.parquet", study="unit"
+    )
+    return folder
+
+
+def test_stored_features_train_a_head(results: Path) -> None:
+    store = dpprobe.read_features(results, "toy", "none")
+    fitted = make_private().fit(store, store.labels)
+    test = dpprobe.read_features(results, "toy", "none", split="test")
+    assert fitted.score(test, test.labels) > 0.3
+    np.testing.assert_array_equal(store.read(), make_rows(0).X)
+    with pytest.raises(StoreError):
+        dpprobe.read_features(results, "toy", "clip")
+
+
+def test_cells_are_a_table(results: Path) -> None:
+    cells = dpprobe.read_cells(results)
+    assert isinstance(cells, pd.DataFrame)
+    assert (
+        cells[["dataset", "backbone", "method", "epsilon"]].to_numpy().tolist()
+        == [["toy", "none", "momentum", 2.0]] * 3
+    )
+    assert sorted(cells["seed_index"]) == [0, 1, 2]
+    assert cells["accuracy"].between(0, 1).all()
+
+
+def test_results_without_a_summary_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no summary of a dataset; run the study first"):
+        dpprobe.read_cells(tmp_path)
+    with pytest.raises(DataError, match="v1"):
+        dpprobe.verify(tmp_path / "v1")
+
+
+# the names
+
+
+def run_python(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_the_package_imports_nothing() -> None:
+    """Planning a study, and a shell's completion, must not wait for torch."""
+    program = "import sys, dpprobe; dir(dpprobe); print(*sorted(sys.modules))"
+    imported = set(run_python(program).split()) - set(
+        run_python("import sys; print(*sys.modules)").split()
+    )
+    heavy = {"torch", "numpy", "sklearn", "scipy", "pandas", "pydantic", "pyarrow"}
+    assert not heavy & imported
+    assert {name for name in imported if name.startswith("dpprobe")} == {"dpprobe"}
+
+
+def test_a_budget_needs_no_torch() -> None:
+    program = """
+import sys, dpprobe
+dpprobe.Budget(max_epsilon=1, delta=1e-6)
+print('torch' in sys.modules)
+"""
+    assert run_python(program) == "False\n"
+
+
+@pytest.mark.parametrize("name", dpprobe.__all__)
+def test_each_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(dpprobe, name)
+    assert name in dir(dpprobe)
+    assert value.__module__.startswith("dpprobe.")
+    assert inspect.getdoc(value)
+    assert getattr(importlib.import_module("dpprobe"), name) is value
+
+
+def test_type_checkers_see_the_names_that_are_there() -> None:
+    """Those imported for type checkers are those imported when they are used."""
+    source = inspect.getsource(dpprobe)
+    declared = {
+        line.split(" as ")[1] for line in source.splitlines() if line.startswith("    from dpprobe")
+    }
+    assert declared == set(dpprobe.__all__)
+    assert typing.TYPE_CHECKING is False
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="module 'dpprobe' has no attribute 'Classifier'"):
+        _ = dpprobe.Classifier
+    assert dpprobe.__version__

@@ -1,0 +1,79 @@
+"""docs/python.md: its code runs as printed, and every printed value and error is what comes out."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# What a fit with secret noise gives differs from run to run by less than this share.
+NOISE = 0.06
+
+
+def read_blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def check_statement(statement: ast.stmt, source: str, names: dict[str, Any]) -> str | None:
+    """Runs a statement; returns what its comment promises that did not come out."""
+    last = source.splitlines()[(statement.end_lineno or 0) - 1]
+    _, marked, comment = last.partition("  # ")
+    text = ast.unparse(statement)
+    if marked and re.match(r"\w+(Error|Warning): ", comment):
+        kind, _, said = comment.partition(": ")
+        return check_failure(text, names, kind, said)
+    if not marked or not isinstance(statement, ast.Expr):
+        exec(text, names)
+        return None
+    value = eval(text, names)
+    if comment == "a text":
+        right = isinstance(value, str) and len(value) > 20
+    elif comment.startswith("about "):
+        right = value == pytest.approx(float(comment.removeprefix("about ")), rel=NOISE)
+    else:
+        right = repr(value) == comment
+    return None if right else f"{text}: {value!r}, and the page says {comment}"
+
+
+def check_failure(text: str, names: dict[str, Any], kind: str, said: str) -> str | None:
+    message, raised = "", "nothing"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            exec(text, names)
+        except Exception as error:
+            message, raised = str(error), type(error).__name__
+    if kind.endswith("Warning"):
+        ours = [each for each in caught if each.category.__name__ == kind]
+        message, raised = (str(ours[0].message), kind) if ours else ("", raised)
+    parts = [part.strip() for part in said.split("...")]
+    right = raised == kind and all(part in message for part in parts)
+    return None if right else f"{text}: {raised}: {message}; the page says {kind}: {said}"
+
+
+def test_the_page_runs_as_printed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = read_blocks((repository / "docs/python.md").read_text())
+    assert len(blocks) >= 10
+    names: dict[str, Any] = {}
+    wrong = [
+        fault
+        for block in blocks
+        for statement in ast.parse(block).body
+        if (fault := check_statement(statement, block, names)) is not None
+    ]
+    assert wrong == []
+
+
+def test_what_a_page_promises_wrongly_is_noticed() -> None:
+    source = "1 + 1  # 3\n1 / 0  # ValueError: division\nint('1')  # KeyError: x\n4  # about 5\n"
+    faults = [check_statement(each, source, {}) for each in ast.parse(source).body]
+    assert all(faults)
+    right = "1 + 1  # 2\n1 / 0  # ZeroDivisionError: division\n4.1  # about 4\n"
+    assert not any(check_statement(each, right, {}) for each in ast.parse(right).body)

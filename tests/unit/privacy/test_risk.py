@@ -1,0 +1,256 @@
+"""Permitted risks: the inverse of what a plan allows, by closed form, search and rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.accountants import gaussian_mu
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.privacy.plan import EXPONENTIAL, Mechanism, Plan
+from dpprobe.privacy.risk import Risk, plan_for_risk
+from dpprobe.privacy.trade_off import bound_attacks
+from tests.support.mechanisms import best_of, gaussians
+
+DELTA = 1e-5
+# Targets are met where six decimals, rounded up, meet them; mu is then smaller by this at most.
+ROUNDING = 2e-6
+
+
+def allowed(mu: float, rate: float = 0.5) -> tuple[float, float]:
+    """What a statement prints of mu: the advantage, and the true positive rate at a rate."""
+    bounds = bound_attacks([gaussians(1 / mu)], [rate], delta=DELTA, epsilon=1.0)
+    return 2 * bounds.balanced_accuracy - 1, bounds.true_positives[0]
+
+
+# the closed form
+
+
+@pytest.mark.parametrize(
+    ("advantage", "mu", "epsilon"),
+    # shared values of the literature's formula mu = 2 Phi^-1((1 + h) / 2), and epsilon at 1e-5
+    [(0.05, 0.125, 0.44), (0.1, 0.251, 0.93), (0.2, 0.507, 2.02), (0.3, 0.771, 3.25),
+     (0.5, 1.349, 6.22)],
+)  # fmt: skip
+def test_an_advantage_is_a_mu_and_an_epsilon(advantage: float, mu: float, epsilon: float) -> None:
+    risk = Risk(advantage=advantage)
+    assert risk.to_mu() == pytest.approx(mu, abs=6e-4)
+    assert risk.to_epsilon(DELTA) == pytest.approx(epsilon, abs=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("rate", "at", "mu", "epsilon"), [(0.01, 0.001, 0.764, 3.21), (0.05, 0.01, 0.681, 2.82)]
+)
+def test_a_rate_is_a_mu_and_an_epsilon(rate: float, at: float, mu: float, epsilon: float) -> None:
+    risk = Risk(true_positives=rate, at=at)
+    assert risk.to_mu() == pytest.approx(mu, abs=6e-4)
+    assert risk.to_epsilon(DELTA) == pytest.approx(epsilon, abs=6e-3)
+
+
+@given(advantage=st.floats(1e-5, 0.9999))
+def test_the_printed_advantage_attains_its_target_and_never_exceeds_it(advantage: float) -> None:
+    mu = Risk(advantage=advantage).to_mu()
+    exact = 2 * norm.ppf((1 + advantage) / 2)
+    assert mu <= exact
+    printed, _ = allowed(mu)
+    assert advantage - 2 * ROUNDING <= printed <= advantage + 1e-12
+
+
+@given(at=st.floats(1e-6, 0.9), share=st.floats(0.001, 0.999))
+def test_the_printed_rate_attains_its_target_and_never_exceeds_it(at: float, share: float) -> None:
+    rate = at + share * (0.9999 - at)
+    assume(rate > at + 2 * ROUNDING)
+    mu = Risk(true_positives=rate, at=at).to_mu()
+    assert mu <= norm.ppf(rate) - norm.ppf(at) + 1e-12
+    assume(mu > 1e-6)
+    _, printed = allowed(mu, at)
+    assert rate - ROUNDING <= printed <= rate
+
+
+@given(first=st.floats(0.003, 0.99), second=st.floats(0.003, 0.99))
+def test_a_larger_risk_permits_more(first: float, second: float) -> None:
+    low, high = (Risk(advantage=value).to_epsilon(DELTA) for value in sorted((first, second)))
+    assert low <= high
+
+
+@given(rates=st.lists(st.floats(0.02, 0.98), min_size=2, max_size=2), at=st.floats(0.001, 0.015))
+def test_a_larger_rate_permits_more_and_at_a_larger_one_less(rates: list[float], at: float) -> None:
+    low, high = (Risk(true_positives=value, at=at).to_mu() for value in sorted(rates))
+    assert low <= high
+    assert (
+        Risk(true_positives=rates[0], at=at).to_mu()
+        > Risk(true_positives=rates[0], at=at * 1.2).to_mu()
+    )
+
+
+@given(advantage=st.floats(0.003, 0.9), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
+@settings(deadline=None)
+def test_epsilon_is_rounded_down_to_six_digits(advantage: float, delta: float) -> None:
+    """dp-accounting, of the epsilon that is written down: at least its noise is calibrated."""
+    risk = Risk(advantage=advantage)
+    try:
+        epsilon = risk.to_epsilon(delta)
+    except PrivacyError:
+        assume(False)
+    assert float(f"{epsilon:.6g}") == epsilon
+    mu = risk.to_mu()
+    exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    assert exact >= delta * (1 - 1e-9)
+
+
+# plans
+
+
+def make_plans(*mechanisms: Mechanism, folder: Path, **values: Any) -> Callable[[float], Plan]:
+    def make_plan(epsilon: float) -> Plan:
+        return calibrate(
+            mechanisms, n=1000, epsilon=epsilon, delta=DELTA, accountant="pld", cache=folder,
+            **values,
+        )  # fmt: skip
+
+    return make_plan
+
+
+RISKS = [
+    Risk(advantage=0.1),
+    Risk(advantage=0.3),
+    Risk(true_positives=0.01, at=0.001),
+    Risk(true_positives=0.2, at=0.05),
+]
+
+
+@pytest.mark.parametrize("risk", RISKS, ids=str)
+def test_a_plan_on_all_rows_attains_the_risk(risk: Risk, tmp_path: Path) -> None:
+    parts = [gaussians(1.0, count=4, name="a"), gaussians(3.0, name="b")]
+    plan = plan_for_risk(risk, DELTA, make_plans(*parts, folder=tmp_path))
+    assert risk.permits(plan)
+    assert gaussian_mu(plan.mechanisms) <= risk.to_mu()
+    assert gaussian_mu(plan.mechanisms) == pytest.approx(risk.to_mu(), rel=2e-5)
+    more = make_plans(*parts, folder=tmp_path)(plan.epsilon * 1.001)
+    assert not risk.permits(more)
+
+
+@pytest.mark.parametrize("risk", RISKS[1:3], ids=str)
+def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
+    risk: Risk, tmp_path: Path
+) -> None:
+    make_plan = make_plans(gaussians(1.0, 0.2, count=4), folder=tmp_path)
+    plan = plan_for_risk(risk, DELTA, make_plan)
+    assert risk.permits(plan)
+    assert not risk.permits(make_plan(plan.epsilon * 1.006))
+    # the same by another library: advantage is delta at epsilon 0
+    if risk.advantage is not None:
+        noise = plan.mechanisms[0].noise_multiplier
+        event = dp_event.PoissonSampledDpEvent(0.2, dp_event.GaussianDpEvent(noise))
+        theirs = PLDAccountant().compose(event, 4).get_delta(0.0)
+        assert 0.98 * risk.advantage <= theirs <= risk.advantage + 1e-9
+
+
+def test_one_exponential_release_is_searched(tmp_path: Path) -> None:
+    """It is priced exactly, and yet is no Gaussian one, so the closed form does not hold."""
+    risk = Risk(advantage=0.2)
+    drawn = replace(gaussians(1.0), kind=EXPONENTIAL)
+    plan = plan_for_risk(risk, DELTA, make_plans(drawn, folder=tmp_path))
+    assert risk.permits(plan)
+    assert plan.epsilon < risk.to_epsilon(DELTA)
+
+
+def test_a_search_keeps_to_the_risk(tmp_path: Path) -> None:
+    """Its profile is known at one point, so the target costs more than of a single fit."""
+    risk = Risk(advantage=0.3)
+    make_plan = make_plans(gaussians(1.0), folder=tmp_path, selection=best_of(3.0, 1.0))
+    plan = plan_for_risk(risk, DELTA, make_plan)
+    assert risk.permits(plan)
+    assert plan.epsilon < risk.to_epsilon(DELTA)
+
+
+def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
+    """A plan that releases more than the smallest epsilon allows."""
+    made: list[float] = []
+
+    def make_plan(epsilon: float) -> Plan:
+        made.append(epsilon)
+        return make_plans(gaussians(1.0, 0.5, count=3), folder=tmp_path)(epsilon)
+
+    tiny = Risk(true_positives=0.0010011, at=0.001)
+    with pytest.raises(PrivacyError, match="permit a larger risk or write a smaller delta"):
+        plan_for_risk(tiny, DELTA, make_plan)
+
+
+def test_nearly_everything_is_permitted_at_most_at_the_largest_epsilon(tmp_path: Path) -> None:
+    risk = Risk(advantage=0.9999999)
+    assert risk.to_epsilon(DELTA) <= LARGEST_EPSILON
+    plan = plan_for_risk(risk, DELTA, make_plans(gaussians(1.0), folder=tmp_path))
+    assert risk.permits(plan)
+
+
+# brute force
+
+
+def test_no_attack_on_simulated_releases_beats_the_target() -> None:
+    """The best threshold on one Gaussian release, over many draws, with its binomial error."""
+    risk = Risk(advantage=0.3)
+    generator = np.random.default_rng(0)
+    draws = 400_000
+    out, within = generator.normal(size=draws), generator.normal(size=draws) + risk.to_mu()
+    for threshold in np.linspace(-2, 3, 41):
+        gained = (within > threshold).mean() - (out > threshold).mean()
+        assert gained <= 0.3 + 4 / math.sqrt(draws)
+    best = (within > risk.to_mu() / 2).mean() - (out > risk.to_mu() / 2).mean()
+    assert best == pytest.approx(0.3, abs=4 / math.sqrt(draws))
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, r"risk: write advantage, such as \{advantage: 0.1\}, or true_positives with at"),
+        ({"advantage": 0.1, "at": 0.1}, "risk: write advantage"),
+        ({"advantage": 0.1, "true_positives": 0.1, "at": 0.01}, "risk: write advantage"),
+        ({"true_positives": 0.1}, "risk: write advantage"),
+        ({"at": 0.1}, "risk: write advantage"),
+        ({"advantage": 0}, "advantage 0.0: write a number between 0 and 1"),
+        ({"advantage": 1}, "advantage 1.0: write a number between"),
+        ({"advantage": math.nan}, "advantage nan"),
+        ({"advantage": "much"}, "write numbers between 0 and 1"),
+        ({"advantage": None}, "write numbers between 0 and 1"),
+        ({"true_positives": 0.01, "at": 0.01}, "guessing alone reaches"),
+        ({"true_positives": 0.01, "at": 0.1}, "guessing alone reaches"),
+        ({"true_positives": 1.0, "at": 0.1}, "write a rate between"),
+        ({"true_positives": 0.5, "at": 0}, "write a rate between"),
+        ({"advantages": 0.1}, "no key 'advantages'"),
+    ],
+)
+def test_risks_that_mean_nothing_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        Risk.from_dict(values)
+
+
+def test_risks_too_close_to_guessing_are_refused() -> None:
+    with pytest.raises(PrivacyError, match="too close to guessing; permit a larger risk"):
+        Risk(advantage=1e-7).to_mu()
+    with pytest.raises(PrivacyError, match=f"below {SMALLEST_EPSILON:g}, the smallest"):
+        Risk(advantage=1e-4).to_epsilon(1e-3)
+
+
+def test_a_risk_is_written_in_words() -> None:
+    assert str(Risk.from_dict({"advantage": 0.1})) == "advantage 0.1"
+    assert (
+        str(Risk.from_dict({"true_positives": 0.01, "at": 0.001}))
+        == "true positive rate 0.01 at false positive rate 0.001"
+    )

@@ -1,0 +1,133 @@
+"""`dpprobe predict` on files of vectors: the same answers as in Python, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from dpprobe.__main__ import main
+from dpprobe.errors import ConfigError
+from dpprobe.release import predict as module
+from dpprobe.release.predict import Predictor, predict
+from dpprobe.release.vector_files import is_vector_file, open_vectors
+from tests.support.bundles import write_example
+from tests.support.classifiers import DIMENSION, make_private, make_rows
+
+NAMES = ["keratosis", "melanoma", "naevus"]
+COLUMNS = [f"probability_{name}" for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    X, y = make_rows()
+    fitted = make_private(classes=NAMES).fit(X, np.array(NAMES)[y])
+    folder = tmp_path_factory.mktemp("releases") / "lesions_v1"
+    return fitted.save_bundle(folder, dataset="lesions", model="clip-vit", each_by_itself=True)
+
+
+def write_vectors(path: Path, values: Any) -> Path:
+    np.save(path, values)
+    return path
+
+
+def test_a_table_has_the_answers_of_python(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a file is read in several blocks."""
+    monkeypatch.setattr(module, "_VECTORS", 50)
+    X = make_rows(3).X
+    first = write_vectors(tmp_path / "first.npy", X[:130].astype(np.float64))
+    second = write_vectors(tmp_path / "second.npy", X[130:])
+    summary = predict(bundle, [first, second], output=tmp_path / "table.parquet")
+    assert (summary.rows, summary.unreadable) == (len(X), ())
+    table = pd.read_parquet(tmp_path / "table.parquet")
+    values = Predictor.load_bundle(bundle).predict_vectors(X)
+    np.testing.assert_array_equal(table[COLUMNS].to_numpy(), values)
+    assert table["id"].iloc[[0, 129, 130]].tolist() == [f"{first}:0", f"{first}:129", f"{second}:0"]
+    assert table["class"].tolist() == np.array(NAMES)[values.argmax(1)].tolist()
+
+
+def test_vectors_that_cannot_be_used_have_a_reason(
+    bundle: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X = make_rows(3).X[:4].astype(np.float64)
+    X[1, 0], X[2, 1] = np.nan, 1e300
+    path = write_vectors(tmp_path / "rows.npy", X)
+    output = tmp_path / "table.csv"
+    command = ["dpprobe", "predict", str(bundle), str(path), "--output", str(output)]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit, match="^3$"):
+        main()
+    table = pd.read_csv(output)
+    assert table["class"].notna().tolist() == [True, False, False, True]
+    assert table["error"].notna().tolist() == [False, True, True, False]
+    assert f"{path}:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.ones((3, DIMENSION + 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of clip"),
+        (np.ones(DIMENSION), "takes numbers"),
+        (np.full((3, DIMENSION), "a"), "takes numbers"),
+        (np.full((3, DIMENSION), 1j), "takes numbers"),
+        (np.array([{"a": 1}], dtype=object), "no NumPy array"),
+    ],
+)
+def test_files_that_are_no_vectors_are_refused(
+    bundle: Path, tmp_path: Path, values: Any, message: str
+) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, values, allow_pickle=True)
+    with pytest.raises(ConfigError, match=message):
+        predict(bundle, [path], output=tmp_path / "table.csv")
+    assert not (tmp_path / "table.csv").exists()
+
+
+def test_missing_and_damaged_files_are_refused(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="vectors: no file .*none.npy"):
+        predict(bundle, [tmp_path / "none.npy"], output=None)
+    (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    with pytest.raises(ConfigError, match="no NumPy array"):
+        predict(bundle, [tmp_path / "cut.npy"], output=None)
+    (tmp_path / "empty.npy").write_bytes(b"")
+    with pytest.raises(ConfigError, match="no NumPy array"):
+        predict(bundle, [tmp_path / "empty.npy"], output=None)
+
+
+def test_vectors_and_images_are_not_mixed(bundle: Path, tmp_path: Path) -> None:
+    vectors = write_vectors(tmp_path / "rows.npy", make_rows(3).X)
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    for more in ({"images": [vectors, tmp_path / "one.png"]}, {"id_column": "id"}):
+        values = {"images": [vectors], "output": None, **more}
+        with pytest.raises(ConfigError, match="vectors are predicted by themselves"):
+            predict(bundle, **values)  # type: ignore[arg-type]
+
+
+def test_a_bundle_of_images_takes_no_vectors(tmp_path: Path) -> None:
+    folder = write_example(tmp_path / "pixels")
+    vectors = write_vectors(tmp_path / "rows.npy", np.ones((2, 64)))
+    with pytest.raises(ConfigError, match="computes its own from images; name images"):
+        predict(folder, [vectors], output=None)
+
+
+def test_an_image_says_what_to_name(bundle: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    summary = predict(bundle, [tmp_path / "one.png"], output=tmp_path / "table.csv")
+    ((_, reason),) = summary.unreadable
+    assert "Name a .npy file of its vectors" in reason
+
+
+def test_files_are_opened_without_being_read(bundle: Path, tmp_path: Path) -> None:
+    path = write_vectors(tmp_path / "rows.NPY.npy", make_rows(3).X)
+    assert isinstance(open_vectors(path, Predictor.load_bundle(bundle).facts), np.memmap)
+    assert is_vector_file(Path("a.NPY"))
+    assert not is_vector_file(Path("a.npz"))
