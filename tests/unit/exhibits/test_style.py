@@ -66,10 +66,10 @@ def test_a_long_subtitle_leaves_the_axes_their_width() -> None:
         figure = Figure(figsize=(7.2, 4.3), layout="constrained")
         axes = figure.add_subplot()
         axes.plot([0, 1], [0, 1], label="a line")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         style.title_axes(axes, "title", words)
         figure.canvas.draw()
         widths.append(axes.get_position().width)
         small = axes.texts[0].get_window_extent()
-        assert small.x1 < axes.get_legend().get_window_extent().x0
+        assert small.x1 < legend.get_window_extent().x0
     assert widths[0] == pytest.approx(widths[1], abs=0.01)
