@@ -47,8 +47,8 @@ def shown_study() -> str:
 def folder(bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder after the page's commands up to the study, with fewer images."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bench").symlink_to(REPOSITORY / "bench")
-    (tmp_path / "workflow").symlink_to(REPOSITORY / "workflow")
+    for name in bench.LINKS:
+        (tmp_path / name).symlink_to(REPOSITORY / name)
     draw, init = commands(bench)[:2]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for command in (f"{draw} --count 330", init):
