@@ -32,8 +32,8 @@ from dpprobe.heads.sgd import Sgd
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream, stream_seed
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.sampling import poisson_batches
 from dpprobe.progress import Progress
+from tests.support.poisson_batches import poisson_batches
 
 # Without clipping Opacus still wants a number; nothing is as long as this one.
 _NO_CLIP = 1e30

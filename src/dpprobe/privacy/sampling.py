@@ -8,7 +8,7 @@ Where units of privacy have several rows, what is sampled are the units.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -247,20 +247,3 @@ def draw_batch(words, place, digits, row, rows, out):
 
 
 MACHINE_CODE.keep()
-
-
-def poisson_batches(
-    rows: int, rate: float, steps: int, generator: np.random.Generator, *, block: int = 64
-) -> Iterator[RowIndices]:
-    """Yields each step's rows, ascending; at rate 1 all of them.
-
-    Args:
-      rows: their number in the dataset.
-      rate: the probability that a row joins a batch.
-      generator: only this sampler may draw from it.
-      block: steps drawn at a time; it changes nothing but speed.
-    """
-    sampler = PoissonSampler(rows, rate, generator)
-    for start in range(0, steps, block):
-        hits, sizes = sampler.draw_block(min(block, steps - start))
-        yield from np.split(hits, np.cumsum(sizes)[:-1])

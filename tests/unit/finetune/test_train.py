@@ -25,7 +25,7 @@ from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.sampling import poisson_batches
+from tests.support.poisson_batches import poisson_batches
 from tests.support.tiny_networks import (
     CLASSES,
     CPU,

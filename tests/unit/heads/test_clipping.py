@@ -24,7 +24,6 @@ from dpprobe.heads.clipping import (
 )
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
-from dpprobe.privacy.sampling import poisson_batches
 from tests.support.gradient_sums import (
     LOSSES,
     SEEDS,
@@ -42,6 +41,7 @@ from tests.support.linear_heads import (
     training_set,
     whole,
 )
+from tests.support.poisson_batches import poisson_batches
 
 
 @pytest.fixture(autouse=True)

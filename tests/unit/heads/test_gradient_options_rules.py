@@ -18,7 +18,6 @@ from dpprobe.heads.schedules import rate_of
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.sampling import poisson_batches
 from tests.support.linear_heads import (
     features_of,
     no_privacy,
@@ -28,6 +27,7 @@ from tests.support.linear_heads import (
     rows_of,
     training_set,
 )
+from tests.support.poisson_batches import poisson_batches
 
 SEEDS = [cell_seed("test", index) for index in range(2)]
 RULED: list[Any] = [momentum.Options, adam.Options, lamb.Options]

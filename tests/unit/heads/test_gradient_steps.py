@@ -22,7 +22,6 @@ from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import cell_seed, open_stream
-from dpprobe.privacy.sampling import poisson_batches
 from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
     Source,
@@ -36,6 +35,7 @@ from tests.support.linear_heads import (
     whole,
 )
 from tests.support.plain_heads import Adam, Lamb, Momentum
+from tests.support.poisson_batches import poisson_batches
 
 SEEDS = [cell_seed("test", index) for index in range(3)]
 HEADS = [Options, Momentum, Adam, Lamb]

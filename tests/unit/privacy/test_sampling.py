@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed, open_stream, stream_seed
-from dpprobe.privacy.sampling import ExactPoissonSampler, PoissonSampler, poisson_batches
+from dpprobe.privacy.sampling import ExactPoissonSampler, PoissonSampler
+from tests.support.poisson_batches import poisson_batches
 
 
 def indicator(rows: int, rate: float, steps: int, seed: int = 1) -> np.ndarray:

@@ -19,10 +19,11 @@ from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import open_stream
-from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
+from dpprobe.privacy.sampling import PoissonSampler
 from tests.conftest import REPOSITORY
 from tests.support.gradient_sums import full_sum, padded, random_weights, unpadded
 from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, training_set
+from tests.support.poisson_batches import poisson_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
