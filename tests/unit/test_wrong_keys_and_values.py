@@ -46,7 +46,6 @@ from tests.support.small_study import STUDY, changed
         ("features", {"compile": True}, ["features.compile: unknown key; this option was removed"]),
         ("features", {"workers": 2}, ["features.workers: unknown key; this option was removed"]),
         ("tsne", {"thumbnails": True}, ["tsne.thumbnails: unknown key; this option was removed"]),
-        ("long_tail", {}, ["long_tail: unknown key; this option was removed"]),
         ("zzz", 1, ["zzz: unknown key; remove it or correct its spelling"]),
         ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),
         ("datasets.digits.source", "sklaern", ["datasets.digits", "'sklaern'", "parquet"]),
