@@ -145,10 +145,14 @@ def title_axes(axes: Axes, title: str, subtitle: str) -> None:
 
 
 def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend] = ()) -> list[str]:
-    """Breaks lines that are wider than a figure without its legends and a margin in inches."""
-    beside = [*figure.legends, *legends]
-    taken = max((each.get_window_extent().width / figure.dpi for each in beside), default=0)
-    width = int((figure.get_figwidth() - taken - margin) / CAPTION_LETTER)
+    """Breaks lines that are wider than a figure without its legends and a margin in inches.
+
+    Legends that take more than half of the width stand below the axes, not beside them.
+    """
+    whole = figure.get_figwidth()
+    widths = [each.get_window_extent().width / figure.dpi for each in (*figure.legends, *legends)]
+    taken = max((width for width in widths if width < whole / 2), default=0)
+    width = int((whole - taken - margin) / CAPTION_LETTER)
     return [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
 
 
