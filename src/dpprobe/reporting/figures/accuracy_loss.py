@@ -197,7 +197,7 @@ def plot_distribution_shift(
         left_out = len({(a.dataset, a.backbone) for a in losses if a.shift is None})
         caption = f"one point per dataset, backbone and ε; {BARS}"
         if left_out:
-            caption += f"; pairs left out (no known baseline): {left_out}"
+            caption += f"; pairs left out (the majority class is always right): {left_out}"
         style.title_figure(
             figure, "What privacy costs by distribution shift", caption, panels=len(panels)
         )

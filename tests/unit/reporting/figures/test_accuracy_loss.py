@@ -142,19 +142,21 @@ def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
     assert texts == ["ε = 1", "near", "far"]
 
 
-def test_pairs_without_a_baseline_are_counted_and_without_text_there_is_one_panel(
+def test_pairs_of_one_class_are_counted_and_without_text_there_is_one_panel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = compared_cells(tmp_path, datasets=("a", "b", "old"), backbones=["x"])
     for path in tmp_path.glob("cells/old/*/*/*/metrics.json"):
-        write_json(path, read_json(path) | {"constant_accuracy": None})
+        write_json(path, read_json(path) | {"constant_accuracy": 1.0})
     summaries = write_summaries(tmp_path, cells)
     figure = drawn_figure(
         monkeypatch,
         lambda files: plot_distribution_shift(summaries=summaries, zero_shot=[], **files),
     )
     assert len(figure.axes) == 1
-    assert "pairs left out (no known baseline): 1" in " ".join(figure.get_suptitle().split())
+    assert "pairs left out (the majority class is always right): 1" in " ".join(
+        figure.get_suptitle().split()
+    )
     with pytest.raises(DataError, match="1 datasets with private cells"):
         plot_distribution_shift(
             summaries=summaries[::2], zero_shot=[], svg=tmp_path / "a.svg", png=tmp_path / "a.png"
