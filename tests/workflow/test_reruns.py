@@ -204,7 +204,7 @@ def test_results_without_hashes_of_their_records_are_kept(
     assert "Nothing to be done" in trained.run(small, "heads").stdout
     found = doctor(trained.directory)
     assert found.returncode == 0
-    assert re.search(r": 0 damaged; \d+ more without a recorded hash, cells \d", found.stdout)
+    assert re.search(r": 0 damaged; \d+ more have no recorded hash \(cells \d", found.stdout)
     shutil.rmtree(trained.directory / "results/cells")
     trained.run(small, "heads")
 
@@ -231,7 +231,7 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
     assert doctor(here).returncode == 1
     told = doctor(here, "--fix")
     assert told.returncode == 0, told.stdout
-    assert told.stdout.count("; deleted; run `snakemake ") == len(places)
+    assert told.stdout.count("; deleted; run `dpprobe run ") == len(places)
     assert not any(path.exists() for path in places)
     # Snakemake makes a missing table only for who needs it
     trained.run(small, "heads", "data/digits/train.parquet")

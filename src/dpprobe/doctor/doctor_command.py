@@ -81,11 +81,11 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")
     size, unhashed = sum(each.size for each in checked), _count_unhashed(results, checked)
+    kinds = ", ".join(f"{name} {count:,}" for name, count in unhashed.items())
     print(
         f"{len(checked):,} files, {format_size(size)} checked in {seconds:.1f} s "
         f"({format_size(int(size / seconds))}/s): {len(damaged):,} damaged; "
-        f"{unhashed.total():,} more without a recorded hash"
-        + "".join(f", {name} {count:,}" for name, count in unhashed.items())
+        f"{unhashed.total():,} more have no recorded hash" + (f" ({kinds})" if kinds else "")
     )
     return int(left > 0)
 
