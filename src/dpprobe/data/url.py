@@ -1,8 +1,9 @@
 """Files at plain addresses, verified by their SHA-256, that together are one of the local sources.
 
-An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout`
-then says what they are: the options of an image folder, of parquet files or of a CSV manifest, with
-paths relative to the download folder.
+An archive `name.zip` is unpacked into the folder `name`; other files stay as they are, and so does
+a plain tar that `layout` reads as a shard. `layout` then says what they are: the options of an
+image folder, of parquet files, of a CSV manifest or of tar shards, with paths relative to the
+download folder.
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ class Options(DatasetOptions):
         if not self.files:
             raise ValueError("files: empty; write at least one")
         names = [
-            name for file in self.files for name in (file.file_name, file.content_folder) if name
+            name
+            for file in self.files
+            for name in (file.file_name, self.unpacked_into(file))
+            if name
         ]
         for name in names:
             if names.count(name) > 1:
@@ -295,12 +299,12 @@ def download(options: Options, directory: Path) -> list[Fetched]:
         checksum = downloads.Checksum("sha256", file.sha256)
         received = downloads.fetch_file(file.url, path, checksum=checksum)
         fetched.append(received)
-        _unpack_file(file, directory, received.sha256)
+        _unpack_file(options, file, directory, received.sha256)
     return fetched
 
 
-def _unpack_file(file: File, directory: Path, sha256: str) -> None:
-    folder = file.content_folder
+def _unpack_file(options: Options, file: File, directory: Path, sha256: str) -> None:
+    folder = options.unpacked_into(file)
     if folder is not None:
         archives.extract_archive(directory / file.file_name, directory / folder, sha256=sha256)
 
@@ -314,7 +318,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     for file in options.files:
-        _unpack_file(file, downloaded, receipt.find_sha256(file.file_name))
+        _unpack_file(options, file, downloaded, receipt.find_sha256(file.file_name))
     try:
         layout = options.locate_layout(downloaded)
         layout.check_files()

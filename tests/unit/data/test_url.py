@@ -368,7 +368,7 @@ FOLDER = {"source": "imagefolder", "path": "x"}
         ),
         ({"sha256": "abc"}, FOLDER, "files.0.sha256: 'abc' is not a SHA-256"),
         ({}, {"source": "sklearn", "name": "digits"}, "layout.source: 'sklearn': write one of"),
-        ({}, {}, "layout.source: None: write one of: csv, imagefolder, parquet"),
+        ({}, {}, "layout.source: None: write one of: csv, imagefolder, parquet, web"),
         ({}, {**FOLDER, "path": "/data"}, "layout: path: '/data' lies outside the download folder"),
         ({}, {**FOLDER, "path": "x/../../y"}, "layout: path: .* lies outside the download folder"),
         ({}, {**FOLDER, "path": "~/x"}, "layout: path: .* lies outside the download folder"),
