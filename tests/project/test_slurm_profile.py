@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.devices import put_python_on_path
+from dpprobe.devices import USER_PATH, put_python_on_path
 from dpprobe.logs import last_error
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
@@ -881,6 +881,7 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
 
 def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv(USER_PATH, "/somewhere")  # is put back after the test
     put_python_on_path()
     python = shutil.which("python3")
     assert python is not None
