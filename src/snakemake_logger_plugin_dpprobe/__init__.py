@@ -166,7 +166,7 @@ class LogHandler(LogHandlerBase):
         named = [f"{job.name} ({now - job.start:.0f} s)" for job in jobs]
         more = [f"{len(named) - JOBS_NAMED} more"] if len(named) > JOBS_NAMED else []
         lines = [f"running: {'; '.join([*named[:JOBS_NAMED], *more])}"]
-        if RUN.workflow is not None and RUN.workflow.remote_exec:  # others write on the terminal
+        if RUN.workflow is not None and RUN.workflow.non_local_exec:  # others write on the terminal
             waits = [(job.name, job.read_wait()) for job in jobs]
             lines += [f"  {name}: {wait}" for name, wait in waits if wait][:JOBS_NAMED]
         if full := describe_full_disk(RUN.results):
