@@ -169,7 +169,9 @@ def test_what_a_job_elsewhere_waits_for_is_told(
 ) -> None:
     """On Slurm a job's warnings stand in its log, where nobody looks while a run says nothing."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(RUN, "workflow", SimpleNamespace(non_local_exec=True, is_main_process=False))
+    monkeypatch.setattr(
+        RUN, "workflow", SimpleNamespace(non_local_exec=True, is_main_process=False)
+    )
     handler = make_handler("rules", "host")
     began = start_job(handler, Path("results/logs/train/digits.log"))
     log = Path(place)
