@@ -244,7 +244,7 @@ def _describe_input(predictor: Predictor) -> str:
 
 
 def _test_images(predictor: Predictor) -> npt.NDArray[Any]:
-    """Returns the public image of the probe and random ones, or vectors, as the graph takes them."""
+    """Returns the public image of the probe and random ones, or random vectors."""
     if predictor.backbone.takes_vectors:
         shape = (RANDOM_IMAGES + 1, predictor.facts.dimension)
         return np.random.default_rng(0).standard_normal(shape, np.float32)
