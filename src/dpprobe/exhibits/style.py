@@ -62,6 +62,7 @@ METADATA: dict[str, Any] = {
 TOP = 101.0  # of the accuracy axis: a line at 100% is still seen whole
 LEGEND_LINE = 0.185  # inches
 CAPTION_LETTER = 0.065  # inches, on average
+NARROWEST = 20  # letters of a line beside a legend
 
 
 def choose_looks(count: int) -> list[Look]:
@@ -149,6 +150,8 @@ def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend]
     beside = [*figure.legends, *legends]
     taken = max((each.get_window_extent().width / figure.dpi for each in beside), default=0)
     width = int((figure.get_figwidth() - taken - margin) / CAPTION_LETTER)
+    if width < NARROWEST:  # a legend as wide as the figure stands below or above, not beside
+        width = int((figure.get_figwidth() - margin) / CAPTION_LETTER)
     return [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
 
 
