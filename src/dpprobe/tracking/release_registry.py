@@ -31,6 +31,7 @@ from dpprobe.release.bundle import (
     CARD_FILE,
     SIGNATURE_FILE,
     Bundle,
+    BundleFacts,
     bundle_digest,
     read_bundle,
 )
