@@ -101,7 +101,7 @@ def explain_damage(path: Path) -> Iterator[None]:
         yield
     except (ConfigError, DataError):
         raise
-    # Of h5py and zipfile, NumPy, safetensors (its own error) and pyarrow.
+    # h5py, zipfile, NumPy, safetensors and pyarrow raise errors of many kinds.
     except Exception as error:
         line = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(f"{path}: cannot be read ({line}); write it again") from error

@@ -6,7 +6,7 @@ image, relative to the working directory; inside a tar the path has its offset, 
 the encoded image), `pixels_sha256` (of its pixels, null where they were not decoded), `group_*`
 (strings, empty where unknown) and, where a set says which labels count as right, `accepted`
 (list<int64>).
-Of rows of vectors, `bytes` holds them, see `embedding_rows`, and no pixels are hashed.
+Rows of vectors have these in `bytes`, see `embedding_rows`, and no hash of pixels.
 Class names stand in the schema's metadata; the footer carries a fingerprint of the content.
 `dataset.json` beside the tables describes both and is written last.
 """
