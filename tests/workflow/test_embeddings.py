@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib
-import inspect
 import json
-import pkgutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import mlflow
@@ -69,25 +65,18 @@ STUDY: dict[str, Any] = {
 TARGETS = ("results/report.html", "releases", "audits", "overlaps", "tracking")
 
 
-def modules(name: str) -> Iterator[ModuleType]:
-    package = importlib.import_module(name)
-    yield package
-    for found in pkgutil.walk_packages(package.__path__, f"{name}."):
-        if "windows" not in found.name and "__main__" not in found.name:
-            yield importlib.import_module(found.name)
-
-
 def write_code(folder: Path) -> np.ndarray:
     """Pieces of the standard library's modules: the label is the package, the unit the module."""
     pieces, rows = [], []
     for package in PACKAGES:
-        for module in modules(package):
-            lines = inspect.getsource(module).splitlines()
+        folder_of = Path(str(importlib.import_module(package).__file__)).parent
+        for module in sorted(folder_of.rglob("*.py")):
+            lines = module.read_text(encoding="utf-8").splitlines()
             for start in range(0, len(lines), LINES):
                 text = "\n".join(lines[start : start + LINES])
                 if len(text) > 100:
                     pieces.append(text)
-                    rows.append((package, module.__name__))
+                    rows.append((package, str(module.relative_to(folder_of.parent))))
     # Hashing learns nothing: each vector depends on its own text alone.
     vectors = HashingVectorizer(n_features=DIMENSION).transform(pieces).toarray().astype("float32")
     for name, step in (("code", 1), ("seen", 6)):
