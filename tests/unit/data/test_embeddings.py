@@ -64,8 +64,8 @@ def write_npy(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
 
 
 def write_npz(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
-    arrays = {name: np.array(values) for name, values in columns.items()}
-    np.savez_compressed(folder / "x.npz", **vectors, **arrays)
+    arrays: dict[str, Any] = {name: np.array(values) for name, values in columns.items()}
+    np.savez_compressed(folder / "x.npz", **(arrays | vectors))
     return {"train": "x.npz", "vectors": {"small": "small", "wide": "wide"}}
 
 
@@ -215,8 +215,8 @@ def test_own_test_split(tmp_path: Path) -> None:
     written = {
         "train": "train.npy", "test": "test.npy", "table": "train.csv", "test_table": "test.csv",
     }  # fmt: skip
-    rows = read_rows(prepare(tmp_path, written), "vectors")
-    assert np.array_equal(rows["test-00000003"], vectors["small"][43])
+    found = read_rows(prepare(tmp_path, written), "vectors")
+    assert np.array_equal(found["test-00000003"], vectors["small"][43])
     with pytest.raises(ConfigError, match="test_table: missing"):
         options(tmp_path, {**written, "test_table": None})
 
