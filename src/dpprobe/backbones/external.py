@@ -8,13 +8,14 @@ every vector depend on all items, and no clipping repairs that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.errors import DataError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Name
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ FAMILY = "external"
 
 class Options(BackboneOptions):
     """Vectors of a dataset with `source: embeddings`, computed by a model outside dpprobe."""
+
+    takes_vectors: ClassVar[bool] = True
 
     family: Literal["external"] = "external"
     model: str = Field(
@@ -54,6 +57,27 @@ class Options(BackboneOptions):
 
     def check_files(self) -> None:
         """Checks nothing: the dataset names the files."""
+
+    def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
+        """Chooses the vectors of a dataset: those named here, those of the backbone, the only ones.
+
+        Args:
+          backbone: the name of the backbone in the study.
+          known: the names of the dataset's vectors.
+
+        Raises:
+          ConfigError: for a dataset without them.
+        """
+        name = self.vectors or backbone
+        if name in known:
+            return name
+        # A dataset that names none has one kind of vectors, of the name `vectors`.
+        if self.vectors is None and list(known) == ["vectors"]:
+            return "vectors"
+        raise ConfigError(
+            f"vectors: the dataset has no vectors {name!r}; it has {', '.join(known)}: write one "
+            "of them"
+        )
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:

@@ -33,6 +33,8 @@ class BackboneOptions(Options, ABC):
 
     # True for a neural network, which gains from threads.
     network: ClassVar[bool] = False
+    # True for a model outside dpprobe, of which only vectors are known.
+    takes_vectors: ClassVar[bool] = False
 
     family: str
     catalog: str | None = Field(

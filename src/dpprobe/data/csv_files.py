@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dpprobe.data.alike_names import fold_name
-from dpprobe.data.csv_options import ManifestOptions
+from dpprobe.data.csv_options import TableOptions
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 
@@ -33,7 +33,7 @@ _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
 
 
-def check_columns(options: ManifestOptions, split: SplitName) -> None:
+def check_columns(options: TableOptions, split: SplitName) -> None:
     """Checks that all columns are there, before any row is read.
 
     Raises:
@@ -94,12 +94,14 @@ def other_delimiter(names: Sequence[str]) -> str | None:
     return most if counts[most] else None
 
 
-def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, ...]:
+def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...]:
     """Reads the names of a file's columns.
 
     Raises:
       ConfigError: when it is missing, cannot be read, or two columns have one name.
     """
+    if (columns := options.open_columns(file)) is not None:
+        return columns.columns
     if not file.lower().endswith(SUFFIXES):
         raise ConfigError(
             f"{option}: {file}: not a CSV file by its name; name one that ends in "
@@ -120,7 +122,7 @@ def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, 
 
 
 @contextmanager
-def open_rows(options: ManifestOptions, file: str) -> Iterator[Reader]:
+def open_rows(options: TableOptions, file: str) -> Iterator[Reader]:
     """Opens the records of a file, its header first.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dpprobe.data import csv_files
 from dpprobe.data.csv_options import ManifestOptions
-from dpprobe.data.options import ClassUnits, DatasetOptions
+from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -30,21 +30,6 @@ class Options(ManifestOptions):
             raise ConfigError(f"root: no folder {self.root}; correct it or put the images there")
         for name in self.list_splits():
             csv_files.check_columns(self, name)
-
-    def count_rows(self) -> tuple[int, int]:
-        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
-
-        return csv_rows.count_split(self).rows
-
-    def count_units(self) -> int | None:
-        from dpprobe.data import csv_rows  # as above
-
-        return None if self.unit_column is None else csv_rows.count_split(self).patients
-
-    def count_class_units(self) -> ClassUnits:
-        from dpprobe.data import csv_rows  # as above
-
-        return csv_rows.count_split(self).classes
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:

@@ -1,17 +1,17 @@
-"""The options of a CSV manifest: its files, its columns, and the columns made of them."""
+"""The options of tables with a row per example, and of CSV manifests of images."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.options import Limit
+from dpprobe.data.options import ClassUnits, Limit
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName
@@ -71,8 +71,17 @@ class Join(Block):
         return dict(self.by) if isinstance(self.by, dict) else {name: name for name in self.by}
 
 
-class ManifestOptions(UnitOptions):
-    """The options of a CSV manifest, without the parts that read its files."""
+class ColumnFile(Protocol):
+    """A file of another kind than CSV that has columns of labels, patients and groups."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]: ...
+
+
+class TableOptions(UnitOptions):
+    """The options of a table with one row per example, whatever stands for the example itself."""
 
     paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
 
@@ -103,14 +112,6 @@ class ManifestOptions(UnitOptions):
         max_length=1,
         description="Delimiter of columns. If absent: a tab in .tsv files, a comma in others.",
     )
-    path_column: str | None = Field(
-        None, description="Column of the images' paths; `path` if absent."
-    )
-    path_template: str | None = Field(
-        None,
-        description="Instead of `path_column`, a path with columns in braces, such as "
-        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is the first two characters.",
-    )
     label_column: str | None = Field(
         None,
         description="Column with one label per row: a name of `class_names`, or its number from 0.",
@@ -136,7 +137,7 @@ class ManifestOptions(UnitOptions):
         "error", description="Meaning of a blank label: 0, drop (leave out the row), or an error."
     )
     id_column: str | None = Field(
-        None, description="Column of unique ids; if absent, the path is the id."
+        None, description="Column of unique ids; if absent, the path or the row's place is the id."
     )
     group_columns: GroupColumns = ()
     extract: dict[str, Extract] = Field(
@@ -150,11 +151,6 @@ class ManifestOptions(UnitOptions):
         {}, description="Column -> the values to keep; rows with other values are left out."
     )
     limit: Limit = Limit()
-    embed: bool = Field(
-        False,
-        description="Copy the images into the split tables. Otherwise the tables name the files, "
-        "which must then stay in place, unchanged.",
-    )
     test_fraction: float = Field(
         0.2,
         gt=0,
@@ -166,15 +162,8 @@ class ManifestOptions(UnitOptions):
         0, ge=0, description="Seed of the split; another seed gives another split."
     )
 
-    @field_validator("path_template")
-    @classmethod
-    def _check_template(cls, value: str | None) -> str | None:
-        if value is not None and not any(column for _, column, _ in template_parts(value)):
-            raise ValueError(f"{value!r} names no column; put at least one in braces")
-        return value
-
     @model_validator(mode="after")
-    def _check_together(self) -> ManifestOptions:
+    def _check_together(self) -> TableOptions:
         for fault in self._list_faults():
             raise ValueError(fault)
         return self
@@ -182,8 +171,6 @@ class ManifestOptions(UnitOptions):
     def _list_faults(self) -> Iterator[str]:
         if (self.label_column is None) == (self.label_columns is None):
             yield "label_column, label_columns: write one of the two"
-        if self.path_column is not None and self.path_template is not None:
-            yield "path_column, path_template: write one of the two"
         if self.test is not None and self.split_column is not None:
             yield "test, split_column: both choose the test rows; remove one"
         both = {str(value) for value in self.train_values} & {str(x) for x in self.test_values}
@@ -280,8 +267,12 @@ class ManifestOptions(UnitOptions):
             return files if self.split_column is None else {*files, *values, *made}
         if self.unit_column is not None:
             return {"unit_column", *made}
-        names = {"path_column", "path_template"} if self.id_column is None else {"id_column"}
+        names = self.id_options() if self.id_column is None else {"id_column"}
         return {*names, *made}
+
+    def id_options(self) -> set[str]:
+        """Returns the options that ids are read from without `id_column`: places in the files."""
+        return {"train"}
 
     def split_fault(self, *, own_test: bool) -> str | None:
         """Returns why a unit can move another: by the split, or by a limit after other choices."""
@@ -321,6 +312,21 @@ class ManifestOptions(UnitOptions):
         ]
         return tuple(dict.fromkeys(str(self.locate_path(file)) for file in files))
 
+    def count_rows(self) -> tuple[int, int]:
+        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+
+        return csv_rows.count_split(self).rows
+
+    def count_units(self) -> int | None:
+        from dpprobe.data import csv_rows  # as above
+
+        return None if self.unit_column is None else csv_rows.count_split(self).patients
+
+    def count_class_units(self) -> ClassUnits:
+        from dpprobe.data import csv_rows  # as above
+
+        return csv_rows.count_split(self).classes
+
     def multi_label(self) -> bool:
         return self.label_columns is not None
 
@@ -338,18 +344,68 @@ class ManifestOptions(UnitOptions):
         return written
 
     def path_columns(self) -> tuple[str, ...]:
-        """Returns the columns that a path is made of."""
-        if self.path_template is None:
-            return (self.path_column or "path",)
-        return tuple(column for _, column, _ in template_parts(self.path_template) if column)
+        """Returns the columns that a path is made of; none where rows have no paths."""
+        return ()
+
+    def open_columns(self, file: str) -> ColumnFile | None:  # noqa: ARG002
+        """Opens a file that has its columns in another form than CSV; None for CSV."""
+        return None
+
+    def check_length(self, split: SplitName, rows: int) -> None:
+        """Checks the number of rows of a split's table against what belongs to them.
+
+        Raises:
+          ConfigError: for another number.
+        """
 
     def list_columns(self) -> dict[str, str]:
         """Returns every column that is read, but the keys of joins -> the option that names it."""
-        option = "path_template" if self.path_template else "path_column"
-        wanted = dict.fromkeys(self.path_columns(), option)
+        wanted: dict[str, str] = {}
         for name in ("label_column", "id_column", "split_column", "unit_column"):
             if getattr(self, name) is not None:
                 wanted[getattr(self, name)] = name
         wanted |= dict.fromkeys(self.label_columns or (), "label_columns")
         wanted |= {group.column: "group_columns" for group in self.list_groups().values()}
         return wanted | dict.fromkeys(self.filters, "filters")
+
+
+class ManifestOptions(TableOptions):
+    """The options of a CSV manifest, without the parts that read its files."""
+
+    path_column: str | None = Field(
+        None, description="Column of the images' paths; `path` if absent."
+    )
+    path_template: str | None = Field(
+        None,
+        description="Instead of `path_column`, a path with columns in braces, such as "
+        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is the first two characters.",
+    )
+    embed: bool = Field(
+        False,
+        description="Copy the images into the split tables. Otherwise the tables name the files, "
+        "which must then stay in place, unchanged.",
+    )
+
+    @field_validator("path_template")
+    @classmethod
+    def _check_template(cls, value: str | None) -> str | None:
+        if value is not None and not any(column for _, column, _ in template_parts(value)):
+            raise ValueError(f"{value!r} names no column; put at least one in braces")
+        return value
+
+    def _list_faults(self) -> Iterator[str]:
+        yield from super()._list_faults()
+        if self.path_column is not None and self.path_template is not None:
+            yield "path_column, path_template: write one of the two"
+
+    def id_options(self) -> set[str]:
+        return {"path_column", "path_template"}
+
+    def path_columns(self) -> tuple[str, ...]:
+        if self.path_template is None:
+            return (self.path_column or "path",)
+        return tuple(column for _, column, _ in template_parts(self.path_template) if column)
+
+    def list_columns(self) -> dict[str, str]:
+        option = "path_template" if self.path_template else "path_column"
+        return dict.fromkeys(self.path_columns(), option) | super().list_columns()

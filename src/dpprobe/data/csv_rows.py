@@ -21,8 +21,8 @@ import pyarrow as pa
 from dpprobe.data import class_units, patient_sides, table, train_test_split
 from dpprobe.data.alike_names import fold_name, joined_labels
 from dpprobe.data.class_units import SplitCounts
-from dpprobe.data.csv_files import open_rows, read_header
-from dpprobe.data.csv_options import Join, ManifestOptions
+from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
+from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
 from dpprobe.data.group_columns import BLANKS
 from dpprobe.data.path_template import fill_template, template_parts
 from dpprobe.data.train_test_split import SplitName
@@ -58,7 +58,7 @@ class ManifestRows:
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
-def count_split(options: ManifestOptions) -> SplitCounts:
+def count_split(options: TableOptions) -> SplitCounts:
     """Counts rows, patients and classes by one read of the manifest. No image is looked at.
 
     Raises:
@@ -67,7 +67,7 @@ def count_split(options: ManifestOptions) -> SplitCounts:
     return class_units.count_once(options, lambda: _count_split(options))
 
 
-def _count_split(options: ManifestOptions) -> SplitCounts:
+def _count_split(options: TableOptions) -> SplitCounts:
     parts = load_columns(options, _columns_that_decide(options), quiet=True)
     names = options.class_names_or_labels()
     if _sizes_decide(options):
@@ -92,7 +92,7 @@ def _count_split(options: ManifestOptions) -> SplitCounts:
     pairs = [*class_units.list_pairs(labels)]
     whose = None if units is None else [*itertools.chain(*units.values())]
 
-    def count_at(at: ManifestOptions) -> class_units.Sides:
+    def count_at(at: TableOptions) -> class_units.Sides:
         split = sides if at is options else _assign_sides(at, parts)
         return class_units.count_pairs(pairs, [*itertools.chain(*split.values())], whose)
 
@@ -103,13 +103,13 @@ def _count_split(options: ManifestOptions) -> SplitCounts:
     )
 
 
-def _sizes_decide(options: ManifestOptions) -> bool:
+def _sizes_decide(options: TableOptions) -> bool:
     """Returns True if sizes of classes tell the split's: no id is needed, and no row is chosen."""
     alone = options.unit_column is None and options.label_columns is None
     return options.split_by == "class" and alone and not options.has_test()
 
 
-def _columns_that_decide(options: ManifestOptions) -> set[str]:
+def _columns_that_decide(options: TableOptions) -> set[str]:
     """Returns the columns that say which rows are used, and in which table."""
     single = {options.label_column, options.split_column, options.unit_column}
     named = {column for column in single if column is not None}
@@ -119,7 +119,7 @@ def _columns_that_decide(options: ManifestOptions) -> set[str]:
     return named | {*options.filters, *(options.label_columns or ())}
 
 
-def read_rows(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
+def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
     """Reads the rows of both tables.
 
     Raises:
@@ -129,7 +129,7 @@ def read_rows(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
 
 
 def _read_sides(
-    options: ManifestOptions, needed: set[str], *, quiet: bool
+    options: TableOptions, needed: set[str], *, quiet: bool
 ) -> dict[SplitName, ManifestRows]:
     """Reads the needed columns of both tables' rows."""
     parts = load_columns(options, needed, quiet=quiet)
@@ -147,7 +147,7 @@ def _read_sides(
 
 
 def _assign_sides(
-    options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
+    options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> dict[SplitName, list[SplitName | None]]:
     """Assigns each row that was read to a table; None where it is left out."""
     return patient_sides.assign_sides(
@@ -160,7 +160,7 @@ def _assign_sides(
 
 
 def _read_units(
-    options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
+    options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> dict[SplitName, list[str]] | None:
     """Reads the patient of each row; None without a `unit_column`."""
     if options.unit_column is None:
@@ -169,7 +169,7 @@ def _read_units(
 
 
 def load_columns(
-    options: ManifestOptions, needed: set[str], *, quiet: bool = False
+    options: TableOptions, needed: set[str], *, quiet: bool = False
 ) -> dict[SplitName, ManifestRows]:
     """Reads the needed columns of the manifest's splits, or of "train" where it is the only one."""
     if options.split_column is None:
@@ -199,7 +199,7 @@ def load_columns(
 
 
 def _use_rows(
-    options: ManifestOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
+    options: TableOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
 ) -> ManifestRows:
     """Returns the rows that filters, labels and the limit leave."""
     file = options.split_file(name) if options.split_column is None else options.train
@@ -250,7 +250,7 @@ def _choose_rows(
 
 
 def _read_split(
-    options: ManifestOptions, name: SplitName, needed: set[str], *, quiet: bool
+    options: TableOptions, name: SplitName, needed: set[str], *, quiet: bool
 ) -> pd.DataFrame:
     """Reads one split's file with its extracted and joined columns, in the order of its lines."""
     file = options.split_file(name)
@@ -265,6 +265,7 @@ def _read_split(
     header = read_header(options, file, name)
     columns = {column for column in header if column in wanted}
     frame = _read_file(options, file, columns | {extract.column for extract in used.values()})
+    options.check_length(name, len(frame))
     for column, extract in used.items():
         values = frame[extract.column].str.extract(extract.pattern, expand=False)
         if values.isna().any():
@@ -279,8 +280,11 @@ def _read_split(
     return frame
 
 
-def _read_file(options: ManifestOptions, file: str, columns: set[str]) -> pd.DataFrame:
+def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFrame:
     """Reads columns of a file as text, and the line of each row; empty lines are passed over."""
+    if (other := options.open_columns(file)) is not None:
+        frame = pd.DataFrame(other.read_columns(columns), dtype=object)
+        return frame.assign(**{LINE: np.arange(len(frame))})
     header = read_header(options, file, file)
     places = [(header.index(name), name) for name in sorted(columns)]
     values: dict[str, list[str]] = {name: [] for _, name in places}
@@ -306,7 +310,7 @@ def _read_file(options: ManifestOptions, file: str, columns: set[str]) -> pd.Dat
 
 
 def _join_file(
-    options: ManifestOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
+    options: TableOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
 ) -> pd.DataFrame:
     """Joins another file's columns; keeps the rows and their order."""
     keys = join.key_columns
@@ -346,7 +350,7 @@ def _describe_key(row: pd.Series, columns: Sequence[str]) -> str:
     return ", ".join(f"{name} {row[name]!r}" for name in columns)
 
 
-def _encode_labels(options: ManifestOptions, frame: pd.DataFrame) -> np.ndarray:
+def _encode_labels(options: TableOptions, frame: pd.DataFrame) -> np.ndarray:
     """Returns the labels as numbers; negative where they are none."""
     if options.label_columns is None:
         assert options.label_column is not None
@@ -368,7 +372,7 @@ def _is_index(name: str) -> bool:
     return name.lstrip("+-").isdecimal()
 
 
-def _parse_label(options: ManifestOptions, column: str, text: str) -> int:
+def _parse_label(options: TableOptions, column: str, text: str) -> int:
     """Returns the code of one label of several."""
     if text.lower() in BLANKS:
         return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
@@ -384,7 +388,7 @@ def _parse_label(options: ManifestOptions, column: str, text: str) -> int:
     return int(number) if number in (0, 1) else OTHER
 
 
-def _assign_strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
+def _assign_strata(options: TableOptions, rows: ManifestRows) -> list[int]:
     """Returns each row's stratum: its class, or the same for all where there are several labels."""
     if options.label_columns is not None:
         return [0] * len(rows.codes)
@@ -392,10 +396,14 @@ def _assign_strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
     return labels
 
 
-def _make_ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:
+def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:
     if options.id_column is not None:
         return list(rows.frame[options.id_column])
-    return _make_paths(options, rows)
+    if isinstance(options, ManifestOptions):
+        return _make_paths(options, rows)
+    splits = {options.split_file(name): name for name in options.list_splits()}
+    prefix = splits[rows.file] if len(splits) > 1 else "row"
+    return [f"{prefix}-{place:08d}" for place in rows.frame.index]
 
 
 def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
@@ -412,28 +420,48 @@ def make_batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables. Both splits' rows must be known."""
-    mistaken: dict[str, str] = {}
-    if options.unit_column is not None:
-        mistaken = patient_sides.find_mistaken(
-            {name: rows.frame[options.unit_column] for name, rows in parts.items()}
-        )
+    mistaken = find_mistaken(options, parts)
+    root = resolve_path(options.root)
     for name, rows in parts.items():
         for start in range(0, len(rows.frame), BATCH_ROWS):
-            yield (
-                name,
-                _make_batch(options, rows.take_rows(slice(start, start + BATCH_ROWS)), mistaken),
+            part = rows.take_rows(slice(start, start + BATCH_ROWS))
+            written = _make_paths(options, part)
+            blank = f"no path: {' or '.join(options.path_columns())} is blank"
+            batch = make_batch(
+                options,
+                part,
+                mistaken,
+                images=[None] * len(written),
+                # No `~` is expanded in a row's path: it is data.
+                paths=[str(root / path) if path else None for path in written],
+                faults=[[] if path else [("missing", blank)] for path in written],
             )
+            yield name, batch
 
 
-def _make_batch(
-    options: ManifestOptions, rows: ManifestRows, mistaken: Mapping[str, str]
+def find_mistaken(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> dict[str, str]:
+    """Finds the patients that are none, see `patient_sides.find_mistaken`."""
+    if options.unit_column is None:
+        return {}
+    column = options.unit_column
+    return patient_sides.find_mistaken({name: rows.frame[column] for name, rows in parts.items()})
+
+
+def make_batch(
+    options: TableOptions,
+    rows: ManifestRows,
+    mistaken: Mapping[str, str],
+    *,
+    images: Sequence[bytes | None],
+    paths: Sequence[str | None],
+    faults: list[list[tuple[str, str]]],
 ) -> pa.Table:
-    faults: list[list[tuple[str, str]]] = [[] for _ in range(len(rows.frame))]
-    written = _make_paths(options, rows)
-    root = resolve_path(options.root)
-    for fault, path in zip(faults, written, strict=True):
-        if not path:
-            fault.append(("missing", f"no path: {' or '.join(options.path_columns())} is blank"))
+    """Makes a batch for the tables.
+
+    Args:
+      images, paths: of `table.make_batch`.
+      faults: of each row, to which those of labels, groups and patients are added.
+    """
     labels = _make_labels(options, rows, faults)
     groups = {
         name: group.read_values(rows.frame[group.column].tolist(), faults)
@@ -446,21 +474,21 @@ def _make_batch(
             faults, patient_sides.list_faults(patients, mistaken, options.unit_column), strict=True
         ):
             fault += further
+    counted = "line" if rows.file.lower().endswith(SUFFIXES) else "row"
     return table.make_batch(
         ids=_make_ids(options, rows),
         labels=labels,
-        images=[None] * len(written),
-        # No `~` is expanded in a row's path: it is data.
-        paths=[str(root / path) if path else None for path in written],
+        images=images,
+        paths=paths,
         groups=groups,
         units=patients,
         faults=faults,
-        origins=[f"{rows.file} line {line}" for line in rows.frame[LINE]],
+        origins=[f"{rows.file} {counted} {line}" for line in rows.frame[LINE]],
     )
 
 
 def _make_labels(
-    options: ManifestOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
+    options: TableOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
     """Returns the labels; None, and a fault that says why, where there is none."""
     columns = options.label_columns or (options.label_column or "",)
@@ -490,7 +518,7 @@ def _make_labels(
     return pa.array([None if no else value for no, value in zip(bad, values, strict=True)], kind)
 
 
-def _label_fault(options: ManifestOptions, column: str, text: str, code: int) -> str:
+def _label_fault(options: TableOptions, column: str, text: str, code: int) -> str:
     if code == BLANK:
         policies = "drop" if options.label_columns is None else "zeros or drop"
         return f"{column} is blank, and `missing` is error ({policies} would go on)"

@@ -77,6 +77,8 @@ class DatasetOptions(Options, ABC):
     # The options that are paths, such as "joins.*.file". A source that downloads puts a path that
     # "moves" under the download folder; one that "stays" is relative to such a path.
     paths: ClassVar[Mapping[str, Literal["moves", "stays"]]] = {}
+    # True for a source of vectors that were computed elsewhere, in place of images.
+    holds_vectors: ClassVar[bool] = False
 
     source: str
     delta: float | None = Field(
@@ -346,6 +348,10 @@ class DatasetOptions(Options, ABC):
     def count_classes(self) -> int | None:
         """Counts the classes, or the labels; None where only preparing the data tells. Cheap."""
         return None
+
+    def vector_names(self) -> tuple[str, ...]:
+        """Returns the names of a row's vectors; none for images."""
+        return ()
 
     def group_names(self) -> tuple[str, ...]:
         """Returns the columns of the split tables that say which subgroup a row is of."""

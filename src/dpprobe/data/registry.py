@@ -10,6 +10,7 @@ from dpprobe.wrong_keys_and_values import read_options
 
 SOURCES: dict[str, str] = {
     "csv": "dpprobe.data.csv_manifest",
+    "embeddings": "dpprobe.data.embeddings",
     "huggingface": "dpprobe.data.huggingface",
     "imagefolder": "dpprobe.data.imagefolder",
     "parquet": "dpprobe.data.parquet",

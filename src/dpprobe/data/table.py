@@ -6,6 +6,7 @@ image, relative to the working directory; inside a tar the path has its offset, 
 the encoded image), `pixels_sha256` (of its pixels, null where they were not decoded), `group_*`
 (strings, empty where unknown) and, where a set says which labels count as right, `accepted`
 (list<int64>).
+Rows of vectors have these in `bytes`, see `embedding_rows`, and no hash of pixels.
 Class names stand in the schema's metadata; the footer carries a fingerprint of the content.
 `dataset.json` beside the tables describes both and is written last.
 """
@@ -270,14 +271,17 @@ def write_dataset(
             f"class names {in_words(same[0])} differ only in case or spaces, and would be "
             "separate classes; spell them alike, or rename one"
         )
-    shape = _Shape(tuple(class_names), multi_label, tuple(groups), accepted, units)
+    shape = _Shape(
+        tuple(class_names), multi_label, tuple(groups), accepted, units, options.holds_vectors
+    )
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "dataset.json").unlink(missing_ok=True)
     with ExitStack() as stack:
         problems = stack.enter_context(Problems(directory))
         checks = Checks(shape.class_names, options, problems, strict_test=chosen_test, units=units)
         pool = stack.enter_context(ThreadPoolExecutor(READ_THREADS))
-        reader = _Reader(pool, decode=options.verify == "decode", keep=embed)
+        decode = options.verify == "decode" and not options.holds_vectors
+        reader = _Reader(pool, decode=decode, keep=embed)
         writers = {}
         for name in SPLITS:
             path = stack.enter_context(artifacts.atomic_path(directory / f"{name}.parquet"))
@@ -408,6 +412,7 @@ class _Shape(NamedTuple):
     groups: tuple[str, ...]
     accepted: bool
     units: bool
+    vectors: bool
 
     def make_schema(self) -> pa.Schema:
         label = pa.list_(pa.int8()) if self.multi_label else pa.int64()
@@ -429,6 +434,11 @@ class _Shape(NamedTuple):
             "pixels_sha256": {"dtype": "binary", "_type": "Value"},
             **{name: {"dtype": "string", "_type": "Value"} for name in self.groups},
         }
+        if self.vectors:
+            features["image"] = {
+                "bytes": {"dtype": "binary", "_type": "Value"},
+                "path": {"dtype": "string", "_type": "Value"},
+            }
         if self.accepted:
             features["accepted"] = {
                 "feature": {"dtype": "int64", "_type": "Value"},
@@ -440,6 +450,8 @@ class _Shape(NamedTuple):
             inner = {"dtype": "int8", "_type": "Value"}
             features["label"] = {"feature": inner, "_type": "Sequence"}
         ours = {"class_names": list(self.class_names), "multi_label": self.multi_label}
+        if self.vectors:
+            ours["vectors"] = True
         metadata = {
             "huggingface": json.dumps({"info": {"features": features}}),
             "dpprobe": json.dumps(ours),
@@ -679,6 +691,7 @@ class SplitTable:
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
         self.class_names: tuple[str, ...] = tuple(ours["class_names"])
         self.multi_label: bool = ours["multi_label"]
+        self.holds_vectors: bool = ours.get("vectors", False)
         self.group_names = tuple(name for name in schema.names if name.startswith(GROUP_PREFIX))
         self._has_accepted = "accepted" in schema.names
         self._has_units = "unit" in schema.names

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from dpprobe import devices
-from dpprobe.backbones import loading
+from dpprobe.backbones import external, loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.options import BackboneOptions
+from dpprobe.data.embeddings import vector_names
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.extraction_pipeline import Array, Clock, Decoder, Features, compute_rows
@@ -99,12 +100,15 @@ def extract_shard(
         precision=runtime.precision,
         **_describe_sources(described, loaded),
     )
+    vectors = None
+    if isinstance(backbone, external.Options):
+        vectors = backbone.choose_vectors(backbone_name, vector_names(described.source))
     clock = Clock()
     accelerator = devices.find_accelerator(runtime.device)
     parts = compute_rows(
         source.read_images(start, stop),
         stop - start,
-        Decoder(loaded, split, memory_of=accelerator),
+        Decoder(loaded, split, memory_of=accelerator, vectors=vectors),
         loaded,
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),

@@ -27,6 +27,7 @@ import torch
 from PIL import Image
 
 from dpprobe.backbones.backbone import Backbone
+from dpprobe.data.embedding_rows import read_vector
 from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
@@ -200,20 +201,42 @@ class Decoder:
     """Turns encoded images into a piece."""
 
     def __init__(
-        self, backbone: Backbone, split: str, *, memory_of: Accelerator | None = None
+        self,
+        backbone: Backbone,
+        split: str,
+        *,
+        memory_of: Accelerator | None = None,
+        vectors: str | None = None,
     ) -> None:
-        """Takes the accelerator from whose host memory the images will be sent."""
+        """Takes the accelerator from whose host memory the images will be sent.
+
+        Args:
+          vectors: the name of a row's vectors, for a backbone that takes them in place of images.
+        """
+        self._vectors = vectors
+        self._dimension = backbone.dimension
         self._transform = backbone.transform
         self._train_transform = backbone.train_transform if split == "train" else None
         self.split = split
         self._memory_of = memory_of
 
     def decode_one(self, image: EncodedImage) -> torch.Tensor:
+        if self._vectors is not None:
+            return self._read_vector(image, self._vectors)
         picture = decode_image(image, split=self.split)
         try:
             return self._pass_image(picture, image)
         except DataError as error:
             raise DataError(f"{self.split} row {image.row} (id {image.id}): {error}") from error
+
+    def _read_vector(self, row: EncodedImage, name: str) -> torch.Tensor:
+        vector = read_vector(row, name, split=self.split)
+        if self._dimension not in (None, len(vector)):
+            raise DataError(
+                f"{self.split} row {row.row} (id {row.id}): vector {name!r} has {len(vector)} "
+                f"numbers, and the backbone's `dimension` is {self._dimension}; correct it"
+            )
+        return torch.from_numpy(vector)
 
     def _pass_image(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
         try:

@@ -37,6 +37,20 @@ PUBLIC_DATA = (
 NO_PUBLIC_DATA = (
     "The backbone's weights, if it has any, are random or fixed: no data went into them."
 )
+VECTORS = (
+    "The vectors were computed outside dpprobe, by {model}. It is declared that each vector was "
+    "computed from its own item alone, by a model that does not depend on the private data. The "
+    "promise holds only if that is true."
+)
+VECTORS_TRAINED = (
+    " The model was pretrained on public data, assumed to contain neither the private items nor "
+    "near-duplicates of them."
+)
+VECTORS_UNTRAINED = " No data went into the model."
+VECTORS_NOT_COVERED = (
+    "vectors that depend on other items too: whitened, centred, z-scored, batch-corrected or "
+    "reduced by PCA on these data, or computed by a model that was fine-tuned on them"
+)
 OVERLAP_FOUND = (
     " The near-duplicate check found private rows that look like public ones: if the backbone saw "
     "those, the promise does not hold for these rows."
@@ -164,6 +178,9 @@ for _words in (
     for _unit in ("row", "group"):
         for _word, _other in _OF_ROWS.items():
             _words[_unit] = _words[_unit].replace(_word, _other)
+_IMAGE_WORDS = {
+    "an image": "a row", "An image": "A row", "image": "row", "Image": "Row", "picture": "vector",
+}  # fmt: skip
 GROUPS_NOT_COVERED = (
     "how many training rows there are, and how many each group has",
     "rows of a group under another name",
@@ -271,21 +288,30 @@ def make_statement(
         not_covered += TRIALS_NOT_COVERED
     if isinstance(public_data["near_duplicate_check"], Mapping):
         not_covered.append(OVERLAP_NOT_COVERED)
+    allows = _describe_attacks(
+        plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
+    )
+    promise = _write_promise(
+        plan,
+        options=options,
+        heads=len(seeds),
+        together=epsilon_all_heads,
+        private_choices=private_choices,
+        priced_normalisation=priced_normalisation,
+        released_priors=released_priors,
+        network=network,
+    )
+    promise += f" But {above}." if above else ""
+    promise += COPIES_FOUND[plan.unit].format(**repeated) if repeated and promised else ""
+    if of_vectors(public_data):
+        promise = in_words_of_rows(promise)
+        allows |= {"words": in_words_of_rows(allows["words"])}
+        not_covered = [VECTORS_NOT_COVERED, *map(in_words_of_rows, not_covered)]
+        public[:1] = [in_words_of_rows(public[0])]
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "promise": _write_promise(
-            plan,
-            options=options,
-            heads=len(seeds),
-            together=epsilon_all_heads,
-            private_choices=private_choices,
-            priced_normalisation=priced_normalisation,
-            released_priors=released_priors,
-            network=network,
-        )
-        + (f" But {above}." if above else "")
-        + (COPIES_FOUND[plan.unit].format(**repeated) if repeated and promised else ""),
+        "promise": promise,
         "private": promised,
         "unit_of_privacy": plan.unit_in_words,
         "patients": _describe_patients(plan, promised=promised),
@@ -295,9 +321,7 @@ def make_statement(
         "epsilon_all_heads": _number_or_text(epsilon_all_heads if promised else math.inf),
         "delta": plan.delta if promised else None,
         **({"delta_above_one_over_n": True} if above and promised else {}),
-        "allows": _describe_attacks(
-            plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
-        ),
+        "allows": allows,
         "accountant": plan.priced_by,
         "checks": {name: _number_or_text(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
@@ -351,9 +375,31 @@ def _write_assumption(public_data: Mapping[str, Any]) -> str:
     """Says what is assumed of the backbone's public data, and what the check of it found."""
     trained, check = bool(public_data["trained"]), public_data["near_duplicate_check"]
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
+    if of_vectors(public_data):
+        assumption = VECTORS.format(model=_name_model(public_data["backbone_options"]))
+        assumption += VECTORS_TRAINED if trained else VECTORS_UNTRAINED
     if trained and isinstance(check, Mapping) and check["train"]["near"]:
         assumption += OVERLAP_FOUND
     return assumption
+
+
+def of_vectors(public_data: Mapping[str, Any]) -> bool:
+    """Returns True if the features are vectors that a model outside dpprobe computed."""
+    return bool((public_data.get("backbone_options") or {}).get("family") == "external")
+
+
+def _name_model(options: Mapping[str, Any]) -> str:
+    """Names a model outside dpprobe, with its version and the hash of its weights."""
+    version, weights = options.get("version"), options.get("weights_sha256")
+    name = f"{options['model']} {version}" if version else str(options["model"])
+    return f"{name} (SHA-256 of its weights: {weights})" if weights else name
+
+
+def in_words_of_rows(text: str) -> str:
+    """Rewrites a sentence of dpprobe's about images for rows of vectors; not for names."""
+    for words, others in _IMAGE_WORDS.items():
+        text = text.replace(words, others)
+    return text
 
 
 def _write_promise(

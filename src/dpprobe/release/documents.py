@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.privacy.plan import Plan, Selection
-from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.results.summary import rounded_up
@@ -71,17 +71,26 @@ def shared_values(
 ) -> dict[str, Any]:
     """Returns the values that the templates of card and page have in common."""
     evaluation = statement["evaluation"]
+    vectors = of_vectors(statement["public_data"])
+    items = in_words_of_rows if vectors else str
+    patients = to_patients(statement)
     return {
         "facts": facts,
         "statement": statement,
-        "words": in_plain_words(statement, table),
-        "formal": state_formally(statement),
+        "vectors": vectors,
+        "items": items("images"),
+        "words": [items(text) for text in in_plain_words(statement, table)],
+        "formal": items(state_formally(statement)),
         "weak": is_weak(table),
-        "to_patients": to_patients(statement),
-        "units": UNITS[unit_of(statement)],
+        "to_patients": patients and items(patients),
+        "units": [items(text) for text in UNITS[unit_of(statement)]],
+        "unit": items(statement["unit_of_privacy"]),
         "evaluation": evaluation,
+        "composition": evaluation and items(evaluation["composition"]),
         "measured": state_measured(evaluation) if evaluation else None,
-        "spent": state_spent(statement["ledger"]),
+        "spent": items(state_spent(statement["ledger"])),
+        "use": facts.card.intended_use or items(INTENDED_USE),
+        "limits": facts.card.limits or items(LIMITS),
     }
 
 

@@ -33,7 +33,7 @@ TOLERANCE = 1e-4
 # Protobuf's limit of one message.
 LARGEST_FILE = 2**31 - 1
 RANDOM_IMAGES = 7
-INPUT, OUTPUT, SCORES = "images", "probabilities", "scores"
+INPUT, VECTORS, OUTPUT, SCORES = "images", "vectors", "probabilities", "scores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,9 @@ def export_onnx(
     as its metadata `preprocessing` says, without normalisation, which is in the graph. It computes
     in float32 on any machine; features are rounded to the release's dtype on the way. Its metadata
     also names classes, link and release.
+
+    Where a model outside dpprobe computed the features, the file has the head alone, and takes
+    float32 [batch, dimension]: vectors of that model.
 
     Args:
       output: a path that ends in .onnx.
@@ -111,13 +114,16 @@ def export_onnx(
 def _make_graph(predictor: Predictor) -> torch.nn.Module:
     """Returns bytes -> probabilities, in operations that ONNX has."""
     facts = predictor.facts
-    if predictor.backbone.graph is None:
+    network = predictor.backbone.graph
+    if predictor.backbone.takes_vectors:
+        network = torch.nn.Identity()
+    if network is None:
         raise ConfigError(
             f"backbone {facts.backbone.name}: {facts.backbone.options['family']} is no network, "
             "and ONNX files are made of networks; use `dpprobe predict`"
         )
     return _Graph(
-        predictor.backbone.graph,
+        network,
         torch.from_numpy(predictor.heads.weights),
         transform=predictor.heads.transforms[0],
         dtype=getattr(torch, facts.backbone.dtype),
@@ -149,7 +155,7 @@ class _Graph(torch.nn.Module):
 
 
 def _trace_model(
-    graph: torch.nn.Module, example: npt.NDArray[np.uint8], predictor: Predictor
+    graph: torch.nn.Module, example: npt.NDArray[Any], predictor: Predictor
 ) -> onnx.ModelProto:
     """Traces the graph for any number of images, and describes it."""
     size = sum(one.nbytes for one in (*graph.parameters(), *graph.buffers()))
@@ -168,7 +174,7 @@ def _trace_model(
                 (torch.from_numpy(example),),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
-                input_names=[INPUT],
+                input_names=[_name_input(predictor)],
                 output_names=[output],
                 verbose=False,
             )
@@ -220,7 +226,15 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
         model.metadata_props.add(key=key, value=value)
 
 
+def _name_input(predictor: Predictor) -> str:
+    return VECTORS if predictor.backbone.takes_vectors else INPUT
+
+
 def _describe_input(predictor: Predictor) -> str:
+    if predictor.backbone.takes_vectors:
+        facts = predictor.facts
+        model = facts.backbone.architecture
+        return f"float32 [batch, {facts.dimension}]: vectors of {model}, as `dpprobe predict` takes"
     channels, height, width = _test_images(predictor).shape[1:]
     return (
         f"uint8 [batch, {channels}, {height}, {width}]: images in colour mode "
@@ -229,27 +243,31 @@ def _describe_input(predictor: Predictor) -> str:
     )
 
 
-def _test_images(predictor: Predictor) -> npt.NDArray[np.uint8]:
-    """Returns the public image of the probe and random ones, as the graph takes them."""
+def _test_images(predictor: Predictor) -> npt.NDArray[Any]:
+    """Returns the public image of the probe and random ones, or random vectors."""
+    if predictor.backbone.takes_vectors:
+        shape = (RANDOM_IMAGES + 1, predictor.facts.dimension)
+        return np.random.default_rng(0).standard_normal(shape, np.float32)
     first = predictor.backbone.transform(probe_image()).numpy()
     generator = np.random.default_rng(0)
     others = generator.integers(0, 256, (RANDOM_IMAGES, *first.shape), dtype=np.uint8)
     return np.concatenate([first[None], others])
 
 
-def _run_onnx(path: Path, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+def _run_onnx(path: Path, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Runs a file in ONNX Runtime, on all images together and on one alone."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
         str(path), sess_options=options, providers=["CPUExecutionProvider"]
     )
-    together, alone = (session.run(None, {INPUT: part})[0] for part in (images[1:], images[:1]))
+    name = session.get_inputs()[0].name
+    together, alone = (session.run(None, {name: part})[0] for part in (images[1:], images[:1]))
     return np.concatenate([alone, together])
 
 
 def _largest_difference(
-    given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[np.uint8]
+    given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[Any]
 ) -> float:
     """Returns the largest difference from what the release makes of the same bytes."""
     wanted = predictor.score_features(predictor.backbone.forward(torch.from_numpy(images)).numpy())

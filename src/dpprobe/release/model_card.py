@@ -28,8 +28,6 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     body = template.render(
         **documents.shared_values(facts, statement, table),
         table=table,
-        intended_use=facts.card.intended_use or documents.INTENDED_USE,
-        limits=facts.card.limits or documents.LIMITS,
         choice=statement["choice"],
         audited=audit_evidence.in_words(statement["evidence"]),
         base_model=documents.base_model(facts),
@@ -47,7 +45,7 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
     if evaluation and documents.is_telling(evaluation):
         metric = HUB_METRICS[evaluation["metric"]]
         result = EvalResult(
-            task_type="image-classification",
+            task_type=_name_task(facts),
             dataset_type=facts.dataset,
             dataset_name=f"{facts.dataset} (private)",
             dataset_split="test",
@@ -58,12 +56,18 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
         values |= {"metrics": [metric], "model_name": facts.name, "eval_results": [result]}
     data = ModelCardData(
         library_name="dpprobe",
-        pipeline_tag="image-classification",
+        pipeline_tag=_name_task(facts),
         tags=list(TAGS),
         base_model=documents.base_model(facts),
         **values,
     )
     return f"{data.to_yaml()}\n"
+
+
+def _name_task(facts: BundleFacts) -> str:
+    """Returns the Hub's task: vectors count as rows of a table, whatever they stand for."""
+    vectors = facts.backbone.options.get("family") == "external"
+    return "tabular-classification" if vectors else "image-classification"
 
 
 def _license_keys(written: str | None) -> dict[str, Any]:

@@ -28,16 +28,16 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     points = documents.bound_best_attacks(statement, (*documents.RATES, *documents.CURVE))
     table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
+    values = documents.shared_values(facts, statement, table)
+    values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
     page = documents.html_environment().get_template("page.html.j2").render(
-        **documents.shared_values(facts, statement, table),
+        **values,
         style=Markup(style),
         policy=content_policy(style, None),
         table=table,
         drawing=_draw_curve(curve),
         rows=_list_mechanisms(statement),
         audited=audit_evidence.in_words(statement["evidence"]),
-        use=documents.one_line(facts.card.intended_use or documents.INTENDED_USE),
-        limits=documents.one_line(facts.card.limits or documents.LIMITS),
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
         classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
         name_length=NAME_LENGTH,

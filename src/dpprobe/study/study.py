@@ -43,6 +43,7 @@ from dpprobe.study.options import (
     TrackingOptions,
     TsneOptions,
 )
+from dpprobe.study.vector_checks import vector_faults
 
 
 def _complete_dataset(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -214,6 +215,8 @@ class Study(_Analysed):
                 raise ValueError(
                     f"public_datasets.{name}: also the name of a private dataset; rename one"
                 )
+        for fault in vector_faults(self):
+            raise ValueError(fault)
         for name, options in self.datasets.items():
             if self.dataset_unit(name) == "patient" and not options.names_units():
                 raise ValueError(

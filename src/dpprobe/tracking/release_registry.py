@@ -22,7 +22,8 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME
-from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import Array
 
 from dpprobe.artifacts import hash_value, read_json
 from dpprobe.release.bundle import (
@@ -30,6 +31,7 @@ from dpprobe.release.bundle import (
     CARD_FILE,
     SIGNATURE_FILE,
     Bundle,
+    BundleFacts,
     bundle_digest,
     read_bundle,
 )
@@ -259,6 +261,13 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
     )
 
 
+def _describe_input(facts: BundleFacts) -> ColSpec:
+    """Describes the column of images, or of the vectors that the head takes."""
+    if facts.backbone.options.get("family") == "external":
+        return ColSpec(Array(DataType.double), served_release.VECTORS)
+    return ColSpec("string", served_release.COLUMN)
+
+
 def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
     """Copies the bundle's files; returns our loader, their folder and a signature."""
     data = folder / DATA
@@ -272,7 +281,7 @@ def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
         "loader_module": LOADER,
         "data_path": str(data),
         "signature": ModelSignature(
-            inputs=Schema([ColSpec("string", served_release.COLUMN)]),
+            inputs=Schema([_describe_input(facts)]),
             outputs=Schema([ColSpec("string", "class"), *columns]),
             params=ParamSchema([ParamSpec(served_release.CHECKPOINT, "string", "")]),
         ),

@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpprobe.release.predict import Predictor
 
 COLUMN = "image"  # of the input
+VECTORS = "vector"  # the same, where the head takes vectors
 CHECKPOINT = "checkpoint"  # param of a prediction
 CHECKPOINT_VARIABLE = "DPPROBE_CHECKPOINT"
 CHUNK = 256  # images that are in memory at once
@@ -47,12 +48,17 @@ class ServedRelease:
         self.facts = read_bundle(folder).facts
         self._predictors: dict[Path | None, Predictor] = {}
 
+    @property
+    def takes_vectors(self) -> bool:
+        """True if a model outside dpprobe computed what the head takes."""
+        return bool(self.facts.backbone.options.get("family") == "external")
+
     def predict(self, images: pd.DataFrame, params: Mapping[str, Any] | None = None) -> Any:
         """Returns a DataFrame of the class and the probabilities of each image.
 
         Args:
           images: with a column `image`: paths on this machine, encoded images as bytes, or as
-            text in base64.
+            text in base64. For a head of vectors, a column `vector` with lists of numbers.
           params: `checkpoint`, the file of the backbone's weights, where the bundle needs one; in
             its absence that of DPPROBE_CHECKPOINT.
 
@@ -61,6 +67,9 @@ class ServedRelease:
           ConfigError: when the weights' file is not named.
         """
         predictor = self._make_predictor(params or {})
+        if self.takes_vectors:
+            rows = stack_vectors(images[VECTORS].tolist(), self.facts.dimension)
+            return make_table(predictor.predict_vectors(rows), self.facts)
         values = images[COLUMN].tolist()
         parts = [np.empty((0, len(self.facts.class_names)), np.float32)]
         for start in range(0, len(values), CHUNK):
@@ -89,6 +98,16 @@ class ServedRelease:
                 f"the param {CHECKPOINT}, to their file"
             )
         return Path(named)
+
+
+def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.float32]:
+    """Stacks lists of numbers; raises DataError naming the first of another length."""
+    for row, vector in enumerate(vectors):
+        if np.shape(vector) != (dimension,):
+            raise DataError(
+                f"row {row}: give a list of {dimension} numbers, not {np.shape(vector)}"
+            )
+    return np.array(vectors, np.float32).reshape(-1, dimension)
 
 
 def read_image(value: Any, row: int) -> Image.Image:

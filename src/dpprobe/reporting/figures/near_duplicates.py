@@ -49,8 +49,9 @@ def plot_overlap(*, matches: Path, tables: Sequence[Path], svg: Path, png: Path)
                 weight = "bold" if pair["near"] else "normal"
                 above.set_title(f"{pair['split']}, {mark}", fontsize=8, fontweight=weight)
                 below.set_title(_clip_name(pair["public_id"]), fontsize=6, color=style.SUBTLE)
+        items = "rows" if rows["train"].holds_vectors else "images"
         figure.suptitle(
-            "Private images of both splits (above) and the public ones nearest to them, by "
+            f"Private {items} of both splits (above) and the public ones nearest to them, by "
             "cosine;\nbold: near-duplicates. Not for publication",
             fontsize=8.5,
         )
@@ -58,7 +59,11 @@ def plot_overlap(*, matches: Path, tables: Sequence[Path], svg: Path, png: Path)
 
 
 def _draw_image(axes: Axes, table: SplitTable, row: int) -> None:
+    """Draws an image; of a row of vectors, its id alone."""
     image = next(iter(table.read_images(row, row + 1)))
+    if table.holds_vectors:
+        axes.text(0.5, 0.5, _clip_name(image.id), ha="center", va="center", fontsize=6)
+        return
     axes.imshow(convert_mode(decode_image(image, split=table.split), "RGB"))
 
 

@@ -1,0 +1,443 @@
+"""Files of vectors that another program wrote, read in blocks of rows.
+
+NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad. Labels, patients
+and groups may stand beside the vectors: as arrays of one dimension, as columns, or in `obs`.
+"""
+
+from __future__ import annotations
+
+import glob
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.data.alike_names import text_of
+from dpprobe.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import h5py
+    import pyarrow as pa
+
+BLOCK_ROWS = 1024
+NUMBERS = "fiu"  # kinds of NumPy's numbers: neither truth values nor complex ones
+# The vectors that are meant where a file has several and the study names none.
+USUAL = ("X", "embedding", "embeddings")
+_FORTRAN = "is stored column by column; save numpy.ascontiguousarray of it"
+
+Array = npt.NDArray[Any]
+Blocks = Iterator[Sequence[Array]]
+
+
+class Shape(NamedTuple):
+    """The size of an array of vectors; `dimension` is None where only reading it tells."""
+
+    rows: int
+    dimension: int | None
+
+
+class EmbeddingFile(ABC):
+    """A file, or several parquet files, with a vector per row under one or several names."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """The columns with one value per row."""
+
+    @abstractmethod
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Reads columns as text; blank where a value is missing."""
+
+    @abstractmethod
+    def list_vectors(self) -> dict[str, Shape]:
+        """Lists the arrays of vectors, by the name that each has in the file."""
+
+    @abstractmethod
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        """Yields blocks of rows, for each name one array [rows, dimension], in the file's order."""
+
+    def find_vectors(self, name: str | None) -> str:
+        """Finds the vectors that a study names; without a name, the only or the usual ones.
+
+        Raises:
+          ConfigError: naming those that the file has.
+        """
+        known = self.list_vectors()
+        if name is None:
+            usual = [each for each in USUAL if each in known]
+            name = next(iter(known)) if len(known) == 1 else next(iter(usual), None)
+        if name not in known:
+            there = ", ".join(filter(None, known)) or "one array without a name, or none"
+            wanted = "" if name is None else f" {name!r}"
+            raise ConfigError(
+                f"{self.path}: no vectors{wanted}; it has {there}: name them under `vectors`"
+            )
+        return name
+
+    def read_blocks(self, names: Sequence[str]) -> Blocks:
+        """Yields what `stream_blocks` does.
+
+        Raises:
+          ConfigError: for a file that cannot be read.
+          DataError: for rows of different lengths, naming the first.
+        """
+        with explain_damage(self.path):
+            yield from self.stream_blocks(names)
+
+
+@contextmanager
+def explain_damage(path: Path) -> Iterator[None]:
+    """Turns what libraries raise on a damaged file into one line."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    # h5py, zipfile, NumPy, safetensors and pyarrow raise errors of many kinds.
+    except Exception as error:
+        line = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ConfigError(f"{path}: cannot be read ({line}); write it again") from error
+
+
+def check_numbers(path: Path, name: str, kind: object) -> None:
+    """Raises ConfigError for vectors of another type than numbers."""
+    if np.dtype(kind).kind not in NUMBERS:  # type: ignore[call-overload]
+        raise ConfigError(
+            f"{path}: vectors {name!r} are of type {kind}; save them as float32 numbers"
+        )
+
+
+def _write_texts(values: Array) -> list[str]:
+    """Writes an array of one dimension as texts."""
+    return [
+        each.decode() if isinstance(each, bytes) else text_of(each).strip()
+        for each in values.tolist()
+    ]
+
+
+class NumpyHeader(NamedTuple):
+    """The header of an array in NumPy's format."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+
+def _read_numpy_header(stream: IO[bytes]) -> NumpyHeader:
+    major, _ = np.lib.format.read_magic(stream)
+    read = (
+        np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    )
+    return NumpyHeader(*read(stream))
+
+
+class NumpyFile(EmbeddingFile):
+    """A .npy file with one array, or a .npz file with arrays by name."""
+
+    @contextmanager
+    def _open_array(self, name: str) -> Iterator[IO[bytes]]:
+        if self.path.suffix.lower() == ".npy":
+            with self.path.open("rb") as stream:
+                yield stream
+            return
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
+            yield member
+
+    def _read_headers(self) -> dict[str, NumpyHeader]:
+        names = [""]
+        with explain_damage(self.path):
+            if self.path.suffix.lower() == ".npz":
+                with zipfile.ZipFile(self.path) as archive:
+                    names = [each.removesuffix(".npy") for each in archive.namelist()]
+            headers = {}
+            for name in names:
+                with self._open_array(name) as stream:
+                    headers[name] = _read_numpy_header(stream)
+        return headers
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for name, one in self._read_headers().items() if len(one.shape) == 1)
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        texts = {}
+        with explain_damage(self.path):
+            for name in names:
+                with self._open_array(name) as stream:
+                    texts[name] = _write_texts(np.lib.format.read_array(stream, allow_pickle=False))
+        return texts
+
+    def list_vectors(self) -> dict[str, Shape]:
+        vectors = {}
+        for name, header in self._read_headers().items():
+            if len(header.shape) == 2:
+                check_numbers(self.path, name, header.dtype)
+                if header.fortran and min(header.shape) > 1:
+                    raise ConfigError(f"{self.path}: vectors {name!r}: the array {_FORTRAN}")
+                vectors[name] = Shape(*header.shape)
+        return vectors
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        with ExitStack() as stack:
+            streams = [stack.enter_context(self._open_array(name)) for name in names]
+            headers = [_read_numpy_header(stream) for stream in streams]
+            rows = headers[0].shape[0]
+            for start in range(0, rows, BLOCK_ROWS):
+                count = min(BLOCK_ROWS, rows - start)
+                yield [
+                    _read_numbers(stream, header, count)
+                    for stream, header in zip(streams, headers, strict=True)
+                ]
+
+
+def _read_numbers(stream: IO[bytes], header: NumpyHeader, rows: int) -> Array:
+    wanted = rows * header.shape[1] * header.dtype.itemsize
+    data = stream.read(wanted)
+    if len(data) != wanted:
+        raise OSError("it ends before its last row")
+    return np.frombuffer(data, header.dtype).reshape(rows, -1)
+
+
+class SafetensorsFile(EmbeddingFile):
+    """A .safetensors file with tensors by name."""
+
+    def _read_header(self) -> dict[str, tuple[list[int], str]]:
+        from safetensors import safe_open
+
+        with explain_damage(self.path), safe_open(self.path, framework="np") as tensors:
+            parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for name, (shape, _) in self._read_header().items() if len(shape) == 1)
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        from safetensors import safe_open
+
+        with explain_damage(self.path), safe_open(self.path, framework="np") as tensors:
+            return {name: _write_texts(tensors.get_tensor(name)) for name in names}
+
+    def list_vectors(self) -> dict[str, Shape]:
+        vectors = {}
+        for name, (shape, kind) in self._read_header().items():
+            if len(shape) == 2:
+                if kind[0] not in "FIU" or kind.startswith(
+                    "F8"
+                ):  # bfloat16, booleans, 8-bit floats
+                    raise ConfigError(
+                        f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
+                        "numbers"
+                    )
+                vectors[name] = Shape(*shape)
+        return vectors
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        from safetensors import safe_open
+
+        with safe_open(self.path, framework="np") as tensors:
+            parts = [tensors.get_slice(name) for name in names]
+            yield from _slice_blocks(parts, parts[0].get_shape()[0])
+
+
+def _slice_blocks(parts: Sequence[Any], rows: int) -> Blocks:
+    for start in range(0, rows, BLOCK_ROWS):
+        yield [np.asarray(part[start : min(start + BLOCK_ROWS, rows)]) for part in parts]
+
+
+def list_parquet(path: Path) -> list[Path]:
+    """Lists the files that a path, or a glob pattern, names; in the order of their names."""
+    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+
+
+class ParquetFiles(EmbeddingFile):
+    """Parquet files of one dataset, with vectors as lists of numbers."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.paths = list_parquet(path)
+
+    def _read_schema(self) -> pa.Schema:
+        import pyarrow.parquet as pq
+
+        with explain_damage(self.paths[0]):
+            return pq.read_schema(self.paths[0])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        import pyarrow as pa
+
+        return tuple(each.name for each in self._read_schema() if not pa.types.is_nested(each.type))
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        import pyarrow.parquet as pq
+
+        texts: dict[str, list[str]] = {name: [] for name in names}
+        for path in self.paths:
+            with explain_damage(path):
+                table = pq.read_table(path, columns=list(names), partitioning=None)
+                for name in names:
+                    values = table.column(name).to_pylist()
+                    texts[name] += [text_of(value).strip() for value in values]
+        return texts
+
+    def list_vectors(self) -> dict[str, Shape]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with explain_damage(self.path):
+            rows = sum(pq.read_metadata(path).num_rows for path in self.paths)
+        vectors = {}
+        for each in self._read_schema():
+            fixed = pa.types.is_fixed_size_list(each.type)
+            if fixed or pa.types.is_list(each.type) or pa.types.is_large_list(each.type):
+                kind = each.type.value_type
+                if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+                    vectors[each.name] = Shape(rows, each.type.list_size if fixed else None)
+        return vectors
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        import pyarrow.parquet as pq
+
+        start = 0
+        for path in self.paths:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(BLOCK_ROWS, columns=list(names)):
+                    yield [
+                        _stack_lists(batch.column(name), f"{path}: column {name!r}", start)
+                        for name in names
+                    ]
+                    start += batch.num_rows
+
+
+def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
+    """Returns lists of one length as an array; raises DataError naming the first other one."""
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
+    other = np.flatnonzero((lengths != lengths[0]) | (lengths < 1))
+    if len(other):
+        row = int(other[0])
+        found = "no list" if lengths[row] < 0 else f"a list of {lengths[row]} numbers"
+        raise DataError(
+            f"{where} row {start + row}: {found}, the first row of its block has {lengths[0]}; "
+            "give every row a vector of one length"
+        )
+    # Not `values`: a null among the numbers becomes NaN, which the row is told for.
+    numbers = lists.flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(numbers).reshape(len(lists), -1)
+
+
+class AnnDataFile(EmbeddingFile):
+    """An .h5ad file of AnnData: vectors in `X` or `obsm`, and columns in `obs`."""
+
+    @contextmanager
+    def _open_file(self) -> Iterator[h5py.File]:
+        import h5py
+
+        with explain_damage(self.path), h5py.File(self.path, "r") as file:
+            yield file
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        with self._open_file() as file:
+            return tuple(file["obs"])
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        with self._open_file() as file:
+            return {name: _read_obs(file["obs"][name]) for name in names}
+
+    def list_vectors(self) -> dict[str, Shape]:
+        with self._open_file() as file:
+            places = ["X", *(f"obsm/{name}" for name in file.get("obsm", ()))]
+            arrays = {name: _open_matrix(file[name]) for name in places if name in file}
+            for name, array in arrays.items():
+                check_numbers(self.path, name, array.dtype)
+            return {name: Shape(*array.shape) for name, array in arrays.items()}
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        with self._open_file() as file:
+            parts = [_open_matrix(file[name]) for name in names]
+            yield from _slice_blocks(parts, parts[0].shape[0])
+
+
+def _read_obs(column: Any) -> list[str]:
+    """Reads a column of `obs`: an array, a categorical one, or one with a mask of blanks."""
+    if hasattr(column, "dtype"):
+        return _write_texts(column[:])
+    if "codes" in column:
+        names = _write_texts(column["categories"][:])
+        return [names[code] if code >= 0 else "" for code in column["codes"][:].tolist()]
+    both = zip(_write_texts(column["values"][:]), column["mask"][:].tolist(), strict=True)
+    return ["" if missing else text for text, missing in both]
+
+
+def _open_matrix(place: Any) -> Any:
+    """Opens a dense matrix, or one stored by compressed rows."""
+    if hasattr(place, "dtype"):
+        if place.ndim != 2:
+            raise ValueError(f"{place.name} has {place.ndim} dimensions in place of 2")
+        return place
+    if place.attrs.get("encoding-type") != "csr_matrix":
+        raise ValueError(f"{place.name} is neither an array nor a csr_matrix")
+    return _SparseRows(place)
+
+
+@dataclass(frozen=True)
+class _SparseRows:
+    """A matrix stored by compressed rows, of which slices are read as arrays."""
+
+    group: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.group.attrs["shape"]
+        return int(rows), int(columns)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        kind: np.dtype[Any] = self.group["data"].dtype
+        return kind
+
+    def __getitem__(self, rows: slice) -> Array:
+        edges = self.group["indptr"][rows.start : rows.stop + 1].astype(np.int64)
+        block = np.zeros((rows.stop - rows.start, self.shape[1]), self.dtype)
+        chosen = slice(int(edges[0]), int(edges[-1]))
+        places = np.repeat(np.arange(len(block)), np.diff(edges))
+        block[places, self.group["indices"][chosen]] = self.group["data"][chosen]
+        return block
+
+
+FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
+    ".h5ad": AnnDataFile,
+    ".npy": NumpyFile,
+    ".npz": NumpyFile,
+    ".parquet": ParquetFiles,
+    ".pq": ParquetFiles,
+    ".safetensors": SafetensorsFile,
+}
+
+
+def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
+    """Opens a file of vectors by its name.
+
+    Raises:
+      ConfigError: naming the option, for a file that is missing or of another kind.
+    """
+    make = FORMATS.get(path.suffix.lower())
+    if make is None:
+        raise ConfigError(
+            f"{option}: {path}: no file of vectors by its name; write one that ends in "
+            f"{', '.join(FORMATS)}"
+        )
+    if not path.is_file() and not (make is ParquetFiles and list_parquet(path)):
+        raise ConfigError(f"{option}: no file {path}; correct it or put the file there")
+    return make(path)

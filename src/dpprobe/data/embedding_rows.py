@@ -1,0 +1,43 @@
+"""The vectors of one row of a split table, as bytes: they stand where an image's bytes would."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from dpprobe.data.table import EncodedImage
+from dpprobe.errors import DataError
+
+Array = npt.NDArray[np.float32]
+
+
+def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
+    """Writes the vectors of a row; equal vectors give equal bytes."""
+    # A negative zero is the same number.
+    return save(
+        {name: np.ascontiguousarray(one, np.float32) + 0.0 for name, one in vectors.items()}
+    )
+
+
+def read_vector(row: EncodedImage, name: str, *, split: str) -> Array:
+    """Reads one vector of a row.
+
+    Raises:
+      DataError: naming split, row and id, for a row without it, or one that was changed.
+    """
+    where = f"{split} row {row.row} (id {row.id})"
+    if row.data is None or hashlib.sha256(row.data).digest() != row.sha256:
+        raise DataError(f"{where}: changed since the dataset was prepared; prepare it again")
+    try:
+        vectors = load(row.data)
+    except SafetensorError as error:
+        raise DataError(f"{where}: no vectors; prepare the dataset again") from error
+    if name not in vectors:
+        raise DataError(f"{where}: no vector {name!r}; prepare the dataset again")
+    vector: Array = vectors[name]
+    return vector

@@ -1,0 +1,256 @@
+"""Vectors that were computed elsewhere, with a label per row: text, sound, tables, cells, images.
+
+No model runs here. A backbone of the family `external` says which model computed the vectors, and
+declares that each was computed from its own item alone.
+
+Rows are matched by their place: row i of the table belongs to row i of the vectors. Files are read
+in blocks, so they may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.data import csv_files
+from dpprobe.data.csv_options import ColumnFile, TableOptions
+from dpprobe.data.train_test_split import SplitName
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.options import Name
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from dpprobe.data.csv_rows import ManifestRows
+    from dpprobe.data.embedding_files import EmbeddingFile
+
+# The name of vectors where a study names none.
+ONLY = "vectors"
+
+
+def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of a row's vectors, from a source's options; none for images."""
+    return tuple(source["vectors"]) or (ONLY,) if source["source"] == "embeddings" else ()
+
+
+class Options(TableOptions):
+    """Vectors computed elsewhere, one per row, with their labels."""
+
+    paths: ClassVar = {
+        "root": "moves", "train": "stays", "test": "stays", "table": "stays",
+        "test_table": "stays", "joins.*.file": "stays",
+    }  # fmt: skip
+    holds_vectors: ClassVar[bool] = True
+
+    source: Literal["embeddings"] = "embeddings"
+    train: str = Field(
+        min_length=1,
+        description="File with a vector per row: .npy, .npz, .parquet, .safetensors or .h5ad. A "
+        "glob pattern may name several parquet files.",
+    )
+    test: str | None = Field(
+        None,
+        min_length=1,
+        description="File of the test split, of the same form. Without it and without "
+        "`split_column`, the training file is split.",
+    )
+    table: str | None = Field(
+        None,
+        min_length=1,
+        description="A .csv or .tsv file with labels, patients and groups: one line per vector of "
+        "`train`, in the same order. If absent, they are columns of `train` itself.",
+    )
+    test_table: str | None = Field(
+        None, min_length=1, description="The same for the vectors of `test`."
+    )
+    vectors: dict[Name, str] = Field(
+        {},
+        description="Several vectors per row: name -> the array of the file, such as a column or "
+        "obsm/X_pca. A backbone of family external takes the vectors of its name. If absent, the "
+        "file's only ones, or else X, embedding or embeddings.",
+    )
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Options:
+        if (self.test is None or self.table is None) != (self.test_table is None):
+            raise ValueError(
+                "test_table: missing; `train` has a table, so name the one of `test` too"
+                if self.test_table is None
+                else "test_table: write it only beside test and table"
+            )
+        for name in ("prompts", "prompt_names"):
+            if getattr(self, name) != type(self).model_fields[name].get_default():
+                raise ValueError(f"{name}: no text encoder belongs to these vectors; remove it")
+        return self
+
+    def check_files(self) -> None:
+        for split in self.list_splits():
+            csv_files.check_columns(self, split)
+        dimensions = {name: set[int]() for name in self.vector_names()}
+        for split in self.list_splits():
+            file, known = self.open_vectors(split), self.open_vectors(split).list_vectors()
+            for name, where in self.locate_vectors(split).items():
+                if (dimension := known[where].dimension) is not None:
+                    dimensions[name].add(dimension)
+                if len(dimensions[name]) > 1:
+                    both = " and ".join(map(str, sorted(dimensions[name])))
+                    raise ConfigError(
+                        f"{file.path}: vectors {name!r} of training and test rows have {both} "
+                        "numbers; name vectors of one model"
+                    )
+
+    def vector_names(self) -> tuple[str, ...]:
+        return vector_names({"source": self.source, "vectors": self.vectors})
+
+    def vector_dimensions(self) -> dict[str, int | None]:
+        """Returns the length of each vector; None where only reading all rows tells."""
+        known = self.open_vectors("train").list_vectors()
+        return {name: known[at].dimension for name, at in self.locate_vectors("train").items()}
+
+    def open_vectors(self, split: SplitName) -> EmbeddingFile:
+        """Opens the file of a split's vectors."""
+        from dpprobe.data.embedding_files import open_embeddings  # heavy: numpy
+
+        option: SplitName = "test" if split == "test" and self.test is not None else "train"
+        return open_embeddings(self._vector_path(option), option=option)
+
+    def locate_vectors(self, split: SplitName) -> dict[str, str]:
+        """Returns the array of each of the study's vectors, by the name that the file gives it."""
+        file = self.open_vectors(split)
+        names: Mapping[str, str | None] = self.vectors or {ONLY: None}
+        return {name: file.find_vectors(where) for name, where in names.items()}
+
+    def _vector_path(self, split: SplitName) -> Path:
+        written = self.train if split == "train" else self.test
+        assert written is not None
+        return self.locate_path(written)
+
+    def split_file(self, split: SplitName) -> str:
+        """Returns the file of a split's labels, as written: the table, or the vectors' file."""
+        if split == "train":
+            return self.table or self.train
+        assert self.test is not None
+        return self.test_table or self.test
+
+    def open_columns(self, file: str) -> ColumnFile | None:
+        return None if file.lower().endswith(csv_files.SUFFIXES) else self._open(file)
+
+    def _open(self, file: str) -> ColumnFile:
+        from dpprobe.data.embedding_files import open_embeddings  # as above
+
+        option = "test" if file == self.test else "train"
+        return open_embeddings(self.locate_path(file), option=option)
+
+    def check_length(self, split: SplitName, rows: int) -> None:
+        known = self.open_vectors(split).list_vectors()
+        for name, where in self.locate_vectors(split).items():
+            if known[where].rows != rows:
+                raise ConfigError(
+                    f"{self.split_file(split)}: {rows} rows, but there are {known[where].rows} "
+                    f"vectors {name!r} in {self.open_vectors(split).path}; give each vector its row"
+                )
+
+    def input_files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.image_files(), *super().input_files())))
+
+    def image_files(self) -> tuple[str, ...]:
+        from dpprobe.data.embedding_files import list_parquet  # as above
+
+        paths = [self._vector_path(split) for split in self.list_splits()]
+        return tuple(str(file) for path in paths for file in list_parquet(path) or [path])
+
+    def id_options(self) -> set[str]:
+        return {"train", "test", "table", "test_table"}
+
+
+def prepare(options: Options, directory: Path) -> None:
+    """Writes the split tables of vectors.
+
+    Raises:
+      ConfigError: when a file cannot be read as the options say.
+      DataError: for faulty rows, all of them told at once, and for vectors of other lengths.
+    """
+    from dpprobe.data import csv_rows, table  # heavy: numpy, pandas and pyarrow
+
+    options.check_files()
+    parts = csv_rows.read_rows(options)
+    table.write_dataset(
+        directory,
+        _make_batches(options, parts),
+        options=options,
+        class_names=options.class_names_or_labels(),
+        multi_label=options.multi_label(),
+        groups=list(options.list_groups()),
+        units=options.names_units(),
+        rows=sum(len(rows.frame) for rows in parts.values()),
+        chosen_test=options.has_test(),
+    )
+
+
+def _make_batches(
+    options: Options, parts: Mapping[SplitName, ManifestRows]
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yields batches for the tables, of the rows of one block of vectors each."""
+    import numpy as np  # as above
+
+    from dpprobe.data import csv_rows
+    from dpprobe.data.embedding_rows import pack_vectors
+
+    mistaken = csv_rows.find_mistaken(options, parts)
+    dimensions: dict[str, int] = {}
+    for split, rows in parts.items():
+        places = rows.frame.index.to_numpy()  # of the rows in the file, ascending
+        named, start = options.locate_vectors(split), 0
+        for arrays in options.open_vectors(split).read_blocks(list(named.values())):
+            stop = start + len(arrays[0])
+            first, last = np.searchsorted(places, [start, stop]).tolist()
+            chosen = places[first:last] - start
+            with np.errstate(over="ignore"):  # infinite numbers are told below
+                vectors = {
+                    name: array[chosen].astype(np.float32)
+                    for name, array in zip(named, arrays, strict=True)
+                }
+            for name, block in vectors.items():
+                if dimensions.setdefault(name, block.shape[1]) != block.shape[1]:
+                    raise DataError(
+                        f"{options.open_vectors(split).path}: vectors {name!r} have "
+                        f"{block.shape[1]} numbers from row {start} on, and {dimensions[name]} "
+                        "before; give every row a vector of one length"
+                    )
+            if len(chosen):
+                yield (
+                    split,
+                    csv_rows.make_batch(
+                        options,
+                        rows.take_rows(slice(first, last)),
+                        mistaken,
+                        images=[
+                            pack_vectors({name: block[row] for name, block in vectors.items()})
+                            for row in range(len(chosen))
+                        ],
+                        paths=[None] * len(chosen),
+                        faults=_find_faults(vectors, len(chosen)),
+                    ),
+                )
+            start = stop
+
+
+def _find_faults(
+    vectors: Mapping[str, npt.NDArray[np.float32]], rows: int
+) -> list[list[tuple[str, str]]]:
+    """Finds the rows with numbers that no head can use."""
+    import numpy as np  # as above
+
+    faults: list[list[tuple[str, str]]] = [[] for _ in range(rows)]
+    for name, block in vectors.items():
+        bad = ~np.isfinite(block)
+        for row in np.flatnonzero(bad.any(axis=1)).tolist():
+            place = int(bad[row].argmax())
+            value: Any = block[row, place]
+            faults[row].append(("value", f"vectors {name!r}: number {place} is {value}"))
+    return faults

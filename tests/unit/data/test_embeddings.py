@@ -1,0 +1,427 @@
+"""Vectors from files of all formats: equal tables, equal features, and one error for each fault."""
+
+from __future__ import annotations
+
+import csv
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data import dataset_preparation
+from dpprobe.data.embedding_files import BLOCK_ROWS, FORMATS, open_embeddings
+from dpprobe.data.embedding_rows import read_vector
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.extraction import extract_shard
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_manifest import write_manifest
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.study.study_file import load_study
+
+ROWS, WIDTHS = 1300, {"small": 3, "wide": 5}  # two blocks
+NAMES = ["a", "b", "c"]
+EXTERNAL = {"family": "external", "model": "hashing", "each_by_itself": True}
+
+
+def make_rows(rows: int = ROWS) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[str]]]:
+    """Vectors by name, and columns of labels, patients and groups."""
+    generator = np.random.default_rng(0)
+    vectors = {
+        name: generator.normal(size=(rows, width)).astype(np.float32)
+        for name, width in WIDTHS.items()
+    }
+    numbers = generator.integers(0, 3, rows)
+    columns = {
+        "kind": [NAMES[number] for number in numbers],
+        "who": [f"p{row // 4}" for row in range(rows)],
+        "age": [str(20 + row % 50) for row in range(rows)],
+    }
+    return vectors, columns
+
+
+def write_table(path: Path, columns: dict[str, list[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def write_npy(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
+    np.save(folder / "x.npy", vectors["small"])
+    write_table(folder / "rows.csv", columns)
+    return {"train": "x.npy", "table": "rows.csv"}
+
+
+def write_npz(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
+    arrays: dict[str, Any] = {name: np.array(values) for name, values in columns.items()}
+    np.savez_compressed(folder / "x.npz", **(arrays | vectors))
+    return {"train": "x.npz", "vectors": {"small": "small", "wide": "wide"}}
+
+
+def write_safetensors(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
+    save_file(vectors, folder / "x.safetensors")
+    write_table(folder / "rows.csv", columns)
+    return {
+        "train": "x.safetensors", "table": "rows.csv",
+        "vectors": {"small": "small", "wide": "wide"},
+    }  # fmt: skip
+
+
+def write_parquet(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
+    """Lists of float64 of any length in two files, as `datasets` writes them."""
+    lists = {name: pa.array(values.astype(np.float64).tolist()) for name, values in vectors.items()}
+    table = pa.table({**lists, **columns})
+    for number, (start, stop) in enumerate([(0, 500), (500, len(table))]):
+        part = table.slice(start, stop - start)
+        pq.write_table(part, folder / f"x-{number}.parquet", row_group_size=300)
+    return {"train": "x-*.parquet", "vectors": {"small": "small", "wide": "wide"}}
+
+
+def write_h5ad(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
+    """`X` by compressed rows, an array in `obsm`, and a categorical column, as AnnData writes."""
+    with h5py.File(folder / "x.h5ad", "w") as file:
+        small = vectors["small"]
+        sparse = file.create_group("X")
+        sparse.attrs["encoding-type"], sparse.attrs["shape"] = "csr_matrix", small.shape
+        sparse["data"], sparse["indices"] = small.ravel(), np.tile(np.arange(3), len(small))
+        sparse["indptr"] = np.arange(0, small.size + 1, 3)
+        file["obsm/X_wide"] = vectors["wide"]
+        names, codes = np.unique(columns["kind"], return_inverse=True)
+        file["obs/kind/categories"] = [name.encode() for name in names]
+        file["obs/kind/codes"] = codes.astype(np.int8)
+        file["obs/who"] = [name.encode() for name in columns["who"]]
+        file["obs/age/values"] = np.array([int(age) for age in columns["age"]])
+        file["obs/age/mask"] = np.zeros(len(small), bool)
+    return {"train": "x.h5ad", "vectors": {"small": "X", "wide": "obsm/X_wide"}}
+
+
+WRITERS: dict[str, Callable[[Path, Any, Any], dict[str, Any]]] = {
+    "npy": write_npy,
+    "npz": write_npz,
+    "safetensors": write_safetensors,
+    "parquet": write_parquet,
+    "h5ad": write_h5ad,
+}
+
+
+def options(folder: Path, written: dict[str, Any], **more: Any) -> Any:
+    return dataset_options(
+        {
+            "source": "embeddings", "root": str(folder), "label_column": "kind",
+            "class_names": NAMES, **written, **more,
+        }
+    )  # fmt: skip
+
+
+def prepare(folder: Path, written: dict[str, Any], **more: Any) -> Path:
+    tables = folder / "tables"
+    dataset_preparation.prepare_dataset(options(folder, written, **more), tables)
+    return tables
+
+
+OF_PATIENTS = {
+    "unit_column": "who", "split_by": "id",
+    "group_columns": {"age": {"column": "age", "bins": [40]}},
+}  # fmt: skip
+
+
+def read_rows(tables: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
+    """The vectors of both tables, by id."""
+    rows = {}
+    for split in ("train", "test"):
+        table = SplitTable(tables / f"{split}.parquet")
+        for row in table.read_images(0, table.rows):
+            rows[row.id] = read_vector(row, name, split=split)
+    return rows
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_formats(tmp_path: Path, kind: str) -> None:
+    """Every format gives the rows of the arrays, with their labels, patients and groups."""
+    vectors, columns = make_rows()
+    written = WRITERS[kind](tmp_path, vectors, columns)
+    tables = prepare(tmp_path, written, **OF_PATIENTS)
+    for name, where in (written.get("vectors") or {"vectors": ""}).items():
+        rows = read_rows(tables, name)
+        wanted = vectors["small" if name == "vectors" else name]
+        assert len(rows) == ROWS, where
+        assert all(np.array_equal(rows[f"row-{row:08d}"], wanted[row]) for row in range(ROWS))
+    sides = dict[str, str]()
+    for split in ("train", "test"):
+        table = SplitTable(tables / f"{split}.parquet")
+        assert table.holds_vectors
+        for place, label, who, age in zip(
+            (int(each.removeprefix("row-")) for each in table.read_ids()), table.read_labels(),
+            table.read_units() or [], table.read_groups()["group_age"], strict=True,
+        ):  # fmt: skip
+            assert (NAMES[label], who) == (columns["kind"][place], columns["who"][place])
+            assert age == ("<40" if int(columns["age"][place]) < 40 else ">=40")
+            assert sides.setdefault(who, split) == split, "a patient has one side"
+
+
+def test_equal_tables(tmp_path: Path) -> None:
+    """Formats with the same names give the same fingerprints, whatever type the numbers had."""
+    vectors, columns = make_rows()
+    found = {}
+    for kind in ("npz", "safetensors", "parquet", "h5ad"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        tables = prepare(folder, WRITERS[kind](folder, vectors, columns), **OF_PATIENTS)
+        found[kind] = read_info(tables / "dataset.json").fingerprint
+    assert len(set(found.values())) == 1, found
+
+
+def test_features(tmp_path: Path) -> None:
+    """Extraction writes the named vectors as they are."""
+    vectors, columns = make_rows(200)
+    tables = prepare(tmp_path, write_npz(tmp_path, vectors, columns))
+    for split in ("train", "test"):
+        extract_shard(
+            table=tables / f"{split}.parquet", info=tables / "dataset.json",
+            backbone=backbone_options(EXTERNAL), backbone_name="wide", split=split, shard=0,
+            shards=1, output=tmp_path / split / "shard-0-of-1.h5", batch_size=64, dtype="float32",
+            threads=1, device="cpu",
+        )  # fmt: skip
+        info = read_info(tables / "dataset.json")
+        write_manifest(
+            [tmp_path / split / "shard-0-of-1.h5"], tmp_path / split / "manifest.json",
+            rows=info.splits[split].rows, dataset_fingerprint=info.fingerprint,
+        )  # fmt: skip
+        store = FeatureStore(tmp_path / split / "manifest.json")
+        table = SplitTable(tables / f"{split}.parquet")
+        places = [int(each.removeprefix("row-")) for each in table.read_ids()]
+        assert store.dimension == WIDTHS["wide"]
+        assert np.array_equal(store.read(), vectors["wide"][places])
+
+
+def test_own_test_split(tmp_path: Path) -> None:
+    vectors, columns = make_rows(60)
+    for split, rows in (("train", slice(0, 40)), ("test", slice(40, 60))):
+        np.save(tmp_path / f"{split}.npy", vectors["small"][rows].astype(np.float64))
+        write_table(
+            tmp_path / f"{split}.csv", {name: column[rows] for name, column in columns.items()}
+        )
+    written = {
+        "train": "train.npy", "test": "test.npy", "table": "train.csv", "test_table": "test.csv",
+    }  # fmt: skip
+    found = read_rows(prepare(tmp_path, written), "vectors")
+    assert np.array_equal(found["test-00000003"], vectors["small"][43])
+    with pytest.raises(ConfigError, match="test_table: missing"):
+        options(tmp_path, {**written, "test_table": None})
+
+
+def test_filters_and_limits_keep_places(tmp_path: Path) -> None:
+    """Rows that are left out do not move the vectors of others."""
+    vectors, columns = make_rows()
+    written = write_npz(tmp_path, vectors, columns)
+    tables = prepare(
+        tmp_path,
+        written,
+        filters={"age": ["21", "33", "47"]},
+        limit={"train": 40},
+        duplicates="warn",
+    )
+    rows = read_rows(tables, "small")
+    assert len(rows) == 40
+    for name, vector in rows.items():
+        place = int(name.removeprefix("row-"))
+        assert columns["age"][place] in ("21", "33", "47")
+        assert np.array_equal(vector, vectors["small"][place])
+
+
+def test_rows_that_are_not_finite_are_all_named(tmp_path: Path) -> None:
+    vectors, columns = make_rows(50)
+    wide = vectors["wide"].astype(np.float64)
+    wide[7, 2], wide[11, 0], wide[30, 4] = np.nan, np.inf, 1e300
+    written = write_npz(tmp_path, {**vectors, "wide": wide}, columns)
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path, written)
+    text = str(caught.value)
+    for row, fault in ((7, "number 2 is nan"), (11, "number 0 is inf"), (30, "number 4 is inf")):
+        assert f"x.npz row {row}: vectors 'wide': {fault}" in text
+
+
+def test_equal_vectors_on_both_sides_are_found(tmp_path: Path) -> None:
+    vectors, columns = make_rows(60)
+    vectors["small"][41] = vectors["small"][3] = 0.0
+    vectors["small"][41] = -0.0
+    np.save(tmp_path / "a.npy", vectors["small"][:40])
+    np.save(tmp_path / "b.npy", vectors["small"][40:])
+    for file, rows in (("a", slice(0, 40)), ("b", slice(40, 60))):
+        write_table(tmp_path / f"{file}.csv", {name: each[rows] for name, each in columns.items()})
+    written = {"train": "a.npy", "table": "a.csv", "test": "b.npy", "test_table": "b.csv"}
+    with pytest.raises(DataError, match="the same bytes as train id train-00000003"):
+        prepare(tmp_path, written)
+
+
+def ragged(folder: Path) -> dict[str, Any]:
+    lists = [[1.0, 2.0]] * 5 + [[1.0]] + [[1.0, 2.0]] * 4
+    pq.write_table(pa.table({"embedding": lists, "kind": ["a", "b"] * 5}), folder / "x.parquet")
+    return {"train": "x.parquet"}
+
+
+def without_list(folder: Path) -> dict[str, Any]:
+    lists = [[1.0, 2.0]] * 5 + [None] + [[1.0, 2.0]] * 4
+    pq.write_table(pa.table({"embedding": lists, "kind": ["a", "b"] * 5}), folder / "x.parquet")
+    return {"train": "x.parquet"}
+
+
+def with_null(folder: Path) -> dict[str, Any]:
+    lists = (
+        [[float(row), 2.0] for row in range(5)] + [[1.5, None]] + [[9.0, row] for row in range(4)]
+    )
+    pq.write_table(pa.table({"embedding": lists, "kind": ["a", "b"] * 5}), folder / "x.parquet")
+    return {"train": "x.parquet"}
+
+
+def of_texts(folder: Path) -> dict[str, Any]:
+    np.savez(folder / "x.npz", X=np.array([["1", "2"]] * 4), kind=np.array(["a", "b"] * 2))
+    return {"train": "x.npz"}
+
+
+def of_truths(folder: Path) -> dict[str, Any]:
+    np.savez(folder / "x.npz", X=np.ones((4, 2), bool), kind=np.array(["a", "b"] * 2))
+    return {"train": "x.npz"}
+
+
+def pickled(folder: Path) -> dict[str, Any]:
+    array = np.empty((4, 2), object)
+    np.savez(folder / "x.npz", X=array, kind=np.array(["a", "b"] * 2))
+    return {"train": "x.npz"}
+
+
+def short_table(folder: Path) -> dict[str, Any]:
+    np.save(folder / "x.npy", np.ones((9, 2), np.float32))
+    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5})
+    return {"train": "x.npy", "table": "rows.csv"}
+
+
+def ids_twice(folder: Path) -> dict[str, Any]:
+    np.save(folder / "x.npy", np.arange(20, dtype=np.float32).reshape(10, 2))
+    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5, "id": ["one"] * 10})
+    return {"train": "x.npy", "table": "rows.csv", "id_column": "id", "split_column": "kind",
+            "train_values": ["a"], "test_values": ["b"]}  # fmt: skip
+
+
+def several(folder: Path) -> dict[str, Any]:
+    np.savez(folder / "x.npz", one=np.ones((4, 2)), two=np.ones((4, 2)), kind=np.array(["a"] * 4))
+    return {"train": "x.npz"}
+
+
+def cut_short(folder: Path) -> dict[str, Any]:
+    np.save(folder / "x.npy", np.ones((10, 2), np.float32))
+    whole = (folder / "x.npy").read_bytes()
+    (folder / "x.npy").write_bytes(whole[:-8])
+    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5})
+    return {"train": "x.npy", "table": "rows.csv"}
+
+
+def by_columns(folder: Path) -> dict[str, Any]:
+    np.save(folder / "x.npy", np.asfortranarray(np.ones((10, 2), np.float32)))
+    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5})
+    return {"train": "x.npy", "table": "rows.csv"}
+
+
+def other_kind(folder: Path) -> dict[str, Any]:
+    (folder / "x.pkl").write_bytes(b"")
+    return {"train": "x.pkl"}
+
+
+@pytest.mark.parametrize(
+    ("write", "fault"),
+    [
+        (ragged, "column 'embedding' row 5: a list of 1 numbers"),
+        (without_list, "column 'embedding' row 5: no list"),
+        (with_null, "x.parquet row 5: vectors 'vectors': number 1 is nan"),
+        (of_texts, "vectors 'X' are of type <U1; save them as float32"),
+        (of_truths, "vectors 'X' are of type bool; save them as float32"),
+        (pickled, "vectors 'X' are of type object; save them as float32"),
+        (short_table, "rows.csv: 10 rows, but there are 9 vectors"),
+        (ids_twice, "id 'one' appears twice"),
+        (several, "no vectors; it has one, two: name them under `vectors`"),
+        (cut_short, "ends before its last row"),
+        (by_columns, "stored column by column; save numpy.ascontiguousarray"),
+        (other_kind, "write one that ends in .h5ad, .npy"),
+    ],
+)
+def test_faults(tmp_path: Path, write: Callable[[Path], dict[str, Any]], fault: str) -> None:
+    with pytest.raises((ConfigError, DataError)) as caught:
+        prepare(tmp_path, write(tmp_path), class_names=["a", "b"])
+    assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_damaged_files_give_one_line(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"x{suffix}").write_bytes(b"no vectors at all")
+    write_table(tmp_path / "rows.csv", {"kind": ["a", "b"] * 5})
+    with pytest.raises(ConfigError, match=r"x\.\w+: cannot be read \(.+\); write it again$"):
+        prepare(tmp_path, {"train": f"x{suffix}", "table": "rows.csv"}, class_names=["a", "b"])
+
+
+def test_large_files_are_read_in_blocks(tmp_path: Path) -> None:
+    """Half a gigabyte of vectors takes far less memory than that."""
+    rows, width = 64 * BLOCK_ROWS, 2048
+    shape = (rows, width)
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, shape).flush()  # a sparse file
+    tracemalloc.start()
+    blocks = open_embeddings(tmp_path / "x.npy", option="train").read_blocks([""])
+    assert sum(len(block) for (block,) in blocks) == rows
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < rows * width * 4 / 10
+
+
+def study(**changes: Any) -> dict[str, Any]:
+    return {
+        "datasets": {
+            "notes": {
+                "source": "embeddings", "train": "x.npz", "label_column": "kind",
+                "class_names": NAMES, "vectors": {"small": "small", "wide": "wide"},
+            },
+        },
+        "backbones": {"small": EXTERNAL},
+        "methods": {"sgd": {"head": "sgd"}},
+        "epsilons": [1, INFINITE],
+        **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"backbones": {"pixels": {"family": "pixels"}}}, "family pixels takes images"),
+        ({"datasets": {"digits": {"source": "sklearn", "name": "digits"}}}, "takes vectors, and"),
+        ({"backbones": {"other": EXTERNAL}}, "no vectors 'other'; it has small, wide"),
+        (
+            {"backbones": {"small": EXTERNAL, "again": {**EXTERNAL, "vectors": "small"}}},
+            "again: takes the vectors 'small' of datasets.notes, as small does",
+        ),
+        ({"few_shot": {}}, "few_shot.backbones: small has no text encoder"),
+        (
+            {"backbones": {"small": {**EXTERNAL, "preprocessing": {"crop": "inception"}}}},
+            "preprocessing",
+        ),
+        ({"backbones": {"small": {**EXTERNAL, "each_by_itself": False}}}, "each_by_itself"),
+        ({"backbones": {"small": {"family": "external", "model": "x"}}}, "each_by_itself"),
+    ],
+)
+def test_studies_that_are_refused(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_study(study(**changes))
+    assert fault in str(caught.value)
+
+
+def test_prompts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="prompts: no text encoder"):
+        options(tmp_path, {"train": "x.npz"}, prompts="imagenet")
