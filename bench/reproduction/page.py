@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from dpprobe.exhibits.tables import TableCell, make_row, mean_cell, write_markdo
 from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
 from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique
-from dpprobe.study.run_command import run_command
+from dpprobe.study.run_command import run_words
 from reproduction.compare import CHANGE, Comparison, compare_all, title
 from reproduction.disk import Disk, measure_disk
 from reproduction.facts import Entry, Facts, Weights
@@ -318,7 +319,8 @@ def _note_parts(note: _Note, facts: Facts) -> list[str]:
     parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
     if entry.study:
         targets = [entry.target] if entry.target else []
-        parts.append(f"    {run_command('--configfile', entry.study, targets=targets)}")
+        command = shlex.join(run_words(*targets, call=["--configfile", entry.study]))
+        parts.append(f"    {command}")
     if entry.command:
         parts.append(f"    {entry.command}")
     return parts
