@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
@@ -397,6 +403,18 @@ class ManifestOptions(TableOptions):
         yield from super()._list_faults()
         if self.path_column is not None and self.path_template is not None:
             yield "path_column, path_template: write one of the two"
+
+    @model_serializer(mode="wrap")
+    def _in_recorded_order(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Writes the options in the order of earlier versions.
+
+        Snakemake compares params as text: in another order, finished tables would be made again.
+        """
+        values: dict[str, Any] = serialise(self)
+        place: dict[str, float] = {name: at for at, name in enumerate(type(self).model_fields)}
+        place["path_column"], place["path_template"] = (place["delimiter"] + x for x in (0.1, 0.2))
+        place["embed"] = place["limit"] + 0.1
+        return dict(sorted(values.items(), key=lambda item: place[item[0]]))
 
     def id_options(self) -> set[str]:
         return {"path_column", "path_template"}
