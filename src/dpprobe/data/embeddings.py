@@ -164,6 +164,10 @@ class Options(TableOptions):
         paths = [self._vector_path(split) for split in self.list_splits()]
         return tuple(str(file) for path in paths for file in list_parquet(path) or [path])
 
+    def side_options(self, *, own_test: bool) -> set[str]:
+        tables = {"table", "test_table"} if own_test else set()
+        return super().side_options(own_test=own_test) | tables
+
     def id_options(self) -> set[str]:
         return {"train", "test", "table", "test_table"}
 

@@ -325,7 +325,9 @@ def predict(
         count = sources.count
         blocks = predictor.predict_blocks(sources.read_images(), count, threads=threads)
     unreadable: list[tuple[str, str]] = []
-    progress = Progress(count, label=f"predict {facts.name}", unit="images")
+    progress = Progress(
+        count, label=f"predict {facts.name}", unit="vectors" if vectors else "images"
+    )
     columns = value_columns(facts.class_names, facts.head.link)
     origin = describe_origin(predictor.bundle, predictor.thresholds)
     with open_predictions(output, columns, origin) as write, progress, closing(blocks):
