@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from dpprobe.data import csv_files
+from dpprobe.data.counted_rows import CountedRows
 from dpprobe.data.csv_options import ManifestOptions
 from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 
-class Options(ManifestOptions):
+class Options(CountedRows, ManifestOptions):
     """A CSV manifest: one row per image, with columns for its path, its label and its groups."""
 
     source: Literal["csv"] = "csv"

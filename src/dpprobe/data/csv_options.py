@@ -17,7 +17,7 @@ from pydantic import (
 
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.options import ClassUnits, Limit
+from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName
@@ -317,21 +317,6 @@ class TableOptions(UnitOptions):
             join.file for join in self.joins
         ]
         return tuple(dict.fromkeys(str(self.locate_path(file)) for file in files))
-
-    def count_rows(self) -> tuple[int, int]:
-        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
-
-        return csv_rows.count_split(self).rows
-
-    def count_units(self) -> int | None:
-        from dpprobe.data import csv_rows  # as above
-
-        return None if self.unit_column is None else csv_rows.count_split(self).patients
-
-    def count_class_units(self) -> ClassUnits:
-        from dpprobe.data import csv_rows  # as above
-
-        return csv_rows.count_split(self).classes
 
     def multi_label(self) -> bool:
         return self.label_columns is not None

@@ -326,9 +326,9 @@ def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
     other = np.flatnonzero((lengths != lengths[0]) | (lengths < 1))
     if len(other):
         row = int(other[0])
-        found = "no list" if lengths[row] < 0 else f"a list of {lengths[row]} numbers"
+        described = "no list" if lengths[row] < 0 else f"a list of {lengths[row]} numbers"
         raise DataError(
-            f"{where} row {start + row}: {found}, the first row of its block has {lengths[0]}; "
+            f"{where} row {start + row}: {described}, the first row of its block has {lengths[0]}; "
             "give every row a vector of one length"
         )
     # Not `values`: a null among the numbers becomes NaN, which the row is told for.

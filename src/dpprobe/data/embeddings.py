@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dpprobe.data import csv_files
-from dpprobe.data.csv_options import ColumnFile, TableOptions
+from dpprobe.data.counted_rows import CountedRows
+from dpprobe.data.csv_options import ColumnFile
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Name
@@ -38,7 +39,7 @@ def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(source["vectors"]) or (ONLY,) if source["source"] == "embeddings" else ()
 
 
-class Options(TableOptions):
+class Options(CountedRows):
     """Vectors computed elsewhere, one per row, with their labels."""
 
     paths: ClassVar = {

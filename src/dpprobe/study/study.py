@@ -215,7 +215,13 @@ class Study(_Analysed):
                 raise ValueError(
                     f"public_datasets.{name}: also the name of a private dataset; rename one"
                 )
-        for fault in vector_faults(self):
+        private = {f"datasets.{name}": options for name, options in self.datasets.items()}
+        public = {f"public_datasets.{name}": each for name, each in self.public_datasets.items()}
+        for fault in vector_faults(
+            private | public,
+            self.backbones,
+            probes_all=self.few_shot is not None and self.few_shot.backbones is None,
+        ):
             raise ValueError(fault)
         for name, options in self.datasets.items():
             if self.dataset_unit(name) == "patient" and not options.names_units():

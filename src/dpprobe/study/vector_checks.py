@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from dpprobe.backbones import external
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import ConfigError
 
-if TYPE_CHECKING:
-    from dpprobe.study.study import Study
 
+def vector_faults(
+    datasets: Mapping[str, DatasetOptions],
+    backbones: Mapping[str, BackboneOptions],
+    *,
+    probes_all: bool,
+) -> Iterator[str]:
+    """Yields what keeps a backbone from taking a dataset, a line each.
 
-def vector_faults(study: Study) -> Iterator[str]:
-    """Yields what keeps a backbone from taking a dataset, a line each."""
-    for dataset, options in study.all_datasets().items():
-        kind = "datasets" if dataset in study.datasets else "public_datasets"
+    Args:
+      datasets: by the key of the study, such as `datasets.lesions`.
+      probes_all: few-shot probes are trained on every backbone.
+    """
+    for where, options in datasets.items():
         taken: dict[str, str] = {}
-        for name, backbone in study.backbones.items():
-            where = f"{kind}.{dataset}"
+        for name, backbone in backbones.items():
             if not options.holds_vectors:
                 if backbone.takes_vectors:
                     yield (
@@ -42,8 +48,8 @@ def vector_faults(study: Study) -> Iterator[str]:
                     f"backbones.{name}: takes the vectors {vectors!r} of {where}, as {first} does; "
                     "remove one, or name several under the dataset's `vectors`"
                 )
-    if study.few_shot is not None and study.few_shot.backbones is None:
-        for name, backbone in study.backbones.items():
+    if probes_all:
+        for name, backbone in backbones.items():
             if backbone.takes_vectors:
                 yield (
                     f"few_shot.backbones: {name} has no text encoder, so no probe would be "
