@@ -84,7 +84,7 @@ class Progress:
             of, left = f"{self.done} of about {max(self.total, self.done)} {self.unit}", ""
         else:
             share = 100 * self.done / max(self.total, 1)
-            of, left = f"{self.done}/{self.total} {self.unit} ({share:.0f}%)", ", ETA unknown"
+            of, left = f"{self.done}/{self.total} {self.unit} ({share:.0f}%)", ""
             if self.done > first_done:
                 later = (now - first_time) / (self.done - first_done)
                 left = f", ETA {format_clock(max(self.total - self.done, 0) * later)}"
