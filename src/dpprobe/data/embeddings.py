@@ -72,7 +72,7 @@ class Options(CountedRows):
     vectors: dict[Name, str] = Field(
         {},
         description="Several vectors per row: name -> the array of the file, such as a column or "
-        "obsm/X_pca. A backbone of family external takes the vectors of its name. If absent, the "
+        "obsm/X_geneformer. A backbone of family external takes the vectors of its name. If absent, the "
         "file's only ones, or else X, embedding or embeddings.",
     )
 
