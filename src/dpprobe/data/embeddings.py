@@ -72,8 +72,8 @@ class Options(CountedRows):
     vectors: dict[Name, str] = Field(
         {},
         description="Several vectors per row: name -> the array of the file, such as a column or "
-        "obsm/X_geneformer. A backbone of family external takes the vectors of its name. If absent, the "
-        "file's only ones, or else X, embedding or embeddings.",
+        "obsm/X_geneformer. A backbone of family external takes the vectors of its name. If "
+        "absent, the file's only ones, or else X, embedding or embeddings.",
     )
 
     @model_validator(mode="after")
