@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
+# Has PATH as it was before `put_python_on_path`.
 USER_PATH = "DPPROBE_USER_PATH"
 
 Mark = Any

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dpprobe.artifacts import atomic_path, hash_value, sha256_file, write_json, write_text
+from dpprobe.backbones import external
 from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
@@ -96,6 +97,11 @@ class BackboneFacts(Facts):
     versions: dict[str, str] = Field(
         description="Versions of the libraries that computed the features."
     )
+
+    @property
+    def takes_vectors(self) -> bool:
+        """True if a model outside dpprobe computed the features."""
+        return bool(self.options.get("family") == external.FAMILY)
 
 
 class HeadFacts(Facts):

@@ -337,13 +337,8 @@ class Ledger:
                 self._refuse_moved(ledgers[self._dataset], booking, hashes, key)
                 others = {name: ledgers[name] for name in ledgers if name not in added}
                 self._refuse_same_units(others, booking, hashes, key, unlike=other_units_than)
-            refuse_excess(
-                list(self._add_up(ledgers, added)),
-                booking,
-                delta=delta,
-                max_epsilon=max_epsilon,
-                max_risk=max_risk,
-                ledger=str(self.path),
+            self._refuse_excess(
+                ledgers, added, booking, delta=delta, max_epsilon=max_epsilon, max_risk=max_risk
             )
             if units is not None:
                 booking = replace(booking, units=write_hashes(self.path.parent, hashes, key))
@@ -371,13 +366,8 @@ class Ledger:
         ledgers = self._read_ledgers()
         added = self._find_added(ledgers, booking)
         self._refuse_other_unit(ledgers, added, booking)
-        refuse_excess(
-            list(self._add_up(ledgers, added)),
-            booking,
-            delta=delta,
-            max_epsilon=max_epsilon,
-            max_risk=max_risk,
-            ledger=str(self.path),
+        self._refuse_excess(
+            ledgers, added, booking, delta=delta, max_epsilon=max_epsilon, max_risk=max_risk
         )
 
     def close_entry(self, number: int, digest: str) -> None:
@@ -568,6 +558,25 @@ class Ledger:
                     f"({entry.booking.release}) is {unit_words(entry.booking)}, and prices to "
                     "different units do not add up; set it to that"
                 )
+
+    def _refuse_excess(
+        self,
+        ledgers: Mapping[str, list[Entry]],
+        added: Sequence[str],
+        booking: Booking,
+        *,
+        delta: float,
+        max_epsilon: float | None,
+        max_risk: Risk | None,
+    ) -> None:
+        refuse_excess(
+            list(self._add_up(ledgers, added)),
+            booking,
+            delta=delta,
+            max_epsilon=max_epsilon,
+            max_risk=max_risk,
+            ledger=str(self.path),
+        )
 
     def _find_entry(self, content: _Content, number: int) -> Entry:
         if number not in content.entries:

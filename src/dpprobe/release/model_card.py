@@ -66,7 +66,7 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
 def _name_task(facts: BundleFacts) -> str:
     """Returns the Hub's task: vectors count as rows of a table, whatever they stand for."""
-    vectors = facts.backbone.options.get("family") == "external"
+    vectors = facts.backbone.takes_vectors
     return "tabular-classification" if vectors else "image-classification"
 
 

@@ -30,7 +30,7 @@ def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
         a bundle whose backbone takes images.
     """
     model = facts.backbone.architecture
-    if facts.backbone.options.get("family") != "external":
+    if not facts.backbone.takes_vectors:
         raise ConfigError(
             f"{path}: vectors, and {facts.name} computes its own from images; name images"
         )

@@ -263,7 +263,7 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
 
 def _describe_input(facts: BundleFacts) -> ColSpec:
     """Describes the column of images, or of the vectors that the head takes."""
-    if facts.backbone.options.get("family") == "external":
+    if facts.backbone.takes_vectors:
         return ColSpec(Array(DataType.double), served_release.VECTORS)
     return ColSpec("string", served_release.COLUMN)
 

@@ -48,11 +48,6 @@ class ServedRelease:
         self.facts = read_bundle(folder).facts
         self._predictors: dict[Path | None, Predictor] = {}
 
-    @property
-    def takes_vectors(self) -> bool:
-        """True if a model outside dpprobe computed what the head takes."""
-        return bool(self.facts.backbone.options.get("family") == "external")
-
     def predict(self, images: pd.DataFrame, params: Mapping[str, Any] | None = None) -> Any:
         """Returns a DataFrame of the class and the probabilities of each image.
 
@@ -67,7 +62,7 @@ class ServedRelease:
           ConfigError: when the weights' file is not named.
         """
         predictor = self._make_predictor(params or {})
-        if self.takes_vectors:
+        if self.facts.backbone.takes_vectors:
             rows = stack_vectors(images[VECTORS].tolist(), self.facts.dimension)
             return make_table(predictor.predict_vectors(rows), self.facts)
         values = images[COLUMN].tolist()

@@ -25,7 +25,7 @@ def check_backbone(
       checkpoint: the file of the backbone's weights; None where nobody named it.
     """
     options = facts.backbone.options if facts else {}
-    if options.get("family") == "external":
+    if facts and facts.backbone.takes_vectors:
         detail = f"vectors of {options.get('model')}, which dpprobe does not compute"
         checks.note_check("backbone", None, detail)
         return
