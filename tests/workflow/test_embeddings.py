@@ -14,6 +14,7 @@ import mlflow
 import numpy as np
 import onnxruntime
 import pandas as pd
+import pytest
 from sklearn.datasets import load_digits
 from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -102,7 +103,9 @@ def dpprobe(workspace: Workspace, *arguments: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
-def test_text_from_files_to_a_release(workspace: Workspace) -> None:
+def test_text_from_files_to_a_release(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vectors = write_code(workspace.directory)
     workspace.run(STUDY, *TARGETS, "results/figures/code/overlap_hashing.png")
     results = workspace.directory / "results"
@@ -135,7 +138,7 @@ def test_text_from_files_to_a_release(workspace: Workspace) -> None:
     assert " 0 damaged" in dpprobe(workspace, "doctor").stdout
 
     receipt = json.loads((results / "tracking/releases/first.json").read_text())
-    mlflow.set_tracking_uri(f"sqlite:///{results / 'mlflow.db'}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{results / 'mlflow.db'}")
     ((name, version),) = receipt["models"].items()
     served = mlflow.pyfunc.load_model(f"models:/{name}/{version}")
     table = served.predict(pd.DataFrame({"vector": vectors[:3].astype(float).tolist()}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,13 @@ def build_maps():
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "my_nets").mkdir()
     (tmp_path / "my_nets/tiny.py").write_text(NETWORK)
     monkeypatch.chdir(tmp_path)
-    for name in ("my_nets", "my_nets.tiny"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return tmp_path
+    yield tmp_path
+    for name in ("my_nets", "my_nets.tiny"):  # other tests need that it cannot be imported
+        sys.modules.pop(name, None)
 
 
 def load(**options: Any) -> Backbone:
