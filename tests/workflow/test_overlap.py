@@ -11,8 +11,6 @@ from tests.support.digits_file import digits_file
 
 from .conftest import PREPARED, Template, Workspace
 
-FIGURE = "results/figures/digits/overlap_pixels.png"
-
 
 def test_what_is_found_stands_in_the_statement(
     workspace: Workspace, small: dict[str, Any], template: Template
@@ -21,7 +19,7 @@ def test_what_is_found_stands_in_the_statement(
     seen = digits_file(workspace.directory / "seen.parquet") | {"split_seed": 7}
     small |= {"public_datasets": {"seen": seen}, "overlap": {"public": ["seen"]}}
     small["overlap"]["threshold"] = 0.999
-    workspace.run(small, "heads", "overlaps", FIGURE)
+    workspace.run(small, "heads", "overlaps")
     folder = workspace.directory / "results/overlap/digits"
     report = json.loads((folder / "pixels.json").read_text())
     # The public one is the same 1,797 images, split differently: all are found.
@@ -35,7 +33,6 @@ def test_what_is_found_stands_in_the_statement(
     assert (check["train"]["near"], check["threshold"]) == (1438, 0.999)
     assert check["test"]["near"] == 359
     assert any("near-duplicate check" in line for line in statement["not_covered"])
-    assert (workspace.directory / FIGURE).is_file()
     log = workspace.directory / "results/logs/check_overlap/digits/pixels.log"
     assert "1438 of 1438 private train rows have a near-duplicate" in log.read_text()
     assert "359 of 359 private test rows have a near-duplicate" in log.read_text()
@@ -56,12 +53,3 @@ def test_an_unknown_public_dataset_is_named(workspace: Workspace, small: dict[st
     result = workspace.run(small, "heads", check=False)
     assert result.returncode != 0
     assert "overlap.public: 'nowhere' is not under public_datasets" in result.stdout
-
-
-def test_the_report_asks_for_no_private_photographs(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    seen = digits_file(workspace.directory / "seen.parquet")
-    small |= {"public_datasets": {"seen": seen}, "overlap": {"public": ["seen"]}}
-    assert workspace.planned(small, "html_report")["plot_overlap"] == 0
-    assert workspace.planned(small, "figures")["plot_overlap"] == 1

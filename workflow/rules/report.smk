@@ -13,12 +13,7 @@ rule write_report:
             split=["train", "test"],
         ),
         tables=lambda wildcards: [*study_tables(REPORTED_TABLES), *shown_paper_tables()],
-        # without the overlap figures: private photographs, and people send the page around
-        figures=lambda wildcards: [
-            path
-            for path in study_figures()
-            if not Path(path).name.startswith("overlap_")
-        ],
+        figures=lambda wildcards: study_figures(),
         zero_shot=later(of_all_datasets, FILES.list_zero_shot),
     output:
         "<results>/report.html",

@@ -16,7 +16,6 @@ from dpprobe.exhibits.exhibit import (
     Files,
     Place,
     many,
-    one,
     waits,
 )
 from dpprobe.exhibits.published import published_datasets, published_digest
@@ -70,13 +69,6 @@ def _time_cost_places(study: Study) -> list[Place]:
         if not method.tunes_network and method.head != "tuned"
     ]
     return _each_dataset(study) if len(timed) * len(study.backbones) > 1 else []
-
-
-def _overlap_places(study: Study) -> list[Place]:
-    """Lists the near-duplicate checks of all datasets."""
-    if not study.overlap:
-        return []
-    return [{"dataset": d, "backbone": b} for d in study.datasets for b in study.backbones]
 
 
 def _name_paper_files(study: Study) -> Files:
@@ -277,34 +269,6 @@ TIME_COST = Exhibit(
     labels={"dataset": "{dataset}"},
     params={"version": VERSIONS["figures"]},
     places=_time_cost_places,
-)
-
-# Private photographs: not in Snakemake's report, which people send around.
-OVERLAP = Exhibit(
-    name="plot_overlap",
-    kind="figure",
-    files={"": "figures/{dataset}/overlap_{backbone}"},
-    formats=FIGURE_FORMATS,
-    per=("dataset", "backbone"),
-    needs={
-        "matches": one(
-            lambda files, place: (
-                f"{files.results}/overlap/{place['dataset']}/{place['backbone']}.parquet"
-            )
-        ),
-        "tables": many(
-            lambda files, place: [
-                files.locate_table(dataset, split)
-                for dataset, split in files.list_overlap_splits(place["dataset"])
-            ]
-        ),
-    },
-    make="dpprobe.reporting.figures.near_duplicates:plot_overlap",
-    words="nearest public images of {dataset}, {backbone}",
-    category=None,
-    params={"version": VERSIONS["figures"]},
-    places=_overlap_places,
-    memory_mb=1500,
 )
 
 DATASET_TABLE = Exhibit(

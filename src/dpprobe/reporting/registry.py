@@ -44,7 +44,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     declarations.LOSS_BY_BACKBONE,
     *_list_others(),
     *_list_placed("figures"),
-    declarations.OVERLAP,
     *_list_placed("pages"),
     declarations.DATASET_TABLE,
     *_list_placed("tables"),

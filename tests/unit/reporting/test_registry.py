@@ -18,7 +18,6 @@ ORDER = [
     "plot_fairness",
     "plot_imbalance",
     "plot_tsne",
-    "plot_overlap",
     "write_tsne_page",
     "write_dataset_table",
     "write_fairness_table",

@@ -49,15 +49,9 @@ class Exhibits:
     def list_figures(
         self, dataset: str | None, facts: Mapping[str, str], *, section: Section | None = None
     ) -> list[dict[str, Any]]:
-        """Returns the figures of a dataset, or those of none: of one section, or of no section.
-
-        Figures of near-duplicates are left out: they hold private photographs, and a page is sent
-        around.
-        """
+        """Returns the figures of a dataset, or those of none: of one section, or of no section."""
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
-            if path.name.startswith("overlap_"):
-                continue
             if find_section(path.stem) is not section:
                 continue
             if self._figure_owner(path) == dataset:

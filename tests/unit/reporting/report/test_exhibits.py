@@ -66,17 +66,6 @@ def test_tables_of_the_papers_fold_away(made: Made) -> None:
     assert '<td class="">c | d</td>' in page.text
 
 
-def test_private_photographs_are_not_on_the_page(made: Made) -> None:
-    figures = []
-    for suffix, content in ((".svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>"), (".png", PNG)):
-        figures.append(made.results / f"figures/digits/overlap_x{suffix}")
-        figures[-1].write_bytes(content)
-    before = len(made.page().all("img"))
-    page = made.page(figures=[*made.sources.figures, *figures])
-    assert len(page.all("img")) == before
-    assert "overlap_x" not in page.text
-
-
 def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> None:
     made = Made(tmp_path, ("figures", "large"))
     overview = made.results / "figures/tsne.svg"
