@@ -13,7 +13,7 @@ rule write_report:
             split=["train", "test"],
         ),
         tables=lambda wildcards: [*study_tables(REPORTED_TABLES), *shown_paper_tables()],
-        figures=lambda wildcards: study_figures(),
+        figures=later(study_figures),
         zero_shot=later(of_all_datasets, FILES.list_zero_shot),
     output:
         "<results>/report.html",

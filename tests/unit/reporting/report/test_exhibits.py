@@ -15,7 +15,7 @@ from dpprobe.reporting.report.exhibits import Exhibits
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.study.comparisons import DATASET_COMPARISONS, STUDY_COMPARISONS
 from tests.support.paper_tables import paper_run
-from tests.support.report_page import PNG, Made
+from tests.support.report_page import Made
 
 
 def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path) -> None:
