@@ -13,7 +13,7 @@ from dpprobe.study.study import Study
 
 # Comparisons within one dataset, and across all.
 DATASET_COMPARISONS = ("by_backbone", "by_resolution", "real_labels")
-STUDY_COMPARISONS = ("datasets", "deltas", "dataset_size")
+STUDY_COMPARISONS = ("datasets", "deltas")
 
 
 def dataset_comparisons(study: Study, dataset: str) -> list[str]:
@@ -37,8 +37,10 @@ def study_comparisons(study: Study) -> list[str]:
     """Names the figures of all datasets."""
     if not has_guarantee(study):
         return []
-    several = len(compared_datasets(study)) > 1
-    made = {"datasets": several, "dataset_size": several, "deltas": bool(delta_groups(study))}
+    made = {
+        "datasets": len(compared_datasets(study)) > 1,
+        "deltas": bool(delta_groups(study)),
+    }
     return [name for name in STUDY_COMPARISONS if made[name]]
 
 

@@ -39,7 +39,7 @@ def test_two_backbones_two_sizes_and_two_datasets_are_compared() -> None:
         backbones={"vit": vit, "vit_64": vit | {"preprocessing": {"size": 64}}},
     )
     assert dataset_comparisons(study, "digits") == ["by_backbone", "by_resolution"]
-    assert study_comparisons(study) == ["datasets", "dataset_size"]
+    assert study_comparisons(study) == ["datasets"]
 
 
 def test_the_same_images_at_two_deltas_are_one_dataset_and_a_figure_of_deltas() -> None:

@@ -1,8 +1,7 @@
-"""Figures of all datasets of a study: results against epsilon, by delta, by training examples."""
+"""Figures that compare datasets, deltas, and the labels of one dataset."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,20 +9,13 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.exhibits.published import Published
 from dpprobe.features.shard_manifest import read_manifest
-from dpprobe.reporting.figures.backbones import (
-    backbone_figure,
-    image_side,
-    resolution_figure,
-    spread_values,
-)
-from dpprobe.reporting.figures.option_panels import format_budget
+from dpprobe.reporting.figures.backbones import backbone_figure, image_side, resolution_figure
 from dpprobe.results.best_private import best_ceiling, best_of_each
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
@@ -31,7 +23,6 @@ from dpprobe.study.ablations import keep_unique
 from dpprobe.study.study import Study
 
 DP_FC = "feature_covariance"
-MOST_EPSILONS = 4
 _NAME = 28  # characters of a name on a line of a legend
 
 
@@ -87,7 +78,7 @@ def plot_datasets(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws one of the figures of all datasets: "datasets", "deltas" or "dataset_size".
+    """Draws one of the figures of all datasets: "datasets" or "deltas".
 
     Args:
       groups: the datasets that differ in delta alone.
@@ -95,8 +86,6 @@ def plot_datasets(
     cells = read_cell_results(metrics)
     if figure == "deltas":
         delta_figure(groups, cells, svg=svg, png=png)
-    elif figure == "dataset_size":
-        size_figure(cells, svg=svg, png=png)
     else:
         datasets_figure(cells, svg=svg, png=png)
 
@@ -232,93 +221,6 @@ def _draw_line(
     if line.ceiling is not None:
         colour = looks[line.name][0]
         axes.axhline(line.ceiling, color=colour, linestyle=style.CEILING_STYLE, linewidth=0.8)
-
-
-def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
-    """Draws what privacy costs each dataset against its training examples: one colour per epsilon.
-
-    The foundation-features paper's theorem 3.1 asks of an accurate algorithm on a long-tailed
-    distribution an epsilon that grows with the logarithm of the training examples. Drawn are the
-    points that the best private result stays below the dataset's non-private ceiling, or the result
-    itself where some dataset has no ceiling; a panel per backbone, one marker per dataset.
-
-    Raises:
-      DataError: when fewer than two datasets have private cells.
-    """
-    private = [cell for cell in cells if cell.private]
-    lines = _make_lines(cells, private, lambda dataset: dataset)
-    datasets = keep_unique(line.dataset for line in lines)
-    if len(datasets) < 2:
-        raise DataError("fewer than two datasets have private cells; add one to the study")
-    epsilons = spread_values(sorted({e for line in lines for e in line.cells}), MOST_EPSILONS)
-    sizes = {cell.dataset: cell.n for cell in private}
-    below = all(line.ceiling is not None for line in lines)
-    markers = style.choose_markers(datasets)
-    colours = dict(zip(epsilons, style.COLOURS, strict=False))
-    backbones = keep_unique(line.backbone for line in lines)
-    labels = [f"{style.shorten_middle(name, 60)}, {sizes[name]:,}" for name in datasets]
-    labels = [style.wrap_name(label, _NAME) for label in labels]
-    legend = sum(label.count("\n") + 1 for label in labels) + len(epsilons) + 1
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(backbones), legend=legend)
-        for axes, backbone in zip(grid, backbones, strict=True):
-            for line in lines:
-                if line.backbone == backbone:
-                    _draw_size(axes, line, sizes[line.dataset], markers, colours, below=below)
-            axes.set_title(style.wrap_name(style.shorten_middle(backbone, 60), 34), fontsize=9)
-            _size_axis(axes, list(sizes.values()))
-        measures = " or ".join(keep_unique(cell.measure.title for cell in private))
-        text = f"{measures}: points below the ceiling" if below else f"test {measures} (%)"
-        style.label_outer_panels(grid, text)
-        dots = [(format_budget(epsilon), colour, "o") for epsilon, colour in colours.items()]
-        dots += [
-            (label, style.NEUTRAL, markers[name])
-            for name, label in zip(datasets, labels, strict=True)
-        ]
-        figure.legend(
-            handles=style.make_dot_handles(dots), loc="outside right upper", handlelength=1.6
-        )
-        style.title_figure(
-            figure, "What privacy costs by training rows, best private method, by test result",
-            "one point a dataset: they differ in more than their size", panels=1,
-        )  # fmt: skip
-        style.save_figure(figure, svg, png)
-
-
-def _draw_size(
-    axes: Axes,
-    line: _Line,
-    n: int,
-    markers: Mapping[str, str],
-    colours: Mapping[float, str],
-    *,
-    below: bool,
-) -> None:
-    for index, (epsilon, colour) in enumerate(colours.items()):
-        cell = line.cells.get(epsilon)
-        if cell is None:
-            continue
-        value = (line.ceiling or 0.0) - 100 * cell.mean if below else 100 * cell.mean
-        # side by side, since datasets of one size would hide each other
-        place = n * 1.02 ** (index - (len(colours) - 1) / 2)
-        axes.plot(
-            place, value, color=colour, marker=markers[line.dataset], linestyle="none",
-            markersize=5.5, markeredgecolor="white", markeredgewidth=0.5,
-        )  # fmt: skip
-
-
-def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
-    """Makes the axis logarithmic, with plain numbers, and room beside the outermost sizes."""
-    axes.set_xscale("log")
-    axes.set_xlim(min(sizes) / 1.5, 1.5 * max(sizes))
-    decades = math.log10(max(sizes) / min(sizes))
-    steps = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1 else (1.0, 2.0, 5.0)
-    axes.xaxis.set_major_locator(LogLocator(base=10, subs=steps))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.tick_params(labelsize=7.5)
-    axes.set_xlabel("training rows, or patients (log scale)", fontsize=8.5)
-    axes.grid(axis="both")
 
 
 def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, png: Path) -> None:

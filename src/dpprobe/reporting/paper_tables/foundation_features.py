@@ -30,7 +30,6 @@ from dpprobe.study.ablations import keep_unique
 
 DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, None)
 INFERRED_MARK = "‡"
-NAMED = 3  # columns that a note names; more are counted
 _Place = tuple[str, float, str]  # dataset, epsilon and metric as a row writes it
 
 
@@ -39,13 +38,9 @@ def private_results(run: Run, published: Published) -> Table:
     printed = published.of_table(FOUNDATION, "2")
     table = _PrivateResults(run, published, printed)
     rows = []
-    missing: dict[str, list[str]] = {}
     names = [row.dataset for row in printed.rows if row.dataset]
     for name in keep_unique([*names, *map(run.published_name, run.datasets)]):
-        of_dataset = [row for row in printed.rows if row.dataset == name]
-        rows += table.make_rows(name, of_dataset)
-        if blank := table.list_blank(name, of_dataset):
-            missing[name] = blank
+        rows += table.make_rows(name, [row for row in printed.rows if row.dataset == name])
     titles = [column.title for column in printed.columns.values()]
     measured = [f"±{' + '.join(column)}" for column in table.columns]
     cited = {key: citation.short for key, citation in published.citations.items()}
@@ -55,10 +50,10 @@ def private_results(run: Run, published: Published) -> Table:
         f"{cited[FOUNDATION]}, which prints them once a dataset. {INFERRED_MARK} The paper states "
         "no ε for this number; the row's, which is another source's, is inferred. Measured: "
         f"{INTERVALS}{deltas_text(table.cells)}, in the published row of the same epsilon "
-        "and metric, else in a row of their own."
+        "and metric, else in a row of their own.",
+        f"Blank measured cells: not run. {study_command(FOUNDATION)} runs the paper's datasets; "
+        "write an epsilon that a study lacks under its `epsilons:`.",
     ]
-    if missing:
-        notes.append(_note_missing(run, missing))
     return make_table(
         "foundation_features_table2",
         "Private accuracy or AUC beside published results (table 2 of the foundation-features "
@@ -111,25 +106,6 @@ class _PrivateResults:
             )  # fmt: skip
         return rows + [row for dataset in datasets for row in self._study_rows(dataset, taken)]
 
-    def list_blank(self, name: str, printed: Sequence[Row]) -> list[str]:
-        """Lists the epsilons of published rows with blank measured columns, and these columns."""
-        datasets = _datasets_of(self._run, name)
-        places = keep_unique(
-            self._place_of(datasets, number)
-            for row in printed
-            for number in self._numbers_by_column(row).values()
-            if number.single_epsilon is not None
-        )
-        blank = []
-        for place in places:
-            left = [" + ".join(c) for c in self.columns if (*place, *c) not in self._results]
-            if len(left) == len(self.columns):
-                blank.append(f"{place[1]:g}")
-            elif left:
-                which = ", ".join(left) if len(left) <= NAMED else f"{len(left)} columns"
-                blank.append(f"{place[1]:g} ({which})")
-        return blank
-
     def _place_of(self, datasets: Sequence[str], number: Number) -> _Place:
         """Returns the place of a number, its dataset the first of several with a result there."""
         rest = number.single_epsilon or 0.0, metric_name(number.metric)
@@ -175,17 +151,6 @@ def _datasets_of(run: Run, name: str) -> list[str]:
     """Lists the study's datasets that stand for a published one; its namesake first."""
     datasets = [dataset for dataset in run.datasets if run.published_name(dataset) == name]
     return sorted(datasets, key=lambda dataset: dataset != name)
-
-
-def _note_missing(run: Run, missing: Mapping[str, Sequence[str]]) -> str:
-    """Writes a note that names blank measured cells and the command that runs them."""
-    cells = "; ".join(
-        f"{TITLES.get(name, name)} at ε {', '.join(epsilons)}" for name, epsilons in missing.items()
-    )
-    return (
-        f"Not run in study {run.study}, so blank: {cells}. {study_command(FOUNDATION)} runs the "
-        "paper's datasets; an epsilon that is not in a study is written under its `epsilons:`."
-    )
 
 
 def few_shot_results(run: Run, published: Published) -> Table:

@@ -65,12 +65,6 @@ def _takes_head_steps(method: MethodOptions) -> bool:
     return method.is_undecided or (isinstance(method, GradientOptions) and not method.tunes_network)
 
 
-def _has_real_labels(study: Study) -> bool:
-    return any(
-        getattr(options, "accepted_labels", None) is not None for options in study.datasets.values()
-    )
-
-
 def _names_auc(study: Study) -> bool:
     """True if the study or the catalog says that a dataset's metric is AUC."""
     return any(options.metric == "auc" for options in study.datasets.values())
@@ -98,7 +92,6 @@ PAPER_TABLES: dict[str, PaperTable] = {
     "foundation_features_table3": PaperTable(
         _reads_text_or_probes, "foundation_features:few_shot_results"
     ),
-    "foundation_features_theorem": PaperTable(has_guarantee, "feature_sizes:training_rows"),
     "large_scale_transfer_table1": PaperTable(
         partial(_has_head, head="momentum"), "batch_sizes:batch_sizes", {"table": "1"}
     ),
@@ -115,8 +108,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
     "large_scale_transfer_table9": PaperTable(
         _has_small_batches, "batch_sizes:batch_sizes", {"table": "9"}
     ),
-    "large_scale_transfer_figure1b": PaperTable(_counts_steps, "single_step:passes_table"),
-    "large_scale_transfer_figure4": PaperTable(_has_real_labels, "single_step:real_labels"),
+    "large_scale_transfer_figure1b": PaperTable(_counts_steps, "large_scale_transfer:passes_table"),
     "features_second_order_headline": PaperTable(
         lambda study: _has_private_head(study, *SECOND_ORDER, *OPTIMISERS),
         "features_second_order:second_order_heads",

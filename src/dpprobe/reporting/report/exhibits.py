@@ -22,7 +22,6 @@ COMPARISON_TITLES = {
     "real_labels": "Results against ReaL's labels",
     "datasets": "Datasets against epsilon",
     "deltas": "Deltas",
-    "dataset_size": "What privacy costs by training images",
     "distribution_shift": "What privacy costs by distribution shift",
     "loss_by_backbone": "What privacy costs by backbone",
     "time_cost": "Results by the seconds they take",

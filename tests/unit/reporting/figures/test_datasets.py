@@ -1,4 +1,4 @@
-"""Datasets, deltas, training rows and ReaL labels beside each other."""
+"""Datasets, deltas and ReaL labels beside each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dpprobe.reporting.figures.datasets import (
     datasets_figure,
     delta_figure,
     real_labels_figure,
-    size_figure,
 )
 from dpprobe.results.cell_results import CellResult
 from tests.support.comparison_cells import compared_cells
@@ -76,11 +75,10 @@ def test_what_auto_chose_is_auto_s_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert _curves(figure.axes[0]), "lines have a point at each of three epsilons"
 
 
-@pytest.mark.parametrize("figure", [datasets_figure, size_figure])
-def test_one_dataset_is_no_comparison(figure: object, tmp_path: Path) -> None:
+def test_one_dataset_is_no_comparison(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path, backbones=["b"])
     with pytest.raises(DataError, match="fewer than two datasets"):
-        figure(cells, svg=tmp_path / "a.svg", png=tmp_path / "a.png")  # type: ignore[operator]
+        datasets_figure(cells, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
 
 
 def test_the_same_images_at_two_deltas_have_a_line_each(
@@ -96,33 +94,6 @@ def test_the_same_images_at_two_deltas_have_a_line_each(
     same = compared_cells(tmp_path / "same", datasets=tuple(deltas), backbones=["b"])
     with pytest.raises(DataError, match="no dataset has private cells at two deltas"):
         delta_figure(groups, same, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
-
-
-def test_what_privacy_costs_stands_at_the_training_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {"chest": {"n": 5232}, "mnist": {"n": 60000}}
-    cells = compared_cells(
-        tmp_path, datasets=tuple(sizes), backbones=["b"], changes=sizes, epsilons=("1",)
-    )
-    figure = drawn_figure(monkeypatch, lambda files: size_figure(cells, **files))
-    (axes,) = figure.axes
-    points = {float(line.get_xdata()[0]): float(line.get_ydata()[0]) for line in axes.get_lines()}
-    for name, facts in sizes.items():
-        ceiling = next(100 * c.mean for c in cells if c.dataset == name and c.ceiling)
-        (best,) = _means(cells, dataset=name)
-        assert points[facts["n"]] == pytest.approx(ceiling - best)
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == ["ε = 1", "chest, 5,232", "mnist, 60,000"]
-
-
-def test_without_a_ceiling_results_themselves_are_drawn_against_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = compared_cells(tmp_path, datasets=("a", "b"), backbones=["x"], epsilons=("1",))
-    private = [cell for cell in cells if not cell.ceiling]
-    figure = drawn_figure(monkeypatch, lambda files: size_figure(private, **files))
-    assert figure.axes[0].get_ylabel() == "test accuracy (%)"
 
 
 def test_real_labels_have_a_line_beside_the_dataset_s(

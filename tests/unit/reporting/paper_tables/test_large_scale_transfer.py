@@ -6,7 +6,6 @@ from pathlib import Path
 
 from dpprobe.artifacts import read_json
 from dpprobe.results.cell_results import compare_means, read_cell_results
-from tests.support.comparison_cells import compared_cells
 from tests.support.paper_tables import (
     LAMB,
     ablation_cells,
@@ -182,13 +181,3 @@ def test_passes_over_the_data_are_stated_with_accuracy(tmp_path: Path) -> None:
     assert stated["Kurakin et al. 2022", "10"] == ("70", "47.9")
     assert stated["De et al. 2022", "1"] == ("2500", "77.1")
     assert rows[-1]["Epochs"] == "2", "40 steps of 50 of 1,000 rows"
-
-
-def test_real_labels_stand_beside_the_dataset_s(tmp_path: Path) -> None:
-    cells = compared_cells(tmp_path, backbones=["vit"], real=0.05)
-    table = table_of(paper_run([], cells=cells), "large_scale_transfer_figure4")
-    rows = rows_as_text(table)
-    assert [row["ε"] for row in rows] == ["0.1", "1", "8", "∞"]
-    for row in rows:
-        real, headline = (float(row[n].split()[0]) for n in ("ReaL accuracy", "Accuracy"))
-        assert abs(real - headline - 5) < 0.11

@@ -10,7 +10,7 @@ from dpprobe.reporting.report.shown_tables import study_tables
 from tests.support.paper_tables import paper_run, table_of
 from tests.support.report_page import Made
 
-NAMES = ("foundation_features_table2", "foundation_features_theorem")
+NAMES = ("foundation_features_table2", "features_second_order_headline")
 
 
 def test_the_tables_are_those_of_the_files(made: Made) -> None:
