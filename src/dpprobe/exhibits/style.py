@@ -26,6 +26,7 @@ COLOURS = (
 )  # fmt: skip
 LineStyle = tuple[Any, str]  # dashes and marker
 Look = tuple[str, LineStyle]  # colour first
+Interval = tuple[float, float | None, float | None]  # a mean and the ends of its interval
 LINE_STYLES = (
     ("-", "o"), ((0, (4, 1.2)), "s"), ((0, (1, 1)), "^"), ((0, (6, 1.5, 1, 1.5)), "D"),
     ((0, (8, 2)), "v"), ((0, (3, 1, 1, 1, 1, 1)), "P"), ("-", "X"), ((0, (1, 2)), "*"),
@@ -156,28 +157,36 @@ def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend]
     return [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
 
 
-def in_percent(
-    mean: float, low: float | None, high: float | None
-) -> tuple[float, float | None, float | None]:
-    """Returns a mean and the ends of its interval, if it has one, in percent."""
-    if low is None or high is None:
-        return 100 * mean, None, None
-    return 100 * mean, 100 * low, 100 * high
+def make_handles(looks: Iterable[tuple[str, Look]], *, joined: bool = True) -> list[Line2D]:
+    """Makes a legend's entries for series, from label and look; only markers if not `joined`."""
+    return [
+        Line2D(
+            [], [], color=colour, linestyle=dashes if joined else "none", marker=marker, label=label
+        )
+        for label, (colour, (dashes, marker)) in looks
+    ]
+
+
+def draw_error_bars(
+    axes: Axes, x: Sequence[float], values: Sequence[Interval], **line: Any
+) -> None:
+    """Draws means with their intervals, if they have one."""
+    means = [mean for mean, _, _ in values]
+    # a mean of equal values may be rounded past an interval of no width
+    below = [0.0 if low is None else max(0.0, mean - low) for mean, low, _ in values]
+    above = [0.0 if high is None else max(0.0, high - mean) for mean, _, high in values]
+    axes.errorbar(x, means, yerr=[below, above], **line)
 
 
 def draw_banded(
     axes: Axes,
     x: Sequence[float],
-    values: Sequence[tuple[float, float | None, float | None]],
+    values: Sequence[Interval],
     look: Look,
     *,
     alpha: float = 0.15,
 ) -> None:
-    """Draws a curve of means with the band of their intervals, where there are any.
-
-    Args:
-      values: the mean and the ends of the interval at each place.
-    """
+    """Draws a curve of means with the band of their intervals, if they have one."""
     colour, (dashes, marker) = look
     axes.plot(
         x, [mean for mean, _, _ in values], color=colour, linestyle=dashes, marker=marker,
@@ -226,6 +235,16 @@ def shorten_middle(text: str, width: int) -> str:
         return text
     half = (width - 1) // 2
     return f"{text[:half]}…{text[-half:]}"
+
+
+def fit_name(name: str, width: int) -> str:
+    """Shortens a long name, and breaks it into lines."""
+    return wrap_name(shorten_middle(name, 60), width)
+
+
+def count_lines(texts: Iterable[str]) -> int:
+    """Counts the lines of a legend's texts."""
+    return sum(text.count("\n") + 1 for text in texts)
 
 
 def save_figure(figure: Figure, svg: Path, png: Path) -> None:

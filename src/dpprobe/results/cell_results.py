@@ -62,6 +62,12 @@ class CellResult:
         return self.dataset, self.backbone, self.epsilon
 
     @property
+    def percent(self) -> tuple[float, float | None, float | None]:
+        """The mean and the ends of its interval in percent."""
+        low, high = (None if end is None else 100 * end for end in (self.low, self.high))
+        return 100 * self.mean, low, high
+
+    @property
     def base_options(self) -> Mapping[str, Any]:
         """The options of the head that is trained: of a search's base, or as `auto` chose."""
         named = self.options.get("base") or self.options.get("chosen")

@@ -47,13 +47,6 @@ class Loss:
         """The error of the ceiling in percent of the majority-class baseline's error."""
         return relative_error(self.ceiling.mean, self.ceiling.constant)
 
-    @property
-    def reach(self) -> tuple[float, float]:
-        """The lengths of the interval below and above the points; 0 where it is not known."""
-        if self.low is None or self.high is None:
-            return 0.0, 0.0
-        return max(0.0, self.points - self.low), max(0.0, self.high - self.points)
-
 
 def relative_error(percent: float, constant: float | None) -> float | None:
     """Returns a result's error in percent of the majority-class baseline's; None without it.
@@ -114,7 +107,7 @@ def plot_loss_by_backbone(*, summary: Path, dataset: str, svg: Path, png: Path) 
         for name, value in backbones.items()
     ]
     with mpl.rc_context(style.SETTINGS):
-        lines = len(epsilons) + 1 + sum(name.count("\n") + 1 for name in names)
+        lines = len(epsilons) + 1 + style.count_lines(names)
         figure, (axes,) = style.panel_grid(1, legend=lines)
         step = 0.006 * max(max(backbones.values()) - min(backbones.values()), 1.0)
         for index, (epsilon, look) in enumerate(looks.items()):
@@ -124,10 +117,7 @@ def plot_loss_by_backbone(*, summary: Path, dataset: str, svg: Path, png: Path) 
         measure = grid.measures[dataset].title
         _label_axes(axes, f"non-private test {measure} of the backbone (%)")
         axes.set_ylabel(f"{measure}: {LOSS_LABEL}", fontsize=8.5)
-        handles = [
-            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=format_budget(each))
-            for each, (colour, (dashes, marker)) in looks.items()
-        ]
+        handles = style.make_handles((format_budget(each), look) for each, look in looks.items())
         handles.append(Line2D([], [], linestyle="none", label="backbones, from the left:"))
         handles += [Line2D([], [], linestyle="none", label=name) for name in names]
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.2)
@@ -172,9 +162,9 @@ def plot_distribution_shift(
     epsilons = spread_values(sorted({loss.epsilon for _, loss in probe}), 4)
     colours = dict(zip(epsilons, style.COLOURS, strict=False))
     markers = style.choose_markers(datasets)
-    labels = [style.wrap_name(style.shorten_middle(name, 60), 28) for name in datasets]
+    labels = [style.fit_name(name, 28) for name in datasets]
     with mpl.rc_context(style.SETTINGS):
-        legend = len(epsilons) + sum(label.count("\n") + 1 for label in labels)
+        legend = len(epsilons) + style.count_lines(labels)
         figure, axes_list = style.panel_grid(len(panels), legend=legend)
         for axes, (title, points) in zip(axes_list, panels.items(), strict=True):
             for epsilon, colour in colours.items():
@@ -205,11 +195,9 @@ def plot_distribution_shift(
 
 
 def _draw_losses(axes: Axes, points: Sequence[tuple[float, Loss]], look: style.Look) -> None:
-    """Draws losses at their places with their intervals."""
     colour, (dashes, marker) = look
-    axes.errorbar(
-        [x for x, _ in points], [loss.points for _, loss in points],
-        yerr=[[loss.reach[side] for _, loss in points] for side in (0, 1)],
+    style.draw_error_bars(
+        axes, [x for x, _ in points], [(loss.points, loss.low, loss.high) for _, loss in points],
         color=colour, linestyle=dashes, marker=marker, elinewidth=0.8, linewidth=1.2,
         markersize=5, markeredgecolor="white", markeredgewidth=0.5,
     )  # fmt: skip

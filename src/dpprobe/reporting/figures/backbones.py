@@ -16,12 +16,19 @@ from matplotlib.lines import Line2D
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.published import Number, Published
-from dpprobe.reporting.figures.option_panels import Panel, draw_bars, draw_panels, format_budget
+from dpprobe.reporting.figures.option_panels import (
+    Panel,
+    draw_bars,
+    draw_panels,
+    format_budget,
+    spread_offsets,
+)
 from dpprobe.results.best_private import best_of_each
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import keep_unique, same_but_size
 
-MOST_EPSILONS = 5  # of private results; of more, evenly many in between are drawn
+MOST_EPSILONS = 5
+WITHOUT: style.Look = (style.NEUTRAL, ("none", "_"))  # results without privacy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +55,10 @@ def backbone_figure(
     Backbones stand in the study's order. On the right are the models for which a paper prints both.
 
     Args:
-      published: numbers to draw; none if absent. name: their name for the dataset.
-
-    Raises:
-      DataError: when no cell is private.
+      published: numbers to draw. name: their name for the dataset.
     """
-    epsilons = spread_values(
-        sorted({cell.epsilon for cell in cells if cell.private}), MOST_EPSILONS
-    )
-    if not epsilons:
-        raise DataError(f"{dataset}: no private cell; add a finite epsilon to the study")
+    finite = sorted({cell.epsilon for cell in cells if cell.private})
+    epsilons = spread_values(finite, MOST_EPSILONS)
     backbones = keep_unique(cell.backbone for cell in cells)
     measure = cells[0].measure
     networks = any(cell.network for cell in cells)
@@ -74,7 +75,7 @@ def backbone_figure(
         gaps += _draw_published(axes, models, len(backbones), looks)
         if models:
             axes.axvline(len(backbones) - 0.5, color="#BBBBBB", linewidth=0.8, zorder=0.5)
-        names = [style.wrap_name(style.shorten_middle(each, 60), 22) for each in backbones]
+        names = [style.fit_name(each, 22) for each in backbones]
         names += [f"{style.wrap_name(each.model, 22)},\n{each.source}" for each in models]
         names = [
             name if gap is None else f"{name}\n{gap:+.1f}"
@@ -99,7 +100,7 @@ def backbone_figure(
 
 
 def spread_values(values: Sequence[float], count: int) -> list[float]:
-    """Returns at most `count` of rising values, the ends among them."""
+    """Thins out rising values to `count` at most; the ends stay."""
     if len(values) <= count:
         return list(values)
     last = len(values) - 1
@@ -112,12 +113,8 @@ def _draw_measured(
     backbones: Sequence[str],
     looks: Mapping[float, style.Look],
 ) -> list[float | None]:
-    """Draws each backbone's best without privacy and at each epsilon; returns the last one's gap.
-
-    A gap is None where either is not there.
-    """
-    count = len(looks) + 1
-    step = min(0.14, 0.6 / count)
+    """Draws each backbone's best results; returns the gaps of the largest epsilon, if known."""
+    *offsets, end = spread_offsets(len(looks) + 1, 0.14)
     gaps: list[float | None] = []
     best = best_of_each(
         (cell for cell in cells if cell.private), lambda cell: (cell.backbone, cell.epsilon)
@@ -127,15 +124,11 @@ def _draw_measured(
     )
     for place, backbone in enumerate(backbones):
         last = None
-        for index, (epsilon, (colour, (_, marker))) in enumerate(looks.items()):
-            last = best.get((backbone, epsilon))
-            if last is not None:
-                offset = step * (index - (count - 1) / 2)
-                draw_bars(axes, [(float(place), last)], offset, colour, marker)
-        free = without.get(backbone)
-        if free is not None:
-            offset = step * (count - 1) / 2
-            draw_bars(axes, [(float(place), free)], offset, style.NEUTRAL, "_")
+        for offset, (epsilon, look) in zip(offsets, looks.items(), strict=True):
+            if last := best.get((backbone, epsilon)):
+                draw_bars(axes, [(float(place), last)], offset, look)
+        if free := without.get(backbone):
+            draw_bars(axes, [(float(place), free)], end, WITHOUT)
         gaps.append(None if last is None or free is None else 100 * (last.mean - free.mean))
     return gaps
 
@@ -146,7 +139,7 @@ def _draw_published(
     first: int,
     looks: Mapping[float, style.Look],
 ) -> list[float | None]:
-    """Draws the models of papers; returns the gap at the largest epsilon of each."""
+    """Draws the models of papers; returns the gaps of their largest epsilons."""
     for place, model in enumerate(models, start=first):
         for epsilon, value in model.private.items():
             colour, (_, marker) = looks[epsilon]
@@ -161,10 +154,10 @@ def _draw_published(
 def _published_models(
     published: Published | None, dataset: str, metric: str, *, networks: bool
 ) -> list[_PublishedModel]:
-    """Returns the models for which a paper prints results with and without privacy.
+    """Finds the models for which a paper prints results with and without privacy.
 
-    The best of several is taken, as the papers' figures do. Left out are results on a part of the
-    dataset, and results of whole networks if the study tunes none and the last layer is printed.
+    Of several results, it takes the best, as the papers' figures do. It leaves out results on a
+    part of the dataset, and whole networks if the study tunes none and the last layer is printed.
     """
     if published is None:
         return []
@@ -200,15 +193,10 @@ def _best_by_epsilon(numbers: Sequence[Number]) -> dict[float, float]:
 
 
 def _make_handles(looks: Mapping[float, style.Look], *, published: bool) -> list[Line2D]:
-    handles = [
-        Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="_", markersize=9,
-               label="without privacy"),
-        *(
-            Line2D([], [], color=colour, linestyle="none", marker=marker,
-            label=format_budget(epsilon))
-            for epsilon, (colour, (_, marker)) in looks.items()
-        ),
-    ]  # fmt: skip
+    handles = style.make_handles([("without privacy", WITHOUT)], joined=False)
+    handles[0].set_markersize(9)
+    epsilons = ((format_budget(epsilon), look) for epsilon, look in looks.items())
+    handles += style.make_handles(epsilons, joined=False)
     if published:
         handles.append(
             Line2D([], [], color="none", markeredgecolor=style.NEUTRAL, linestyle="none",
@@ -227,14 +215,14 @@ def resolution_figure(
     png: Path,
     base: str | None = None,
 ) -> None:
-    """Draws results of one method by the size of images, from backbones that differ in it alone.
+    """Draws results of one method by the size of images, from backbones that differ only in it.
 
     Args:
-      sizes: the pixels per side at which images entered each, as its features record.
-      base: the method that is drawn; the one with the best mean result where None.
+      sizes: the pixels per side at which images entered each backbone.
+      base: the method; None takes the one with the best mean result.
 
     Raises:
-      DataError: when no two backbones differ in the size of images alone.
+      DataError: if images entered all of these backbones at one size.
     """
     panels = []
     for group in same_but_size(backbones):
@@ -262,7 +250,7 @@ def resolution_figure(
 
 
 def image_side(manifest: Mapping[str, Any]) -> int:
-    """Returns the pixels per side at which images entered, from the manifest of features."""
+    """Reads from a manifest of features the pixels per side at which images entered."""
     preprocessing = manifest["preprocessing"]
     # timm writes channels, height and width; open_clip height and width
     size = preprocessing["input_size" if "input_size" in preprocessing else "size"]
@@ -270,7 +258,6 @@ def image_side(manifest: Mapping[str, Any]) -> int:
 
 
 def _best_method(cells: Sequence[CellResult]) -> str:
-    """Returns the method with the best mean over its cells."""
     means = {
         method: [cell.mean for cell in cells if cell.method == method]
         for method in keep_unique(cell.method for cell in cells)

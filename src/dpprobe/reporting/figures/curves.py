@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.exhibits.published import Published
@@ -44,13 +43,10 @@ def epsilon_accuracy(
     for a range of epsilons, dashed where its epsilon is inferred.
 
     Args:
-      published: numbers to mark; none if absent.
-      name: their name for the dataset; the study's name if absent.
-
-    Raises:
-      DataError: when the summary does not hold exactly one dataset.
+      published: numbers to mark. name: their name for the dataset, if it differs.
     """
-    grid, dataset = _one_dataset(summary)
+    grid = read_grid([summary])
+    (dataset,) = grid.measures
     marks: list[Mark] = []
     if published is not None:
         headline = grid.measures[dataset].headline
@@ -72,11 +68,9 @@ def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
 
     Bands are the cells' 95% intervals. A dashed line is the backbone's non-private ceiling; where
     there is one, an axis on the right counts the points below it.
-
-    Raises:
-      DataError: when the summary does not hold exactly one dataset, or no finite epsilon.
     """
-    grid, dataset = _one_dataset(summary)
+    grid = read_grid([summary])
+    (dataset,) = grid.measures
     lines = {column: _make_curve(grid, dataset, column) for column in grid.columns}
     curves = {
         column: line
@@ -87,8 +81,6 @@ def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
     methods = keep_unique(method for _, method in curves)
     series = dict(zip(methods, style.choose_looks(len(methods)), strict=True))
     finite = tuple(sorted({e for line in curves.values() for e in line if math.isfinite(e)}))
-    if not finite:
-        raise DataError(f"{dataset}: no cell at a finite epsilon; add one to the study")
     with mpl.rc_context(style.SETTINGS):
         figure, panels = style.panel_grid(len(backbones), legend=len(methods) + 1)
         scale = EpsilonScale(finite=finite, infinite=False, curves=len(methods))
@@ -96,7 +88,7 @@ def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
             draw_epsilon_axis(axes, scale, width=0.5)
             for (name, method), line in curves.items():
                 if name == backbone:
-                    _draw_line(axes, scale, line, *series[method], 0.12)
+                    _draw_line(axes, scale, line, series[method], 0.12)
             entries = (e for key, e in grid.entries.items() if key[2] == backbone)
             ceiling = best_ceiling(entries)
             if ceiling is not None:
@@ -105,13 +97,9 @@ def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
         # The panels share their axis: a limit set before the last is drawn would be its end.
         panels[0].set_ylim(top=min(panels[0].get_ylim()[1], style.TOP))
         style.label_outer_panels(panels, f"test {grid.measures[dataset].title} (%)")
-        handles = [
-            Line2D(
-                [], [], color=colour, linestyle=dashes, marker=marker,
-                label=_label_method(method, grid.unpriced),
-            )
-            for method, (colour, (dashes, marker)) in series.items()
-        ]  # fmt: skip
+        handles = style.make_handles(
+            (_label_method(method, grid.unpriced), look) for method, look in series.items()
+        )
         if any(entry.ceiling for entry in grid.entries.values()):
             handles.append(style.make_ceiling_handle())
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
@@ -133,33 +121,22 @@ def _draw_ceiling(axes: Axes, ceiling: float, *, labelled: bool) -> None:
         below.set_ylabel("points below the baseline", fontsize=8.5, color=style.SUBTLE)
 
 
-def _one_dataset(summary: Path) -> tuple[Grid, str]:
-    """Reads a summary and returns its grid and the name of its only dataset."""
-    grid = read_grid([summary])
-    datasets = sorted({row[0] for row in grid.rows})
-    if len(datasets) != 1:
-        raise DataError(f"{summary}: holds {len(datasets)} datasets; a figure shows exactly one")
-    return grid, datasets[0]
-
-
 def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()) -> None:
-    """Draws every curve of a dataset into one pair of axes, with legend and title."""
     epsilons = [row[1] for row in grid.rows]
     finite = tuple(value for value in epsilons if math.isfinite(value))
     ends = [end for mark in marks for end in mark.reach]
     reach = tuple(sorted({*finite, *([min(ends), max(ends)] if ends else [])}))
-    backbones = list(dict.fromkeys(backbone for backbone, _ in grid.columns))
+    backbones = keep_unique(backbone for backbone, _ in grid.columns)
     lines = {column: _make_curve(grid, dataset, column) for column in grid.columns}
     ceilings = {c: line for c, line in lines.items() if any(e.ceiling for e in line.values())}
-    methods = list(dict.fromkeys(m for b, m in grid.columns if (b, m) not in ceilings))
-    styles = {
-        name: look[1] for name, look in zip(methods, style.choose_looks(len(methods)), strict=True)
-    }
-    # One backbone's name needs no colour: the methods then have it.
-    coloured = backbones if len(backbones) > 1 else methods
+    methods = keep_unique(m for b, m in grid.columns if (b, m) not in ceilings)
+    method_looks = style.choose_looks(len(methods))
+    styles = {name: look[1] for name, look in zip(methods, method_looks, strict=True)}
+    several = len(backbones) > 1  # one backbone's name needs no colour: the methods then have it
+    coloured = backbones if several else methods
     colours = {name: style.COLOURS[i % len(style.COLOURS)] for i, name in enumerate(coloured)}
     curves = {column: line for column, line in lines.items() if column not in ceilings}
-    painted = {(b, m): colours[b if len(backbones) > 1 else m] for b, m in curves}
+    looks = {(b, m): (colours[b if several else m], styles[m]) for b, m in curves}
     # The baseline is a line: without another cell at infinity there is nothing to stand there.
     infinite = any(math.inf in line for line in curves.values())
     scale = EpsilonScale(finite=reach, infinite=infinite, curves=len(curves))
@@ -167,12 +144,12 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     axes.set_ylabel(f"test {grid.measures[dataset].title} (%)")
     for (backbone, _), line in ceilings.items():
         for entry in line.values():
-            colour = colours[backbone] if len(backbones) > 1 else style.NEUTRAL
+            colour = colours[backbone] if several else style.NEUTRAL
             axes.axhline(entry.mean, color=colour, linestyle=style.CEILING_STYLE, linewidth=1)
     alpha = 0.18 if len(curves) <= 8 else 0.07
-    for (backbone, method), line in curves.items():
-        _draw_line(axes, scale, line, painted[backbone, method], styles[method], alpha)
-    _draw_infinite(axes, scale, curves, painted, styles)
+    for column, line in curves.items():
+        _draw_line(axes, scale, line, looks[column], alpha)
+    _draw_infinite(axes, scale, curves, looks)
     draw_marks(axes, scale, marks)
     # Margins may reach past 100%; the axis need not.
     axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
@@ -184,54 +161,41 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
 
 
 def _make_curve(grid: Grid, dataset: str, column: tuple[str, str]) -> Curve:
-    """Returns the results of a (backbone, method) by epsilon."""
-    rows = {row[1]: grid.get(row, column) for row in grid.rows if row[0] == dataset}
-    return {epsilon: entry for epsilon, entry in rows.items() if entry is not None}
+    return {
+        row[1]: entry
+        for row in grid.rows
+        if row[0] == dataset and (entry := grid.get(row, column)) is not None
+    }
 
 
 def _draw_line(
-    axes: Axes,
-    scale: EpsilonScale,
-    line: Curve,
-    colour: str,
-    line_style: style.LineStyle,
-    alpha: float,
+    axes: Axes, scale: EpsilonScale, line: Curve, look: style.Look, alpha: float
 ) -> None:
     """Draws one curve at finite epsilons, with a band of its intervals."""
-    finite = [epsilon for epsilon in line if math.isfinite(epsilon)]
-    style.draw_banded(
-        axes,
-        [scale.place_of(epsilon) for epsilon in finite],
-        [(line[epsilon].mean, line[epsilon].low, line[epsilon].high) for epsilon in finite],
-        (colour, line_style),
-        alpha=alpha,
-    )
-    banded = [epsilon for epsilon in finite if line[epsilon].low is not None]
+    points = {scale.place_of(e): entry for e, entry in line.items() if math.isfinite(e)}
+    values = [(entry.mean, entry.low, entry.high) for entry in points.values()]
+    style.draw_banded(axes, list(points), values, look, alpha=alpha)
+    banded = [(place, e.low, e.high) for place, e in points.items() if e.low is not None]
     if len(banded) == 1:  # a band needs two
-        alone = line[banded[0]]
-        ends = [alone.low or 0.0, alone.high or 0.0]
-        axes.plot([scale.place_of(banded[0])] * 2, ends, color=colour, alpha=0.5, linewidth=1.0)
+        place, low, high = banded[0]
+        axes.plot([place, place], [low, high], color=look[0], alpha=0.5, linewidth=1.0)
 
 
 def _draw_infinite(
     axes: Axes,
     scale: EpsilonScale,
     curves: dict[tuple[str, str], Curve],
-    painted: dict[tuple[str, str], str],
-    styles: dict[str, style.LineStyle],
+    looks: dict[tuple[str, str], style.Look],
 ) -> None:
-    """Draws the cells at epsilon inf, side by side so that their intervals can be told apart."""
+    """Draws the cells at epsilon inf side by side, so that each interval can be seen."""
     present = [column for column, line in curves.items() if math.inf in line]
     offsets = [0.0] if len(present) == 1 else np.linspace(-0.3, 0.3, len(present))
-    for (backbone, method), offset in zip(present, offsets, strict=True):
-        entry = curves[backbone, method][math.inf]
-        reach = [[0.0], [0.0]]
-        if entry.low is not None and entry.high is not None:
-            # a mean of equal values may be rounded past an interval of no width
-            reach = [[max(0.0, entry.mean - entry.low)], [max(0.0, entry.high - entry.mean)]]
-        axes.errorbar(
-            scale.place_of(math.inf) + offset * scale.gap, entry.mean, yerr=reach,
-            color=painted[backbone, method], marker=styles[method][1], markersize=4,
+    for column, offset in zip(present, offsets, strict=True):
+        entry = curves[column][math.inf]
+        colour, (_, marker) = looks[column]
+        style.draw_error_bars(
+            axes, [scale.place_of(math.inf) + offset * scale.gap],
+            [(entry.mean, entry.low, entry.high)], color=colour, marker=marker, markersize=4,
             markerfacecolor="white", elinewidth=1.0,
         )  # fmt: skip
 
@@ -246,7 +210,6 @@ def _draw_legend(
     marks: Sequence[Mark] = (),
     unpriced: Collection[str] = (),
 ) -> None:
-    """Draws a legend of backbones, methods, the ceiling and published results."""
     handles = [_make_heading("Backbone")]
     if len(backbones) == 1:
         handles += [_make_heading(backbones[0])]
@@ -254,13 +217,13 @@ def _draw_legend(
         handles += [Line2D([], [], color=c, linewidth=4, label=name) for name, c in colours.items()]
     if styles:
         handles += [_make_heading(""), _make_heading("Method")]
-        handles += [
-            Line2D(
-                [], [], color=colours[name] if len(backbones) == 1 else style.NEUTRAL,
-                linestyle=dashes, marker=marker, label=_label_method(name, unpriced),
+        handles += style.make_handles(
+            (
+                _label_method(name, unpriced),
+                (colours[name] if len(backbones) == 1 else style.NEUTRAL, line_style),
             )
-            for name, (dashes, marker) in styles.items()
-        ]  # fmt: skip
+            for name, line_style in styles.items()
+        )
     if ceiling:
         handles.append(style.make_ceiling_handle())
     if marks:
@@ -289,7 +252,7 @@ def _make_heading(text: str) -> Line2D:
 
 
 def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
-    """Writes the dataset with its delta, and a caption of lines and bands."""
+    """Writes a figure's title and caption."""
     entries = grid.entries.values()
     delta = f", δ = {_format_power(grid.deltas[dataset])}" if dataset in grid.deltas else ""
     delta += ABOVE_MARK if dataset in grid.above else ""
@@ -312,7 +275,7 @@ def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
 
 
 def _format_power(value: float) -> str:
-    """Writes a small number for a title: 1e-5 as a power of ten."""
+    """Writes 1e-5 as a power of ten."""
     mantissa, exponent = f"{value:.2e}".split("e")
     factor = f"{float(mantissa):g}"
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

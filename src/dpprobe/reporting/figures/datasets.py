@@ -8,9 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.exhibits.published import Published
@@ -95,14 +93,9 @@ def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> Non
 
     Lines are of DP-FC where the study has it, as in figure 2 of Mehta et al. 2023, else of the best
     private method at each epsilon. Dashed lines are non-private ceilings.
-
-    Raises:
-      DataError: when fewer than two datasets have private cells.
     """
     chosen, words = _choose_heads(cells)
     lines = _make_lines(cells, chosen, lambda dataset: dataset)
-    if len(keep_unique(line.dataset for line in lines)) < 2:
-        raise DataError("fewer than two datasets have private cells; add one to the study")
     title = f"Datasets against epsilon, {words}"
     _draw_lines(lines, title, label=_name_measures(chosen), svg=svg, png=png)
 
@@ -110,35 +103,22 @@ def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> Non
 def delta_figure(
     groups: Sequence[Sequence[str]], cells: Sequence[CellResult], *, svg: Path, png: Path
 ) -> None:
-    """Draws the same images at several deltas: a panel per backbone, one line per delta.
-
-    Raises:
-      DataError: when no group has private cells of two deltas.
-    """
+    """Draws the same images at several deltas: a panel per backbone, one line per delta."""
     chosen, words = _choose_heads(cells)
     deltas = {cell.dataset: cell.delta for cell in chosen}
-    grouped = [
-        [name for name in group if deltas.get(name) is not None]
-        for group in groups
-        if len({deltas[name] for name in group if deltas.get(name) is not None}) > 1
-    ]
-    if not grouped:
-        raise DataError("no dataset has private cells at two deltas; add it with another delta")
-    several = len(grouped) > 1
+    several = len(groups) > 1
 
     def name_curve(dataset: str) -> str:
         text = f"δ = {deltas[dataset]:g}"
         return f"{dataset}, {text}" if several else text
 
-    names = [dataset for group in grouped for dataset in group]
-    shown = [cell for cell in cells if cell.dataset in names]
-    lines = _make_lines(shown, chosen, name_curve)
-    title = "Deltas" if several else f"{style.shorten_middle(grouped[0][0], 40)} at several deltas"
-    _draw_lines(lines, f"{title}, {words}", label=_name_measures(shown), svg=svg, png=png)
+    lines = _make_lines(cells, chosen, name_curve)
+    title = "Deltas" if several else f"{style.shorten_middle(groups[0][0], 40)} at several deltas"
+    _draw_lines(lines, f"{title}, {words}", label=_name_measures(cells), svg=svg, png=png)
 
 
 def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
-    """Returns the private cells that are compared, and words for them."""
+    """Chooses the private cells that are compared, and names them."""
     private = [cell for cell in cells if cell.private]
     # `auto` may choose DP-FC at some epsilons alone; its line is drawn as one.
     fixed = [cell for cell in private if "chosen" not in cell.options]
@@ -151,7 +131,6 @@ def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
 
 
 def _name_measures(cells: Sequence[CellResult]) -> str:
-    """Writes the label of an axis of test results."""
     return f"test {' or '.join(keep_unique(cell.measure.title for cell in cells))} (%)"
 
 
@@ -185,23 +164,19 @@ def _draw_lines(
     looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
     backbones = keep_unique(line.backbone for line in lines)
     finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
-    labels = {name: style.wrap_name(style.shorten_middle(name, 60), width) for name in names}
-    legend = sum(label.count("\n") + 1 for label in labels.values()) + 2
+    labels = [style.fit_name(name, width) for name in names]
     with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(backbones), legend=legend)
+        figure, grid = style.panel_grid(len(backbones), legend=style.count_lines(labels) + 2)
         scale = EpsilonScale(finite=finite, infinite=False, curves=len(names))
         for axes, backbone in zip(grid, backbones, strict=True):
             draw_epsilon_axis(axes, scale, width=0.5)
             for line in lines:
                 if line.backbone == backbone:
                     _draw_line(axes, scale, line, looks)
-            axes.set_title(style.wrap_name(style.shorten_middle(backbone, 60), 34), fontsize=9)
+            axes.set_title(style.fit_name(backbone, 34), fontsize=9)
         grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
         style.label_outer_panels(grid, label)
-        handles = [
-            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=labels[name])
-            for name, (colour, (dashes, marker)) in looks.items()
-        ]
+        handles = style.make_handles(zip(labels, looks.values(), strict=True))
         if any(line.ceiling is not None for line in lines):
             handles.append(style.make_ceiling_handle(linewidth=0.8))
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
@@ -214,9 +189,9 @@ def _draw_lines(
 def _draw_line(
     axes: Axes, scale: EpsilonScale, line: _Line, looks: Mapping[str, style.Look]
 ) -> None:
-    values = [style.in_percent(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
+    places = [scale.place_of(epsilon) for epsilon in line.cells]
     style.draw_banded(
-        axes, [scale.place_of(epsilon) for epsilon in line.cells], values, looks[line.name]
+        axes, places, [cell.percent for cell in line.cells.values()], looks[line.name]
     )
     if line.ceiling is not None:
         colour = looks[line.name][0]
@@ -227,15 +202,8 @@ def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, 
     """Draws results against the dataset's labels and against ReaL's: a panel per backbone.
 
     Each line has the best private method at each epsilon, chosen by its headline result.
-
-    Raises:
-      DataError: when no private cell has an accuracy against ReaL's labels.
     """
     known = [cell for cell in cells if cell.private and cell.real is not None]
-    if not known:
-        raise DataError(
-            f"{dataset}: no private result against ReaL's labels; give the dataset accepted_labels"
-        )
     titles = (f"{known[0].measure.title}, the dataset's labels", "accuracy, ReaL's labels")
     lines = _make_lines(known, known, lambda _: titles[0])
     lines += [

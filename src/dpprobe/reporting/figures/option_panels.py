@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from dpprobe.exhibits import style
 from dpprobe.results.cell_results import CellResult
@@ -35,11 +35,6 @@ class Panel:
     named: bool = False
     split: float | None = None
 
-    @property
-    def epsilons(self) -> set[float]:
-        """The epsilons of its cells."""
-        return {cell.epsilon for _, cell in self.cells}
-
     def best_by_place(self, epsilon: float) -> list[tuple[float, CellResult]]:
         """Returns the best cell of each place at an epsilon, from left to right."""
         here = [(place, cell) for place, cell in self.cells if cell.epsilon == epsilon]
@@ -57,7 +52,7 @@ class Panel:
 
 def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, png: Path) -> None:
     """Draws panels with one y axis and one legend of epsilons; `label` is of the x axis."""
-    epsilons = sorted(set().union(*(panel.epsilons for panel in panels)))
+    epsilons = sorted({cell.epsilon for panel in panels for _, cell in panel.cells})
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     with mpl.rc_context(style.SETTINGS):
         figure, grid = style.panel_grid(len(panels), legend=len(epsilons))
@@ -65,9 +60,7 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, p
             _draw_panel(axes, panel, looks)
             subtitle = _write_subtitle(panel)
             pad = 15 + 9 * subtitle.count("\n")
-            axes.set_title(
-                style.wrap_name(style.shorten_middle(panel.title, 60), 34), fontsize=9, pad=pad
-            )
+            axes.set_title(style.fit_name(panel.title, 34), fontsize=9, pad=pad)
             axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=7, color=style.SUBTLE)
             axes.set_xlabel(label, fontsize=8.5)
             axes.grid(axis="y")
@@ -75,17 +68,9 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, p
         measure = panels[0].cells[0][1].measure
         style.label_outer_panels(grid, f"test {measure.title} (%)")
         named = panels[0].named
-        handles = [
-            Line2D(
-                [],
-                [],
-                color=colour,
-                linestyle="none" if named else dashes,
-                marker=marker,
-                label=format_budget(value),
-            )
-            for value, (colour, (dashes, marker)) in looks.items()
-        ]
+        handles = style.make_handles(
+            ((format_budget(value), look) for value, look in looks.items()), joined=not named
+        )
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         counts = sorted({len(cell.values) for panel in panels for _, cell in panel.cells})
         bands = "bars" if named else "bands"
@@ -102,57 +87,41 @@ def _write_subtitle(panel: Panel) -> str:
 
 
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[float, style.Look]) -> None:
-    offsets = _spread_lines(len(looks)) if panel.named else [0.0] * len(looks)
-    for (epsilon, (colour, (dashes, marker))), offset in zip(looks.items(), offsets, strict=True):
+    offsets = spread_offsets(len(looks), 0.12)
+    for (epsilon, look), offset in zip(looks.items(), offsets, strict=True):
         points = panel.best_by_place(epsilon)
-        if not points:
-            continue
-        if panel.named:
-            draw_bars(axes, points, offset, colour, marker)
-            continue
-        style.draw_banded(
-            axes,
-            [x for x, _ in points],
-            [style.in_percent(cell.mean, cell.low, cell.high) for _, cell in points],
-            (colour, (dashes, marker)),
-        )
+        if panel.named and points:
+            draw_bars(axes, points, offset, look)
+        elif points:
+            places = [place for place, _ in points]
+            style.draw_banded(axes, places, [cell.percent for _, cell in points], look)
     if not panel.named:
         axes.set_xscale("log")
-    places = sorted(panel.ticks)
-    axes.set_xticks(places, [panel.ticks[place] for place in places], fontsize=8)
+    ticks = sorted(panel.ticks)
+    axes.set_xticks(ticks, [panel.ticks[place] for place in ticks], fontsize=8)
     axes.set_xticks([], minor=True)
     if panel.named:
-        axes.set_xlim(places[0] - 0.5, places[-1] + 0.5)
+        axes.set_xlim(ticks[0] - 0.5, ticks[-1] + 0.5)
     if panel.split is not None:
         axes.axvline(panel.split, color="#BBBBBB", linewidth=0.8, zorder=0.5)
 
 
 def draw_bars(
-    axes: Axes,
-    points: Sequence[tuple[float, CellResult]],
-    offset: float,
-    colour: str,
-    marker: str,
+    axes: Axes, points: Sequence[tuple[float, CellResult]], offset: float, look: style.Look
 ) -> None:
-    """Draws results at names, with their intervals, a little beside others of the same name."""
-    axes.errorbar(
-        [x + offset for x, _ in points], [100 * cell.mean for _, cell in points],
-        yerr=[
-            # a mean of equal values may be rounded past an interval of no width
-            [100 * max(0.0, cell.mean - (cell.mean if cell.low is None else cell.low))
-             for _, cell in points],
-            [100 * max(0.0, (cell.mean if cell.high is None else cell.high) - cell.mean)
-             for _, cell in points],
-        ],
-        color=colour, linestyle="none", marker=marker, elinewidth=1.0,
-        **({"markersize": 9} if marker == "_" else {"markeredgecolor": "white",
-                                                    "markeredgewidth": 0.5}),
+    """Draws results with their intervals, each moved from its place by an offset."""
+    colour, (_, marker) = look
+    edge: Mapping[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+    style.draw_error_bars(
+        axes, [x + offset for x, _ in points], [cell.percent for _, cell in points], color=colour,
+        linestyle="none", marker=marker, elinewidth=1.0,
+        **({"markersize": 9} if marker == "_" else edge),
     )  # fmt: skip
 
 
-def _spread_lines(count: int) -> list[float]:
-    """Spreads lines about a place, so that their bars do not hide each other."""
-    step = min(0.12, 0.6 / max(1, count))
+def spread_offsets(count: int, step: float) -> list[float]:
+    """Returns offsets about 0, so that bars at one name do not hide each other."""
+    step = min(step, 0.6 / count)
     return [step * (index - (count - 1) / 2) for index in range(count)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpprobe.errors import DataError
 from dpprobe.heads.gradient_options import INIT_DEVIATION
 from dpprobe.reporting.figures.option_panels import Panel, draw_panels
 from dpprobe.results.cell_record import record_paths
@@ -44,9 +43,6 @@ def option_figure(
 
     Args:
       option: a key of `VARIED`.
-
-    Raises:
-      DataError: when no two methods differ in that option alone.
     """
     groups = find_varied({cell.method: cell.options for cell in cells}, option)
     panels = []
@@ -55,8 +51,6 @@ def option_figure(
             members = [c for c in cells if c.backbone == backbone and c.method in group]
             if members:
                 panels.append(_make_panel(members, option, backbone, group))
-    if not panels:
-        raise DataError(f"{dataset}: no two methods differ in {option} alone; add one")
     draw_panels(
         panels, title=f"{dataset}: {OPTION_TITLES[option]}", label=OPTION_LABELS[option],
         svg=svg, png=png,

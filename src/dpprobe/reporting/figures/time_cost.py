@@ -23,7 +23,7 @@ from dpprobe.study.study import Study
 
 MOST_EPSILONS = 3
 LEAST_SECONDS = 0.001  # records round to this
-OTHERS = "#B5B5B5"
+OTHERS: style.Look = ("#B5B5B5", ("none", "o"))
 Point = tuple[float, CellResult]  # seconds per model
 
 
@@ -63,11 +63,10 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png:
     fronts = [find_front(_at_epsilon(points, e)) for _, points in rows for e in epsilons]
     names = keep_unique(name(cell) for front in fronts for _, cell in front)
     looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
-    labels = {each: style.wrap_name(style.shorten_middle(each, 60), 28) for each in names}
     with mpl.rc_context(style.SETTINGS):
-        legend = sum(label.count("\n") + 1 for label in labels.values()) + 2
+        labels = [style.fit_name(each, 28) for each in names]
         figure, grid = style.panel_grid(
-            len(rows) * len(epsilons), legend=legend, columns=len(epsilons)
+            len(fronts), legend=style.count_lines(labels) + 2, columns=len(epsilons)
         )
         panels = [(words, points, e) for words, points in rows for e in epsilons]
         for axes, front, (words, points, epsilon) in zip(grid, fronts, panels, strict=True):
@@ -76,14 +75,11 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png:
             axes.set_title(f"{format_budget(epsilon)}{words}", fontsize=9)
             axes.set_xlabel("seconds per model (log scale)", fontsize=8.5)
         style.label_outer_panels(grid, f"test {cells[0].measure.title} (%)")
-        handles = [
-            Line2D([], [], color=colour, linestyle="none", marker=marker, label=labels[each])
-            for each, (colour, (_, marker)) in looks.items()
-        ]
-        handles += [
-            Line2D([], [], color=OTHERS, linestyle="none", marker="o", label="slower or worse"),
-            Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front"),
-        ]
+        entries = [*zip(labels, looks.values(), strict=True), ("slower or worse", OTHERS)]
+        handles = style.make_handles(entries, joined=False)
+        handles.append(
+            Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front")
+        )
         figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
         counts = sorted({len(cell.values) for _, cell in timed})
         caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
@@ -100,10 +96,9 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png:
 
 
 def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:
-    """Reads the wall-clock seconds of extracting the training features on each backbone.
+    """Reads the wall-clock seconds of extracting each backbone's training features.
 
-    Returns:
-      Those of backbones whose every training shard has a benchmark of Snakemake.
+    Leaves out backbones with a training shard that has no benchmark of Snakemake.
     """
     shards = [name.removesuffix(".h5") for name in StudyFiles(study).list_shard_names()]
     seconds = {}
@@ -131,7 +126,7 @@ def _at_epsilon(points: Sequence[Point], epsilon: float) -> list[Point]:
 def _draw_points(axes: Axes, points: Sequence[Point]) -> None:
     axes.plot(
         [seconds for seconds, _ in points], [100 * cell.mean for _, cell in points],
-        color=OTHERS, linestyle="none", marker="o", markersize=3,
+        color=OTHERS[0], linestyle="none", marker="o", markersize=3,
     )  # fmt: skip
     axes.set_xscale("log")
     seconds = [each for each, _ in points]
@@ -152,11 +147,7 @@ def _draw_front(axes: Axes, front: Sequence[Point], looks: Mapping[int, style.Lo
     )  # fmt: skip
     for seconds, cell in front:
         colour, (_, marker) = looks[id(cell)]
-        mean, low, high = style.in_percent(cell.mean, cell.low, cell.high)
-        axes.errorbar(
-            seconds, mean,
-            yerr=[[max(0.0, mean - (mean if low is None else low))],
-                  [max(0.0, (mean if high is None else high) - mean)]],
-            color=colour, marker=marker, elinewidth=0.8, markeredgecolor="white",
-            markeredgewidth=0.5, markersize=5.5,
+        style.draw_error_bars(
+            axes, [seconds], [cell.percent], color=colour, marker=marker, elinewidth=0.8,
+            markeredgecolor="white", markeredgewidth=0.5, markersize=5.5,
         )  # fmt: skip

@@ -72,12 +72,6 @@ def test_few_and_many_epsilons_and_long_names_are_drawn(
     assert first == ((tmp_path / "b.svg").read_bytes(), (tmp_path / "b.png").read_bytes())
 
 
-def test_without_privacy_there_is_nothing_to_compare(tmp_path: Path) -> None:
-    cells = compared_cells(tmp_path, epsilons=["inf"])
-    with pytest.raises(DataError, match="digits: no private cell"):
-        backbone_figure(cells, dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
-
-
 def test_of_many_values_the_ends_stay() -> None:
     assert spread_values([1, 2, 3], 5) == [1, 2, 3]
     assert spread_values([float(value) for value in range(15)], 5) == [0, 4, 7, 10, 14]

@@ -13,7 +13,6 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
 from dpprobe.reporting.figures.curves import epsilon_accuracy, method_comparison
@@ -128,15 +127,6 @@ def test_the_accuracy_axis_ends_at_a_hundred_percent(tmp_path: Path) -> None:
         write_json(cell, record)
     summarise_cells(cells, tmp_path / "summary.parquet", study="study")
     assert curve_axes(tmp_path / "summary.parquet").get_ylim()[1] == style.TOP
-
-
-def test_two_datasets_in_one_figure_are_refused(tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path), write_cell(tmp_path, dataset="another")]
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    with pytest.raises(DataError, match="2 datasets"):
-        epsilon_accuracy(
-            tmp_path / "summary.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
-        )
 
 
 def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) -> None:

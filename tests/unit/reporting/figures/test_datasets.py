@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.errors import DataError
 from dpprobe.reporting.figures.datasets import (
     datasets_figure,
     delta_figure,
@@ -75,12 +74,6 @@ def test_what_auto_chose_is_auto_s_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert _curves(figure.axes[0]), "lines have a point at each of three epsilons"
 
 
-def test_one_dataset_is_no_comparison(tmp_path: Path) -> None:
-    cells = compared_cells(tmp_path, backbones=["b"])
-    with pytest.raises(DataError, match="fewer than two datasets"):
-        datasets_figure(cells, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
-
-
 def test_the_same_images_at_two_deltas_have_a_line_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,9 +84,6 @@ def test_the_same_images_at_two_deltas_have_a_line_each(
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts[:2] == ["δ = 1e-06", "δ = 8e-07"]
     assert len(_curves(figure.axes[0])) == 2
-    same = compared_cells(tmp_path / "same", datasets=tuple(deltas), backbones=["b"])
-    with pytest.raises(DataError, match="no dataset has private cells at two deltas"):
-        delta_figure(groups, same, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
 
 
 def test_real_labels_have_a_line_beside_the_dataset_s(
@@ -107,11 +97,3 @@ def test_real_labels_have_a_line_beside_the_dataset_s(
     assert own_labels == pytest.approx(_means(cells))
     assert real == pytest.approx([value + 5 for value in own_labels])
     assert math.isclose(cells[0].real.mean, cells[0].mean + 0.05)  # type: ignore[union-attr]
-
-
-def test_missing_real_labels_are_an_error_that_names_the_option(tmp_path: Path) -> None:
-    cells = compared_cells(tmp_path, backbones=["b"])
-    with pytest.raises(DataError, match="accepted_labels"):
-        real_labels_figure(
-            cells, dataset="imagenet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
-        )

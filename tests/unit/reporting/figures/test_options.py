@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.errors import DataError
 from dpprobe.reporting.figures.options import option_figure
 from dpprobe.results.cell_results import read_cell_results
 from tests.support.cell_files import write_cell
@@ -73,11 +72,3 @@ def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be(
     best = [100 * max(c.mean for c in cells if c.head == head) for head in ("momentum", "lamb")]
     assert list(bars.lines[0].get_ydata()) == pytest.approx(best)
     assert "best of up to 3 at each point, by test result" in axes.texts[0].get_text()
-
-
-def test_an_option_in_which_no_methods_differ_is_an_error(tmp_path: Path) -> None:
-    cells = varied_cells(tmp_path, "batch_size", [64])
-    with pytest.raises(DataError, match="no two methods differ in batch_size alone"):
-        option_figure(
-            cells, "batch_size", dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
-        )
