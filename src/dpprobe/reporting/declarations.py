@@ -6,7 +6,10 @@ Every start of Snakemake reads this module: it imports nothing heavy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from dpprobe.exhibits.exhibit import (
     FIGURE_FORMATS,
@@ -14,6 +17,7 @@ from dpprobe.exhibits.exhibit import (
     TABLE_FORMATS,
     Exhibit,
     Files,
+    Need,
     Place,
     many,
     waits,
@@ -47,16 +51,7 @@ def _each_dataset(study: Study) -> list[Place]:
     return [{"dataset": dataset} for dataset in study.datasets]
 
 
-def _comparison_places(study: Study) -> list[Place]:
-    return [
-        {"dataset": dataset, "figure": figure}
-        for dataset in study.datasets
-        for figure in dataset_comparisons(study, dataset)
-    ]
-
-
 def _has_losses(study: Study) -> bool:
-    """True if a study has private heads and a non-private ceiling to compare them with."""
     heads = {method.head for method in study.methods.values()}
     return CEILING_HEAD in heads and bool(list_guaranteed(study))
 
@@ -72,7 +67,6 @@ def _time_cost_places(study: Study) -> list[Place]:
 
 
 def _name_paper_files(study: Study) -> Files:
-    """Names the files of the papers' tables that show a measured row of the study."""
     stems = [f"tables/papers/{name}" for name in list_paper_tables(study)]
     tables = {
         "csv": tuple(f"{stem}.csv" for stem in stems),
@@ -82,7 +76,7 @@ def _name_paper_files(study: Study) -> Files:
 
 
 def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
-    """Lists the cells of the datasets that a figure of all datasets shows."""
+    """Lists the cells that a figure of all datasets shows."""
     study = files.study
     if place["figure"] == "deltas":
         return files.list_study_cells(*itertools.chain.from_iterable(delta_groups(study)))
@@ -94,64 +88,76 @@ def _dataset_marks(files: StudyFiles, place: Place) -> list[str]:
 
 
 def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
-    """Lists the manifests that tell at which size images entered, where a figure shows that."""
-    backbones: Sequence[str] = (
-        list(files.study.backbones) if place["figure"] == "by_resolution" else []
+    """Lists the manifests that record at which size images entered, if the figure shows that."""
+    if place["figure"] != "by_resolution":
+        return []
+    return [files.locate_manifest(place["dataset"], b, "train") for b in files.study.backbones]
+
+
+def _declare_figure(
+    name: str,
+    path: str,
+    *,
+    make: str,
+    needs: Mapping[str, Need],
+    params: Mapping[str, Any] | None = None,
+    **rest: Any,
+) -> Exhibit:
+    """Declares a figure whose caption has the name of its rule.
+
+    Args:
+      path: below the folder of figures, with wildcards.
+      make: "module:function" below `reporting.figures`.
+      rest: further fields of `Exhibit`.
+    """
+    wildcards = tuple(re.findall(r"{(\w+)}", path))
+    return Exhibit(
+        name=name,
+        kind="figure",
+        files={"": f"figures/{path}"},
+        formats=FIGURE_FORMATS,
+        per=wildcards,
+        needs=needs,
+        make=f"dpprobe.reporting.figures.{make}",
+        caption=f"{name.removeprefix('plot_')}.rst",
+        params={**(params or {}), "version": VERSIONS["figures"]},
+        **({"labels": {"dataset": "{dataset}"}} if "dataset" in wildcards else {}) | rest,
     )
-    return [files.locate_manifest(place["dataset"], name, "train") for name in backbones]
 
 
-ACCURACY = Exhibit(
-    name="plot_accuracy",
-    kind="figure",
-    files={"": "figures/{dataset}/accuracy"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
+PUBLISHED_PARAMS: Mapping[str, Any] = {
+    "name": lambda study, place: study.published_names()[place["dataset"]],
+    "published": lambda _study, _place: published_digest(),
+}
+
+ACCURACY = _declare_figure(
+    "plot_accuracy",
+    "{dataset}/accuracy",
+    make="curves:epsilon_accuracy",
     needs={"summary": SUMMARY},
-    make="dpprobe.reporting.figures.curves:epsilon_accuracy",
     words="accuracy against epsilon, {dataset}",
     category="Accuracy against epsilon",
-    caption="accuracy.rst",
-    labels={"dataset": "{dataset}"},
-    params={
-        "name": lambda study, place: study.published_names()[place["dataset"]],
-        "published": lambda _study, _place: published_digest(),
-        "version": VERSIONS["figures"],
-    },
+    params=PUBLISHED_PARAMS,
 )
 
-METHODS = Exhibit(
-    name="plot_methods",
-    kind="figure",
-    files={"": "figures/{dataset}/methods"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
+METHODS = _declare_figure(
+    "plot_methods",
+    "{dataset}/methods",
+    make="curves:method_comparison",
     needs={"summary": SUMMARY},
-    make="dpprobe.reporting.figures.curves:method_comparison",
     words="methods over epsilon, {dataset}",
     category="Methods",
-    caption="methods.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["figures"]},
     places=lambda study: _each_dataset(study) if set(study.job_epsilons()) != {INFINITE} else [],
 )
 
-OPTION = Exhibit(
-    name="plot_option",
-    kind="figure",
-    files={"": "figures/{dataset}/by_{option}"},
-    formats=FIGURE_FORMATS,
-    per=("dataset", "option"),
-    needs={
-        "marks": waits(_dataset_marks),
-    },
-    make="dpprobe.reporting.figures.options:plot_option",
+OPTION = _declare_figure(
+    "plot_option",
+    "{dataset}/by_{option}",
+    make="options:plot_option",
+    needs={"marks": waits(_dataset_marks)},
     words="results of {dataset} by {option}",
     category="Options",
     subcategory="{option}",
-    caption="option.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["figures"]},
     only={"option": list_varied_options},
     places=lambda study: [
         {"dataset": dataset, "option": option}
@@ -160,63 +166,49 @@ OPTION = Exhibit(
     ],
 )
 
-COMPARISON = Exhibit(
-    name="plot_comparison",
-    kind="figure",
-    files={"": "figures/{dataset}/{figure}"},
-    formats=FIGURE_FORMATS,
-    per=("dataset", "figure"),
-    needs={
-        "marks": waits(_dataset_marks),
-        "manifests": many(_comparison_manifests),
-    },
-    make="dpprobe.reporting.figures.datasets:plot_comparison",
+COMPARISON = _declare_figure(
+    "plot_comparison",
+    "{dataset}/{figure}",
+    make="datasets:plot_comparison",
+    needs={"marks": waits(_dataset_marks), "manifests": many(_comparison_manifests)},
     words="{figure} of {dataset}",
     category="Backbones and labels",
     subcategory="{figure}",
-    caption="comparison.rst",
-    labels={"dataset": "{dataset}"},
     params={
-        "name": lambda study, place: study.published_names()[place["dataset"]],
-        "published": lambda _study, _place: published_digest(),
+        **PUBLISHED_PARAMS,
         "backbones": lambda study, _place: describe_backbones(study),
         "base": lambda study, _place: study.papers.base,
-        "version": VERSIONS["figures"],
     },
     only={"figure": lambda _study: DATASET_COMPARISONS},
-    places=_comparison_places,
+    places=lambda study: [
+        {"dataset": dataset, "figure": figure}
+        for dataset in study.datasets
+        for figure in dataset_comparisons(study, dataset)
+    ],
 )
 
-DATASETS = Exhibit(
-    name="plot_datasets",
-    kind="figure",
-    files={"": "figures/{figure}"},
-    formats=FIGURE_FORMATS,
-    per=("figure",),
+DATASETS = _declare_figure(
+    "plot_datasets",
+    "{figure}",
+    make="datasets:plot_datasets",
     needs={
         "metrics": many(
             lambda files, place: files.list_cells(_compared_cells(files, place), [METRICS_FILE])
         ),
         "marks": waits(lambda files, place: files.list_marks(_compared_cells(files, place))),
     },
-    make="dpprobe.reporting.figures.datasets:plot_datasets",
     words="figure of all datasets: {figure}",
     category="Datasets",
-    caption="datasets.rst",
     labels={"figure": "{figure}"},
-    params={
-        "groups": lambda study, _place: delta_groups(study),
-        "version": VERSIONS["figures"],
-    },
+    params={"groups": lambda study, _place: delta_groups(study)},
     only={"figure": study_comparisons},
     places=lambda study: [{"figure": figure} for figure in study_comparisons(study)],
 )
 
-SHIFT = Exhibit(
-    name="plot_distribution_shift",
-    kind="figure",
-    files={"": "figures/distribution_shift"},
-    formats=FIGURE_FORMATS,
+SHIFT = _declare_figure(
+    "plot_distribution_shift",
+    "distribution_shift",
+    make="accuracy_loss:plot_distribution_shift",
     needs={
         "summaries": many(
             lambda files, _place: [
@@ -227,63 +219,33 @@ SHIFT = Exhibit(
             lambda files, _place: files.list_zero_shot_records(*compared_datasets(files.study))
         ),
     },
-    make="dpprobe.reporting.figures.accuracy_loss:plot_distribution_shift",
     words="what privacy costs by distribution shift",
     category="Datasets",
-    caption="distribution_shift.rst",
     labels={"figure": "distribution_shift"},
-    params={"version": VERSIONS["figures"]},
     places=lambda study: [{}] if _has_losses(study) and len(compared_datasets(study)) > 1 else [],
 )
 
-LOSS_BY_BACKBONE = Exhibit(
-    name="plot_loss_by_backbone",
-    kind="figure",
-    files={"": "figures/{dataset}/loss_by_backbone"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
+LOSS_BY_BACKBONE = _declare_figure(
+    "plot_loss_by_backbone",
+    "{dataset}/loss_by_backbone",
+    make="accuracy_loss:plot_loss_by_backbone",
     needs={"summary": SUMMARY},
-    make="dpprobe.reporting.figures.accuracy_loss:plot_loss_by_backbone",
     words="what privacy costs on each backbone, {dataset}",
     category="Backbones and labels",
     subcategory="loss_by_backbone",
-    caption="loss_by_backbone.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["figures"]},
     places=lambda study: (
         _each_dataset(study) if _has_losses(study) and len(study.backbones) > 2 else []
     ),
 )
 
-TIME_COST = Exhibit(
-    name="plot_time_cost",
-    kind="figure",
-    files={"": "figures/{dataset}/time_cost"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
+TIME_COST = _declare_figure(
+    "plot_time_cost",
+    "{dataset}/time_cost",
+    make="time_cost:plot_time_cost",
     needs={"marks": waits(_dataset_marks)},
-    make="dpprobe.reporting.figures.time_cost:plot_time_cost",
     words="results of {dataset} by the seconds they take",
     category="Methods",
-    caption="time_cost.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["figures"]},
     places=_time_cost_places,
-)
-
-DATASET_TABLE = Exhibit(
-    name="write_dataset_table",
-    kind="table",
-    files={"": "tables/{dataset}_accuracy"},
-    formats=TABLE_FORMATS,
-    per=("dataset",),
-    needs={"summaries": many(lambda files, place: [files.locate_summary(place["dataset"])])},
-    make="dpprobe.reporting.accuracy_table:write_accuracy_table",
-    words="table of {dataset}",
-    category="Tables",
-    caption="table.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["tables"]},
 )
 
 ACCURACY_TABLE = Exhibit(
@@ -298,6 +260,16 @@ ACCURACY_TABLE = Exhibit(
     caption="table.rst",
     labels={"dataset": "all"},
     params={"version": VERSIONS["tables"]},
+)
+
+DATASET_TABLE = replace(
+    ACCURACY_TABLE,
+    name="write_dataset_table",
+    files={"": "tables/{dataset}_accuracy"},
+    per=("dataset",),
+    needs={"summaries": many(lambda files, place: [files.locate_summary(place["dataset"])])},
+    words="table of {dataset}",
+    labels={"dataset": "{dataset}"},
 )
 
 PAPERS = Exhibit(
