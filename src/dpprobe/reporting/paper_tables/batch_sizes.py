@@ -87,7 +87,6 @@ def batch_sizes(run: Run, published: Published, table: str) -> Table:
 
 
 def _batch_notes(run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int]) -> list[str]:
-    """Writes the notes of a table of batch sizes."""
     notes = [
         "Test accuracy in percent (AUC as a fraction where that is the dataset's metric) by "
         "expected batch size; ∞ is without privacy. Published: δ 1e-6, fixed-size batches, top-1. "
@@ -110,26 +109,21 @@ def _batch_notes(run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int]) -> l
 
 
 def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
-    """Makes the published rows of a table."""
     rows: dict[tuple[str, Any], _BatchRow] = {}
     for number in published.select_numbers(paper=TRANSFER, table=table):
-        assert number.model is not None
-        assert number.tuning is not None
-        assert number.batch_size is not None
-        assert number.dataset is not None
         row = rows.setdefault(
             (number.row, number.epsilon),
             _BatchRow(
-                dataset=TITLES[number.dataset],
-                model=number.model,
-                tuning=number.tuning,
+                dataset=TITLES[number.dataset or ""],
+                model=number.model or "",
+                tuning=number.tuning or "",
                 source=source_cell(published, number.citation),
                 epsilon=number.epsilon,
             ),
         )
         if number.column == "best":
             row.best = printed_cell(number)
-        else:
+        elif number.batch_size is not None:
             row.cells[number.batch_size] = printed_cell(number)
     return list(rows.values())
 
@@ -137,9 +131,9 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     """Makes the measured rows; methods that differ in batch size and learning rate share one.
 
-    Methods of a single batch size have rows only where no methods of several sizes do: they are
-    about something else. Below each such row stands that of the methods of head `tuned` whose base
-    is like it: what a choice of the learning rate gives that epsilon pays for.
+    If some methods differ in batch size, others have no rows: they are about something else. Below
+    each row stands the row of methods with head `tuned` on the same base: they choose the learning
+    rate within their own epsilon.
     """
     options = {cell.method: cell.options for cell in run.cells if cell.head == head}
     sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}
@@ -157,14 +151,18 @@ def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
 
 
 def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
-    """Makes a row for each dataset, backbone and epsilon of methods that share one."""
+    """Makes a row for each dataset, backbone and epsilon of methods that share rows."""
     rows = []
     cells = [cell for cell in run.cells if cell.method in group]
     places = {cell.place for cell in cells}
     for place in sorted(places, key=lambda place: (place[0], place[1], -place[2])):
         dataset, backbone, epsilon = place
         same = [cell for cell in cells if cell.place == place]
-        sizes = _by_batch_size(same)
+        sizes: dict[int, list[CellResult]] = {}
+        for cell in same:
+            if cell.batch_size:
+                sizes.setdefault(cell.batch_size, []).append(cell)
+        here = (c for c in run.cells if (c.dataset, c.backbone) == (dataset, backbone))
         rows.append(
             _BatchRow(
                 dataset=run.dataset_title(dataset),
@@ -172,7 +170,7 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
                 tuning="last layer",
                 source=TableCell(text=f"{OURS}, {_group_name(group)}"),
                 epsilon=epsilon,
-                best=_ceiling_cell(run, dataset, backbone) if math.isinf(epsilon) else BLANK,
+                best=measured_cell(best_ceiling(here)) if math.isinf(epsilon) else BLANK,
                 cells={size: best_of_cell(of) for size, of in sizes.items()},
                 dimension=same[0].dimension,
                 chosen=any(len(of) > 1 for of in sizes.values()),
@@ -182,7 +180,7 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
 
 
 def _priced_groups(run: Run, options: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Groups methods of head `tuned` whose base differs from a method in what varies alone."""
+    """Groups methods of head `tuned` whose base equals a method, but for the varying options."""
     like = {}
     for cell in run.cells:
         if cell.head != PRICED:
@@ -197,17 +195,7 @@ def _drop_options(options: Mapping[str, Any], names: Iterable[str]) -> dict[str,
     return {key: value for key, value in options.items() if key not in set(names)}
 
 
-def _by_batch_size(cells: Sequence[CellResult]) -> dict[int, list[CellResult]]:
-    sizes: dict[int, list[CellResult]] = {}
-    for cell in cells:
-        if cell.batch_size:
-            sizes.setdefault(cell.batch_size, []).append(cell)
-    return sizes
-
-
-def _note_choices(rows: Iterable[_BatchRow]) -> list[str]:
-    """Writes a note where methods share a batch size, as in a sweep of learning rates."""
-    rows = list(rows)
+def _note_choices(rows: Sequence[_BatchRow]) -> list[str]:
     notes = []
     if any(row.chosen for row in rows):
         notes.append(CHOICE_NOTE)
@@ -221,11 +209,6 @@ def _note_choices(rows: Iterable[_BatchRow]) -> list[str]:
 
 def _group_name(group: Sequence[str]) -> str:
     return group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
-
-
-def _ceiling_cell(run: Run, dataset: str, backbone: str) -> TableCell:
-    cells = (cell for cell in run.cells if (cell.dataset, cell.backbone) == (dataset, backbone))
-    return measured_cell(best_ceiling(cells))
 
 
 def _format_size(size: int) -> str:

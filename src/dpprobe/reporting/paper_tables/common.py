@@ -53,13 +53,12 @@ INTERVALS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A study's results, as the tables take them.
+    """A study's results for the tables.
 
     Attributes:
-      names: the name in `resources/published.yaml` of each dataset of the study.
-      methods: those in table 2 of the foundation-features paper; all private ones where empty.
-      base: the method whose options the ablation changes one at a time; chosen where None.
-      zero_shot, few_shot: the records of `baselines.zero_shot` and `baselines.few_shot`.
+      names: the name of each dataset in `resources/published.yaml`.
+      methods: in table 2 of the foundation-features paper; empty for all private ones.
+      base: the method from which the ablation starts; None to choose it.
     """
 
     study: str
@@ -92,7 +91,7 @@ class Run:
 
     @property
     def source(self) -> str:
-        """The source that tables write in a measured row."""
+        """The source in a measured row."""
         return f"{OURS}, {self.study}"
 
     @property
@@ -188,7 +187,6 @@ def scaled_cell(mean: float, low: float | None, high: float | None, metric: str)
 
 
 def metric_name(name: str) -> str:
-    """Writes a metric's name."""
     return HEADLINES.get(name, HEADLINES["accuracy"])
 
 
@@ -202,7 +200,7 @@ def epsilon_cell(value: Any) -> TableCell:
 
 
 def deltas_text(cells: Iterable[CellResult]) -> str:
-    """Writes ", δ 1e-05" for a note, marked above 1/n; nothing where the cells have no delta."""
+    """Writes ", δ 1e-05" for a note, marked if above 1/n."""
     deltas = keep_unique(
         f"{cell.delta:g}{ABOVE_MARK if cell.delta_above else ''}"
         for cell in cells

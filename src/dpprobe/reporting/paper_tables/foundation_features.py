@@ -65,12 +65,7 @@ def private_results(run: Run, published: Published) -> Table:
 
 
 class _PrivateResults:
-    """Rows of table 2.
-
-    Attributes:
-      cells: the measured results in the table.
-      columns: the (backbone, method) of each measured column.
-    """
+    """Rows of table 2, with a measured column for each (backbone, method)."""
 
     def __init__(self, run: Run, published: Published, printed: PrintedTable) -> None:
         self._run, self._published, self._printed = run, published, printed
@@ -107,7 +102,7 @@ class _PrivateResults:
         return rows + [row for dataset in datasets for row in self._study_rows(dataset, taken)]
 
     def _place_of(self, datasets: Sequence[str], number: Number) -> _Place:
-        """Returns the place of a number, its dataset the first of several with a result there."""
+        """Finds a number's place in the first dataset that has a result there."""
         rest = number.single_epsilon or 0.0, metric_name(number.metric)
         measured = (
             d for d in datasets if any((d, *rest, *c) in self._results for c in self.columns)
@@ -115,7 +110,6 @@ class _PrivateResults:
         return next(measured, datasets[0] if datasets else ""), *rest
 
     def _study_rows(self, dataset: str, taken: Container[_Place]) -> list[tuple[TableCell, ...]]:
-        """Makes rows of results whose place is not taken by a published row."""
         places = {_cell_place(cell) for cell in self.cells if cell.dataset == dataset}
         return [
             make_row(
@@ -137,7 +131,6 @@ class _PrivateResults:
 
 
 def _marked_cell(number: Number | None) -> TableCell:
-    """Makes the cell of a published number, marked where its epsilon is the row's by inference."""
     cell = printed_cell(number)
     inferred = number is not None and "epsilon" in number.inferred
     return replace(cell, text=f"{cell.text} {INFERRED_MARK}") if inferred else cell
@@ -148,7 +141,7 @@ def _cell_place(cell: CellResult) -> _Place:
 
 
 def _datasets_of(run: Run, name: str) -> list[str]:
-    """Lists the study's datasets that stand for a published one; its namesake first."""
+    """Lists the study's datasets with a published name; a dataset of that name comes first."""
     datasets = [dataset for dataset in run.datasets if run.published_name(dataset) == name]
     return sorted(datasets, key=lambda dataset: dataset != name)
 
@@ -212,7 +205,6 @@ def few_shot_results(run: Run, published: Published) -> Table:
 def _probe_cells(
     few_shot: Mapping[str, Any] | None, shots: Sequence[int | None]
 ) -> list[TableCell]:
-    """Makes the cells of few-shot probes; blank where there is no such probe."""
     if few_shot is None:
         return [BLANK] * len(shots)
     probes = {probe["shots"]: probe for probe in few_shot["results"]}
@@ -220,7 +212,7 @@ def _probe_cells(
 
 
 def _published_private(published: Published, name: str) -> TableCell:
-    """Makes the cell of the paper's private result of CLIP+LC on a dataset, with its epsilon."""
+    """Makes a cell of the paper's private result with CLIP+LC, with its epsilon."""
     numbers = published.select_numbers(table="2", column="clip_lc", dataset=name)
     if not numbers:
         return BLANK

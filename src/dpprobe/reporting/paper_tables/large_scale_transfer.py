@@ -83,8 +83,8 @@ def ablation_table(run: Run, published: Published) -> Table:
 def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
     """Makes rows for each private cell of the base method, and for the cells one change away.
 
-    The first of several backbones is the base. The best of methods that differ in the learning rate
-    alone stands for all.
+    The base is on the first of several backbones. Of methods that differ only in the learning rate,
+    the best has the row.
     """
     rows = []
     cells = [cell for cell in run.cells if cell.method == base and cell.private]
@@ -111,8 +111,7 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
 def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]:
     """Finds the cells that differ in one option of method or backbone, by its description.
 
-    The learning rate may differ as well: each change has its own. Cells that differ in it alone
-    are those of no change.
+    The learning rate may differ as well: each change has its own.
     """
     neighbours: dict[str, list[CellResult]] = {}
     for other in (cell for cell in run.cells if cell.head in OPTIMISERS):
@@ -139,7 +138,6 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
 
 
 def _difference_cell(first: CellResult, other: CellResult) -> TableCell:
-    """Makes the cell of a difference, with its sign."""
     gap, half = compare_means(first.values, other.values)
     scale, digits = (1.0, 3) if first.measure.headline == "auc" else (100.0, 1)
     ends = (None, None) if half is None else (gap - half, gap + half)
@@ -148,7 +146,6 @@ def _difference_cell(first: CellResult, other: CellResult) -> TableCell:
 
 
 def _flatten_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Names nested options by dotted names."""
     flat: dict[str, Any] = {}
     for key, value in options.items():
         if isinstance(value, Mapping):
@@ -214,7 +211,6 @@ def throughput_table(run: Run, published: Published) -> Table:
 
 
 def _make_rate_rows(run: Run) -> list[tuple[TableCell, ...]]:
-    """Makes a row for each backbone and private method, with its rows per second."""
     rates: dict[tuple[str, str, int], list[float]] = {}
     for cell in run.cells:
         visited = cell.visited_rows if cell.private and cell.seconds else None
@@ -272,7 +268,6 @@ def passes_table(run: Run, published: Published) -> Table:
 
 
 def _find_epochs(published: Published, number: Number) -> Number | None:
-    """Finds the passes that the paper states for the source of an accuracy."""
     same = published.select_numbers(paper=TRANSFER, table="figure 1b", citation=number.citation)
     return same[0] if same else None
 

@@ -61,12 +61,10 @@ def _counts_steps(study: Study) -> bool:
 
 
 def _takes_head_steps(method: MethodOptions) -> bool:
-    """True if a fit takes gradient steps of a linear head, as what `auto` chooses does."""
     return method.is_undecided or (isinstance(method, GradientOptions) and not method.tunes_network)
 
 
 def _names_auc(study: Study) -> bool:
-    """True if the study or the catalog says that a dataset's metric is AUC."""
     return any(options.metric == "auc" for options in study.datasets.values())
 
 
