@@ -1,8 +1,7 @@
 """The record of a cell: the names of its files and metrics, and `metrics.json` as a typed object.
 
-Everything that writes or reads a cell takes names and formats from here: the training job, the
-summary, the report, MLflow and the rules. Imports nothing heavy, since every start of Snakemake
-reads it.
+Everything that writes or reads a cell takes names and formats from here. Imports nothing heavy,
+since every start of Snakemake reads it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from dpprobe.artifacts import (
     Difference,
@@ -21,13 +20,13 @@ from dpprobe.artifacts import (
     parse_values,
     read_json,
     sha256_file,
-    write_record,
 )
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.records import Part, Record
 from dpprobe.wrong_keys_and_values import explain_first
 
 CELL_FORMAT: Final = "dpprobe-cell"
@@ -41,12 +40,12 @@ HISTORY_FILE = "history.parquet"
 # metrics.json is the commit mark: it holds the hashes of the others and is published last.
 PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
 CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
-# Those that rules name: what other stages read of all cells. The record has the hashes of the rest.
+# The files that rules name. The record has the hashes of the others.
 NAMED_FILES = (METRICS_FILE, PREDICTIONS_FILE)
 DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 
 REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels, as ReaL's of ImageNet
-# Scalar metrics of a seed, fractions between 0 and 1. A cell has those that its data allows.
+# Scalar metrics of a seed, fractions between 0 and 1. The data decides which of them a cell has.
 SCALAR_METRICS = (
     "accuracy",
     "top5_accuracy",
@@ -66,13 +65,11 @@ HEADLINES = {
 CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
 
 
-class _Part(BaseModel):
-    """A part of a record: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _StrictPart(Part):
+    model_config = ConfigDict(strict=True)
 
 
-class CellName(_Part):
+class CellName(_StrictPart):
     """The four names of a cell; epsilon is its token, such as "0.5" or "inf"."""
 
     dataset: str
@@ -87,7 +84,7 @@ class CellName(_Part):
 
     @property
     def epsilon_value(self) -> float:
-        """The epsilon as a number; infinite for "inf"."""
+        """The epsilon as a number."""
         return epsilon_value(self.epsilon)
 
     def folder(self, cells: Path | str) -> Path:
@@ -96,33 +93,27 @@ class CellName(_Part):
 
 
 def record_paths(results: Path, cells: Iterable[Sequence[str]]) -> list[Path]:
-    """Returns where the records of cells lie below a folder of results.
-
-    Args:
-      cells: each as (dataset, backbone, method, epsilon token), as a study lists them.
-    """
+    """Returns the paths of records; a cell is (dataset, backbone, method, epsilon token)."""
     names = (dict(zip(CellName.model_fields, cell, strict=True)) for cell in cells)
     return [CellName(**name).folder(results / "cells") / METRICS_FILE for name in names]
 
 
-class SplitCounts(_Part):
+class SplitCounts(_StrictPart):
     """Rows or patients of the two splits."""
 
     train: int
     test: int
 
 
-class MetricSummary(_Part):
-    """A metric over the seeds of a cell, as a fraction.
+class MetricSummary(_StrictPart):
+    """A metric over the seeds of a cell, as a fraction, with 95% intervals; None without one.
 
     Attributes:
       std: with ddof = 1; None for one seed.
-      low, high: the ends of the 95% interval over seeds, `interval` the way it was made; where the
-        metric does not vary over seeds they are those over test examples.
-      rows_low, rows_high: the ends of the 95% interval over test examples, `rows_interval` the way
-        it was made; None where there is none.
-      both_low, both_high: the ends of the 95% interval over seeds and test examples together,
-        `both_interval` the way it was made; None where there is none over test examples.
+      low, high: of the interval over seeds, or over test examples if seeds do not vary.
+      rows_low, rows_high: of the interval over test examples.
+      both_low, both_high: of the interval over seeds and test examples together.
+      interval, rows_interval, both_interval: how each was computed.
     """
 
     mean: float
@@ -139,29 +130,28 @@ class MetricSummary(_Part):
     both_interval: str | None
 
 
-class CellRecord(_Part):
+class CellRecord(Record):
     """A cell's `metrics.json`.
 
     Attributes:
       private: True for a private method, at any epsilon; see `guaranteed`.
       fingerprint: of all that the cell is made from. content_hash: of that and of its files.
-      noise_multiplier: where one mechanism has one, else None.
+      noise_multiplier: None unless one mechanism has it.
       options: of the method, as the study has them.
-      rows: of the two splits. units: their patients, None where the dataset does not name them.
+      units: patients of the two splits; None if the dataset does not name them.
       unit: of privacy, "image" or "patient". n: the number of training units.
-      accountant: that priced the cell, as the study names it; None without a guarantee.
-      study_seed: the number that the cell's seeds derive from, with all else that it is made from.
-      headline: the metric that stands for the cell; metric_named: True if the study named it.
-      test_counts: rows of the test split by class, those with each label where rows have several.
-      constant_accuracy: of always giving the test split's most frequent answer.
+      accountant: as the study names it; None without a guarantee.
+      headline: the metric of the cell in tables and figures; metric_named: set by the study.
+      test_counts: test rows of each class, or of each label if rows have several.
+      constant_accuracy: of the majority-class baseline.
       auc_labels: labels that have both values in the test split.
-      seeds: for each seed its `index`, its metrics, the `halves` of its headline (`halves.py`),
-        the classes `never_predicted` and, where there are such, what a search has `chosen` and the
-        `class_priors` that were released.
-      summary: of each scalar metric over the seeds.
+      seeds: of each its `index`, metrics, `halves` of the headline (`halves.py`), classes
+        `never_predicted`; also the values that a search has `chosen`, and released `class_priors`.
       files: SHA-256 of each other file.
-      seconds: of training all seeds; None where that would tell a random number of trials.
+      seconds: of training all seeds; None if it would reveal a random number of trials.
     """
+
+    model_config = ConfigDict(strict=True)
 
     format: Literal["dpprobe-cell"] = CELL_FORMAT
     format_version: Literal[4] = CELL_FORMAT_VERSION
@@ -195,21 +185,18 @@ class CellRecord(_Part):
 
     @property
     def guaranteed(self) -> bool:
-        """True if the cell carries a guarantee: a private method at a finite epsilon.
-
-        A search that nothing prices leaves none.
-        """
+        """True for a private method at a finite epsilon, without an unpriced search."""
         searched = self.head in NETWORKS and self.options.get("search") is not None
         return self.private and math.isfinite(self.cell.epsilon_value) and not searched
 
     @property
     def tunes_network(self) -> bool:
-        """True if the cell is of networks: its heads are on features of their own."""
+        """True if a part of the backbone was trained."""
         return self.head in NETWORKS or self.options.get("base", {}).get("head") in NETWORKS
 
     @property
     def balanced(self) -> bool:
-        """True if the head's options make up for classes of different frequencies."""
+        """True if the head's options balance classes of different frequencies."""
         options = self.options.get("chosen") or self.options.get("base") or self.options
         return bool(options.get("class_priors") or options.get("class_weights"))
 
@@ -233,12 +220,8 @@ class CellRecord(_Part):
             num_classes=len(self.class_names),
         )
 
-    def write(self, path: Path, *beside: Path) -> None:
-        """Writes `metrics.json`, with the sizes of the other files of the cell."""
-        write_record(path, self.model_dump(mode="json"), *beside)
 
-
-class Measure(_Part):
+class Measure(_StrictPart):
     """The headline metric of a dataset, and the labels in its mean."""
 
     headline: Headline
@@ -258,7 +241,7 @@ class Measure(_Part):
 
     @property
     def least_title(self) -> str:
-        """The words for the worst class by what is known of classes: recall, or AUC of a label."""
+        """The name of the metric of the worst class."""
         return "worst-label AUC" if self.multi_label else "worst-class recall"
 
     @property
@@ -291,12 +274,10 @@ def read_cell(path: Path) -> CellRecord:
 
 
 def check_file(path: Path) -> Path:
-    """Returns the path of a cell's file once its content is what the record beside it says.
-
-    A file without a record beside it, or without a hash in it, passes.
+    """Returns the path of a cell's file if its content has the hash that the record has, if any.
 
     Raises:
-      DataError: for a file that is missing or was changed, and for a damaged record.
+      DataError: if the file is missing or was changed, or the record is damaged.
     """
     named = record = path.with_name(METRICS_FILE)
     try:
@@ -323,11 +304,11 @@ def read_statement(path: Path) -> dict[str, Any]:
 
 
 def parse_cell(text: bytes) -> CellRecord:
-    """Returns the record that the bytes of a `metrics.json` describe.
+    """Parses a `metrics.json`.
 
     Raises:
-      ValueError: in one line, when they are not JSON or not a record of today's version.
-      DataError: when a newer dpprobe wrote them.
+      ValueError: in one line, if it is not JSON or not a record of today's version.
+      DataError: if a newer dpprobe wrote it.
     """
     values = parse_values(text)
     named = values if isinstance(values, Mapping) else {}
@@ -341,15 +322,14 @@ def parse_cell(text: bytes) -> CellRecord:
 
 
 def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -> DataFacts:
-    """Returns the facts that decided a cell's method, where it is `auto`.
+    """Returns the facts that decided a cell's method, if it is `auto`.
 
     Args:
       record: the values of `metrics.json`.
-      epsilon: of the cell, as a number.
       delta: of the dataset; a record at epsilon inf has none.
 
     Raises:
-      KeyError: for a record without them.
+      KeyError: if the record lacks them.
     """
     return DataFacts(
         n=record["n"],
@@ -372,21 +352,13 @@ def find_disagreement(
     accountant: str | None,
     unit: str,
 ) -> Difference | None:
-    """Returns the first place where a cell's record differs from what a study asks for.
+    """Finds the first place where a cell's record differs from what a study asks for.
 
     Args:
       record: the values of `metrics.json`.
       options: of the method, with the names of dataset and backbone put into paths.
-      study_seed: the study's `seed`.
       delta, accountant: None for a cell without a guarantee.
     """
-    written = {
-        "format_version": record.get("format_version"),
-        "options": record.get("options"),
-        "delta": record.get("delta"),
-        "seeds": len(record.get("seeds") or ()),
-        **{name: record.get(name) for name in ("study_seed", "accountant", "unit")},
-    }
     wanted = {
         "format_version": CELL_FORMAT_VERSION,
         "options": options,
@@ -396,14 +368,16 @@ def find_disagreement(
         "accountant": accountant,
         "unit": unit,
     }
+    written = {name: record.get(name) for name in wanted}
+    written["seeds"] = len(record.get("seeds") or ())
     return first_difference(written, wanted)
 
 
 def read_measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
-    """Returns the measure of each dataset, which all its cells share.
+    """Returns the measure of each dataset.
 
     Raises:
-      DataError: when two cells of a dataset differ in it, as a killed run may leave them.
+      DataError: if two cells of a dataset differ in it, as a killed run may leave them.
     """
     first: dict[str, tuple[Path, Measure]] = {}
     for path, record in cells:

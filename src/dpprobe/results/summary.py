@@ -70,7 +70,7 @@ SCHEMA = pa.schema(
         ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
         *((name, pa.float64()) for name in SCALAR_METRICS),
-        # Columns of a cell, equal in each of its rows: a bootstrap cannot be redone from seeds.
+        # Columns of a cell, equal in each of its rows.
         *(
             (f"{name}_{part}", pa.string() if part.endswith("interval") else pa.float64())
             for name in HEADLINES
@@ -79,9 +79,8 @@ SCHEMA = pa.schema(
         # Columns of a cell: its worst class, or label by AUC, and the mean over seeds of its value.
         ("least", pa.float64()),
         ("least_class", pa.string()),
-        # Columns of a seed: classes with test examples that no row is predicted to have; the
-        # headline on both halves of each split of the test examples, one after the other, as
-        # `halves` makes them.
+        # Columns of a seed: classes that it never predicts; the headline on both halves of each
+        # split of the test examples, one after the other (`halves.py`).
         ("never_predicted", pa.list_(pa.string())),
         ("half_values", pa.list_(pa.float64())),
         # Columns for all private cells of the dataset and epsilon: their number, and the cost of
@@ -92,6 +91,9 @@ SCHEMA = pa.schema(
         ("content_hash", pa.string()),
     ]
 )
+
+# Columns that are a field of the record.
+SAME_NAMES = set(SCHEMA.names) & CellRecord.model_fields.keys() - {"private"}
 
 
 def summarise_cells(
@@ -104,29 +106,22 @@ def summarise_cells(
     """Writes one row per cell and seed, in the order of backbone, method, epsilon and seed.
 
     The privacy statement of each private cell lies beside its record. `choice_epsilon` is what
-    publishing the best private cell of the dataset and epsilon costs, as `best_head_price` derives;
-    None where there is one. `private` says that the cell's method is private *and* its epsilon is
-    finite. Metrics are fractions; `epsilon` of "inf" is infinity. `metric_of` says what names the
-    metric, where one is named.
+    publishing the best private cell of the dataset and epsilon costs (`best_head_price`); None if
+    there is one cell. `private` is true for a private method at a finite epsilon. Metrics are
+    fractions. `metric_of` says what names the metric, if something does.
 
     Raises:
-      DataError: when a file is not a cell's record, two files describe one cell, or two cells
-        of one dataset have different headline metrics.
+      DataError: if a file is not a cell's record, or two cells of one dataset have different
+        headline metrics.
     """
-    cells: dict[tuple[str, ...], tuple[Path, CellRecord]] = {}
-    for path in metrics_files:
-        record = read_cell(path)
-        key = record.cell.key
-        if key in cells:
-            raise DataError(f"{path}: same cell as {cells[key][0]}; name each cell once")
-        cells[key] = (path, record)
-    read_measures(cells.values())  # cells that differ in it are not to share a column
+    cells = [(path, read_cell(path)) for path in metrics_files]
+    read_measures(cells)  # cells that differ in it must not share a column
     records = sorted(
-        (record for _, record in cells.values()),
+        (record for _, record in cells),
         key=lambda record: (*record.cell.key[:3], record.cell.epsilon_value),
     )
     candidates: dict[tuple[str, str], list[Path]] = {}
-    for path, record in cells.values():
+    for path, record in cells:
         if record.guaranteed:
             of = candidates.setdefault((record.cell.dataset, record.cell.epsilon), [])
             of.append(path.with_name(STATEMENT_FILE))
@@ -162,24 +157,18 @@ class Entry:
     """A cell's headline metric in percent: the mean over seeds, the ends of 95% intervals.
 
     Attributes:
-      low, high: over seeds, or over test examples where the seeds do not vary; `interval` says
-        which.
-      rows_low, rows_high: over test examples; `rows_interval` says how they were made.
-      both_low, both_high: over seeds and test examples together, likewise.
+      low, high, rows_low, ...: the intervals of `cell_record.MetricSummary`.
       values: of each seed.
-      halves: of each seed on each half of each split, [seeds, splits, 2], NaN where not defined.
-      constant: the headline of always giving the most frequent answer; None where not known.
-      constant_accuracy: the accuracy of that.
-      least, least_class: the lowest recall of a class, the mean over seeds, or with several labels
-        the lowest AUC of a label, and whose it is; None where not known. least_title says which.
-      never: for each class that seeds never predict, how many of them.
+      halves: of each seed on each half of each split, [seeds, splits, 2], NaN if not defined.
+      constant, constant_accuracy: headline and accuracy of the majority-class baseline.
+      least, least_class: worst-class recall (or AUC of a label, see least_title), mean over seeds.
+      never: for each class that seeds never predict, the number of these seeds.
       test_units: test examples, or patients.
-      resting: how many of them the variance of the headline rests on; None where not known.
+      resting: the number of them that the variance of the headline rests on.
       patients: True if each test patient counts once, and test examples are drawn by patients.
       network: True if a part of the backbone was trained.
-      balanced: True if the head's options make up for classes of different frequencies.
-      unpriced: True at a finite epsilon where a search that nothing prices chose options, so that
-        nothing is promised.
+      balanced: True if the head's options balance classes of different frequencies.
+      unpriced: True at a finite epsilon if an unpriced search chose options: nothing is promised.
     """
 
     mean: float
@@ -225,12 +214,11 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The private cells of a dataset and epsilon, of which one is shown as the best.
+    """The number of private cells of a dataset and epsilon, one of which is shown as the best.
 
     Attributes:
-      candidates: their number.
-      epsilon: a bound on what publishing the best one costs, at the cells' delta; None where there
-        is one candidate, so that nothing was chosen.
+      epsilon: a bound on what publishing the best one costs, at the cells' delta; None for one
+        candidate, because nothing was chosen.
     """
 
     candidates: int
@@ -257,24 +245,24 @@ class Grid:
 
     @property
     def unpriced(self) -> set[str]:
-        """The methods whose options a search chose that nothing prices."""
+        """The methods whose options an unpriced search chose."""
         return {key[3] for key, entry in self.entries.items() if entry.unpriced}
 
     @property
     def tested(self) -> str:
-        """The words for what an interval over test examples is over."""
+        """What intervals over test examples are over."""
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
 
     def delta_text(self, dataset: str) -> str | None:
-        """Writes a dataset's delta, marked where it is above 1/n; None where it has none."""
+        """Writes a dataset's delta, marked if above 1/n; None if it has none."""
         if dataset not in self.deltas:
             return None
         return f"{self.deltas[dataset]:g}{ABOVE_MARK if dataset in self.above else ''}"
 
     def get(self, row: tuple[str, float], column: tuple[str, str]) -> Entry | None:
-        """Returns the cell of a row and column, None where there is none."""
+        """Returns the cell of a row and column, if there is one."""
         return self.entries.get((*row, *column))
 
 
@@ -337,21 +325,17 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         measures=shown,
         reasons=reasons,
         choices={
-            (str(dataset), float(epsilon)): Choice(
-                candidates=int(rows.candidates.iloc[0]),
-                epsilon=None
-                if np.isnan(rows.choice_epsilon.iloc[0])
-                else float(rows.choice_epsilon.iloc[0]),
+            (row.dataset, row.epsilon): Choice(
+                candidates=int(row.candidates),
+                epsilon=None if math.isnan(row.choice_epsilon) else row.choice_epsilon,
             )
-            for (dataset, epsilon), rows in table[table.private].groupby(
-                ["dataset", "epsilon"], sort=False
-            )
+            for row in table[table.private].drop_duplicates(["dataset", "epsilon"]).itertuples()
         },
     )
 
 
 def _to_percent(value: Any) -> Any:
-    """Returns a fraction in percent, and a word as it is; None for what is missing."""
+    """Converts a fraction; words stay, missing values become None."""
     if isinstance(value, str):
         return value
     return None if value is None or math.isnan(value) else 100 * float(value)
@@ -371,39 +355,28 @@ def _make_rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str,
     shared = {
         "study": study,
         **cell.model_dump(exclude={"epsilon"}),
-        "head": record.head,
+        **record.model_dump(include=SAME_NAMES),
         "network": record.tunes_network,
         "balanced": record.balanced,
         "epsilon": cell.epsilon_value,
         "epsilon_token": cell.epsilon,
         "private": record.guaranteed,
-        "delta": record.delta,
-        "realised_epsilon": record.realised_epsilon,
-        "noise_multiplier": record.noise_multiplier,
-        "n": record.n,
         "train_rows": record.rows.train,
         "test_rows": record.rows.test,
         "train_units": record.units.train if record.units else None,
         "test_units": record.units.test if record.units else None,
-        "dimension": record.dimension,
         "num_classes": len(record.class_names),
-        "multi_label": record.multi_label,
-        "headline": record.headline,
         "headline_reason": headline_reason(record, metric_of),
         "constant": constant_headline(record),
         "resting_rows": resting_rows(record),
-        "constant_accuracy": record.constant_accuracy,
         "least": least.value if least else None,
         "least_class": least.name if least else None,
-        "auc_labels": record.auc_labels,
         **{
             f"{name}_{part}": getattr(record.summary[name], part)
             for name in HEADLINES
             if name in record.summary
             for part in ENDS
         },
-        "fingerprint": record.fingerprint,
-        "content_hash": record.content_hash,
     }
     return [
         {

@@ -64,14 +64,6 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
-def test_a_cell_given_twice_is_refused(tmp_path: Path) -> None:
-    first = write_cell(tmp_path / "a")
-    second = write_cell(tmp_path / "b")
-    with pytest.raises(DataError, match="same cell as"):
-        summarise_cells([first, second], tmp_path / "summary.parquet", study="study")
-    assert not (tmp_path / "summary.parquet").exists()
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
