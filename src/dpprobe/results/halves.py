@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpprobe.data.options import Headline
-from dpprobe.results.metrics import Link
-from dpprobe.results.uncertainty import drawable_of
+from dpprobe.results.metrics import Link, right_predictions
+from dpprobe.results.uncertainty import make_drawable
 
 HALVINGS = 32
 _KEY = 20260101  # of the generator that splits; the same for all datasets
@@ -71,12 +71,14 @@ def half_values(
     """
     if halves is None:
         halves = split_rows(metric, labels, units=units)
-    metric_of = drawable_of(metric, scores, labels, link=link, units=halves.codes)
-    if metric_of is None or len(halves.members) == 0:
+    correct = right_predictions(scores, labels, link=link)
+    weights = 1 / np.bincount(halves.codes)[halves.codes]
+    drawable = make_drawable(metric, correct, labels, scores, halves.codes, weights)
+    if drawable is None or len(halves.members) == 0:
         return []
     counts = halves.members.reshape(-1, halves.members.shape[2]).T.astype(np.float32)
-    values = metric_of.draw_metric(counts).astype(np.float64)
-    if metric == "accuracy":  # drawn() divides by all units, and a half has fewer
+    values = drawable.draw_metric(counts).astype(np.float64)
+    if metric == "accuracy":  # `Share` divides by all units, and a half has fewer
         values = values * len(counts) / counts.sum(axis=0)
     return [
         [round(float(value), _DIGITS) if np.isfinite(value) else None for value in pair]
@@ -95,9 +97,10 @@ def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
     count = int(codes.max()) + 1
     if count < 2:
         return np.empty((0, 2, count), dtype=bool)
-    kinds = (
-        None if labels is None else _shrink_labels(labels[np.unique(codes, return_index=True)[1]])
-    )
+    kinds = None
+    if labels is not None:
+        kinds = labels[np.unique(codes, return_index=True)[1]]
+        kinds = kinds.astype(np.min_scalar_type(int(kinds.max())))  # small types sort by radix
     generator = np.random.Generator(np.random.Philox(_KEY))
     halves = np.empty((HALVINGS, 2, count), dtype=bool)
     odd = np.arange(count) % 2
@@ -108,8 +111,3 @@ def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
         split[0, order] = odd == generator.integers(2)
         split[1] = ~split[0]
     return halves
-
-
-def _shrink_labels(labels: np.ndarray) -> np.ndarray:
-    """Returns labels in their smallest type: of 16 bits at most they are sorted by radix."""
-    return labels.astype(np.min_scalar_type(int(labels.max())))

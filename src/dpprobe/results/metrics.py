@@ -4,11 +4,10 @@ Labels are one class per row, [n] integers, or several, [n, K] of 0 and 1. The `
 scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for scores that are no
 logits.
 
-Where it is known whose each test example is, `units` (int64 [rows], a number for each patient),
-every patient counts once: a row of a patient with m test examples has weight 1 / m in every metric,
-and rows of one patient are drawn together in a bootstrap. Rows of one patient resemble each other,
-so that intervals over rows would be too narrow: how far a result on other patients may lie is told
-by the number of patients. Without `units`, and where each patient has one row, means are plain.
+If `units` (int64 [rows], a number per patient) say whose each test example is, every patient
+counts once: a row of a patient with m test examples has weight 1 / m in every metric, and a
+bootstrap draws a patient's rows together. Rows of one patient resemble each other, so intervals
+over rows would be too narrow. Without `units`, or with one row per patient, means are plain.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CALIBRATION_BINS = 15
 # close are the same; one test example in a million moves an accuracy as far.
 SAME = 1e-6
 TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes than this
-# Accuracy is no remedy: who never names the class that is not there is right every time.
+# Accuracy is no remedy: never predicting the missing class is right every time.
 NO_AUC = (
     "no label that some test rows have and others have not, so there is no AUC; enlarge the test "
     "split (test_fraction, or a test split of your own) or merge classes, so that both are in it"
@@ -55,35 +54,39 @@ def evaluate_scores(
 
     Args:
       scores: [n, K].
-      labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 where a row may have several labels.
-      link: the function that makes probabilities of the scores.
-      accepted: with one label per example, the labels that count as right for each, where the test
-        split has such lists; an empty one leaves its row out.
-      units: int64 [n], whose each row is.
+      labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 if a row may have several labels.
+      accepted: for one label per example, the labels that count as right for each; an empty list
+        leaves its row out.
 
     Returns:
       With one label per example: accuracy, macro_accuracy (mean recall of the classes present),
-      expected_calibration_error (link softmax), per_class_recall (K values, None for a class with
-      no test example), never_predicted (the classes that some test examples have and no row is
-      predicted to have), top5_accuracy where K > 10, real_accuracy where there are accepted labels
-      (ReaL: Beyer et al. 2020, "Are we done with ImageNet?"), and auc, of the second class against
-      the first, where K = 2 and both have test examples. Equal scores rank in the order of the
-      classes, so that top-1 is argmax.
+      expected_calibration_error (link softmax), per_class_recall (K values, None for a class
+      without test examples), never_predicted (classes with test examples and no prediction),
+      top5_accuracy if K > 10, real_accuracy if there are accepted labels (ReaL: Beyer et al. 2020,
+      "Are we done with ImageNet?"), and auc, of the second class against the first, if K = 2 and
+      both have test examples. Equal scores rank in the order of the classes, so that top-1 is
+      argmax.
 
       With several: auc and mean_average_precision, means over the labels that some test examples
-      have and others have not (absent where there is no such label); accuracy, the share of all
-      n K labels that are right; exact_match_accuracy, the share of rows with all of them right;
+      have and others have not (absent if there is no such label); accuracy, the share of all n K
+      labels that are right; exact_match_accuracy, the share of rows with all of them right;
       expected_calibration_error over all n K probabilities (link sigmoid); and per_label_auc,
       per_label_average_precision and per_label_accuracy, K values each, None for a label that
-      does not enter a mean. A label is predicted where its score is above `THRESHOLDS`.
+      does not enter a mean. A label is predicted if its score is above `THRESHOLDS`.
 
     Raises:
-      DataError: when the shapes do not match, a label is out of range or a score is not finite.
+      DataError: if a score is not finite, no row has an accepted label, or the link is softmax for
+        several labels.
     """
-    _check_inputs(scores, labels, units)
+    bad = ~np.isfinite(scores).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"scores of test row {int(bad.argmax())} are not finite: the head diverged; "
+            "lower its learning rate"
+        )
     weights = row_weights(units)
     if labels.ndim == 2:
-        return _evaluate_labels(scores, labels != 0, link, units)
+        return _evaluate_labels(scores, labels != 0, link, weights)
     classes = scores.shape[1]
     rank = label_ranks(scores, labels)
     correct = rank == 0
@@ -93,7 +96,8 @@ def evaluate_scores(
         "macro_accuracy": float(np.nanmean(recall)),
     }
     if link == "softmax":
-        result["expected_calibration_error"] = calibration_error(scores, correct, units=units)
+        top = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
+        result["expected_calibration_error"] = calibration_error(top, correct, weights)
     result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
     result["never_predicted"] = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
     if classes > TOP5_ABOVE:
@@ -106,7 +110,7 @@ def evaluate_scores(
 
 
 def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
-    """Computes the accuracy of the most frequent answer; of each label, with several."""
+    """Computes the accuracy of the majority-class baseline, or the mean over labels."""
     weights = row_weights(units)
     if labels.ndim == 1:
         total = len(labels) if weights is None else weights.sum()
@@ -142,10 +146,8 @@ def _accepted_accuracy(
 
 
 def _evaluate_labels(
-    scores: np.ndarray, labels: np.ndarray, link: Link, units: np.ndarray | None
+    scores: np.ndarray, labels: np.ndarray, link: Link, weights: np.ndarray | None
 ) -> dict[str, Any]:
-    """Computes what `evaluate_scores` returns for [n, K] booleans."""
-    weights = row_weights(units)
     right = right_predictions(scores, labels, link=link)
     areas: list[float | None] = [None] * labels.shape[1]
     precisions = areas.copy()
@@ -161,7 +163,8 @@ def _evaluate_labels(
     result["accuracy"] = _weighted_share(right, weights)
     result["exact_match_accuracy"] = _weighted_share(np.asarray(right.all(axis=1)), weights)
     if link == "sigmoid":
-        result["expected_calibration_error"] = label_calibration_error(scores, labels, units=units)
+        probability = expit(scores.astype(np.float64))
+        result["expected_calibration_error"] = calibration_error(probability, labels, weights)
     return result | {
         "per_label_auc": areas,
         "per_label_average_precision": precisions,
@@ -194,10 +197,9 @@ def training_metrics(
     link: Link = "softmax",
     units: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes what is cheap enough to follow in training: test_accuracy, and test_auc.
+    """Computes what is cheap enough during training: test_accuracy, and test_auc if defined.
 
-    test_auc is the auc of `evaluate_scores`, absent where that is; scores that are not finite give
-    NaN.
+    Scores that are not finite give NaN.
     """
     weights = row_weights(units)
     result = {
@@ -214,13 +216,9 @@ def training_metrics(
 
 
 def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
-    """Returns the labels that enter an AUC: those that some test examples have and others have not.
+    """Lists the labels that enter an AUC: those that some test examples have and others have not.
 
-    Args:
-      labels: [n] integers or [n, K] of 0 and 1.
-
-    Returns:
-      Indices of labels; with one label per example [1] where K = 2 and both have rows, else [].
+    With one label per example, it is the second class of two that both have rows.
     """
     if labels.ndim == 1:
         return [1] if num_classes == 2 and _has_both(labels == 1) else []
@@ -239,7 +237,6 @@ def ranked_columns(
 
 
 def _score_margin(scores: np.ndarray) -> np.ndarray:
-    """Returns the second score minus the first, which ranks the rows of two classes."""
     return np.asarray(scores[:, 1].astype(np.float64) - scores[:, 0])
 
 
@@ -283,56 +280,26 @@ def _ranking_metrics(
 
 
 def calibration_error(
-    scores: np.ndarray,
-    correct: np.ndarray,
-    *,
-    units: np.ndarray | None = None,
+    probability: np.ndarray, outcome: np.ndarray, weights: np.ndarray | None = None
 ) -> float:
-    """Computes the expected calibration error of the top softmax probability.
+    """Computes the expected calibration error, over bins of equal width.
 
-    Over bins of equal width: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural
-    networks", 2017, eq. 3.
+    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017, eq. 3.
 
     Args:
-      scores: [n, K] logits.
-      correct: [n] booleans, True where the top class is the label.
+      probability: [n] of the top class, or [n, K] of several labels.
+      outcome: booleans of its shape, True if it came true.
+      weights: of the rows; None for equal ones.
     """
-    confidence = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
-    weights = row_weights(units)
-    total = len(confidence) if weights is None else weights.sum()
-    return float(np.abs(_calibration_gaps(confidence, correct, weights)).sum() / total)
-
-
-def label_calibration_error(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    *,
-    units: np.ndarray | None = None,
-) -> float:
-    """Computes the expected calibration error of all n K sigmoid probabilities, over equal bins.
-
-    Args:
-      scores: [n, K] logits.
-      labels: [n, K] of 0 and 1.
-    """
-    weights = row_weights(units)
-    gaps = np.zeros(CALIBRATION_BINS)
-    for label in range(labels.shape[1]):
-        probability = expit(scores[:, label].astype(np.float64))
-        gaps += _calibration_gaps(probability, labels[:, label] != 0, weights)
-    total = labels.size if weights is None else weights.sum() * labels.shape[1]
-    return float(np.abs(gaps).sum() / total)
-
-
-def _calibration_gaps(
-    probability: np.ndarray, outcome: np.ndarray, weights: np.ndarray | None
-) -> np.ndarray:
-    """Sums probability minus outcome over the rows of each bin, the bins of equal width."""
     edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
-    index = np.digitize(probability, edges, right=True)
-    gaps = probability - outcome
-    weighted = gaps if weights is None else weights * gaps
-    return np.bincount(index, weights=weighted, minlength=CALIBRATION_BINS)
+    gaps = np.zeros(CALIBRATION_BINS)
+    columns = probability.reshape(len(probability), -1).T, outcome.reshape(len(outcome), -1).T
+    for predicted, came in zip(*columns, strict=True):
+        gap = predicted - came if weights is None else weights * (predicted - came)
+        bins = np.digitize(predicted, edges, right=True)
+        gaps += np.bincount(bins, weights=gap, minlength=CALIBRATION_BINS)
+    total = len(probability) if weights is None else weights.sum()
+    return float(np.abs(gaps).sum() / (total * len(columns[0])))
 
 
 def _recall_by_class(
@@ -342,28 +309,3 @@ def _recall_by_class(
     weighted = correct if weights is None else weights * correct
     right = np.bincount(labels, weights=weighted, minlength=classes)
     return np.divide(right, total, out=np.full(classes, np.nan), where=total > 0)
-
-
-def _check_inputs(scores: np.ndarray, labels: np.ndarray, units: np.ndarray | None) -> None:
-    fitting = (scores.shape[:1], scores.shape)
-    if scores.ndim != 2 or labels.shape not in fitting or len(labels) == 0:
-        raise DataError(
-            f"scores {scores.shape} and labels {labels.shape} do not match; "
-            "give [n, K] scores and [n] or [n, K] labels with n >= 1"
-        )
-    if units is not None and units.shape != labels.shape[:1]:
-        raise DataError(f"units {units.shape} and labels {labels.shape} do not match; give [n]")
-    if labels.ndim == 2 and not np.isin(labels, (0, 1)).all():
-        raise DataError("labels [n, K] hold other values than 0 and 1; correct them")
-    if labels.ndim == 1 and (labels.min() < 0 or labels.max() >= scores.shape[1]):
-        raise DataError(
-            f"labels reach from {labels.min()} to {labels.max()}, but there are "
-            f"{scores.shape[1]} scores per row; train the head on every class of the test "
-            "split"
-        )
-    bad = ~np.isfinite(scores).all(axis=1)
-    if bad.any():
-        raise DataError(
-            f"scores of test row {int(bad.argmax())} are not finite: the head diverged; "
-            "lower its learning rate"
-        )

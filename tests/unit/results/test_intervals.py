@@ -54,7 +54,9 @@ def test_seeds_and_rows_together_cover_what_neither_does(
         easy, luck = generator.normal(size=300), noise * generator.normal(size=(seeds, 1))
         correct = generator.random((seeds, 300)) < expit(base + easy + luck)
         records = [{"accuracy": float(each.mean())} for each in correct]
-        entry = summarise_records(records, correct=correct[0])["accuracy"]
+        entry = summarise_records(
+            records, correct=correct[0], labels=np.zeros(300, dtype=int), scores=np.zeros((300, 2))
+        )["accuracy"]
         assert entry["both_low"] <= entry["rows_low"] < entry["rows_high"] <= entry["both_high"]
         held += entry["both_low"] <= truth <= entry["both_high"]
         rows_alone += entry["rows_low"] <= truth <= entry["rows_high"]

@@ -24,7 +24,6 @@ from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.metrics import (
     calibration_error,
     evaluate_scores,
-    label_calibration_error,
     ranked_labels,
     right_predictions,
     training_metrics,
@@ -82,10 +81,9 @@ def test_equal_scores_rank_in_class_order() -> None:
 
 
 def test_calibration_error_of_a_head_that_knows_its_accuracy() -> None:
-    # Softmax of (log 4, 0) says 0.8; four in five such rows are right.
-    scores = np.tile([np.log(4.0), 0.0], (10, 1))
-    assert calibration_error(scores, np.arange(10) < 8) == pytest.approx(0.0, abs=1e-12)
-    assert calibration_error(scores, np.arange(10) < 3) == pytest.approx(0.5)
+    probability = np.full(10, 0.8)
+    assert calibration_error(probability, np.arange(10) < 8) == pytest.approx(0.0, abs=1e-12)
+    assert calibration_error(probability, np.arange(10) < 3) == pytest.approx(0.5)
 
 
 def test_calibration_error_against_a_plain_loop() -> None:
@@ -97,7 +95,8 @@ def test_calibration_error_against_a_plain_loop() -> None:
         own = (confidence > index / 15) & (confidence <= (index + 1) / 15)
         if own.any():
             expected += own.mean() * abs(confidence[own].mean() - correct[own].mean())
-    assert calibration_error(scores, correct) == pytest.approx(expected)
+    found = evaluate_scores(scores, labels)["expected_calibration_error"]
+    assert found == pytest.approx(expected)
 
 
 def test_huge_scores_do_not_overflow() -> None:
@@ -105,25 +104,22 @@ def test_huge_scores_do_not_overflow() -> None:
     assert result["expected_calibration_error"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("scores", "labels", "message"),
-    [
-        (np.zeros((3, 2)), np.zeros(2, dtype=int), "do not match"),
-        (np.zeros((0, 2)), np.zeros(0, dtype=int), "do not match"),
-        (np.zeros((2, 2)), np.array([0, 2]), "2 scores per row"),
-        (np.array([[0.0, 1.0], [np.nan, 0.0]]), np.array([0, 1]), "test row 1 are not finite"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_refused(
-    scores: np.ndarray, labels: np.ndarray, message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        evaluate_scores(scores, labels)
+@pytest.mark.parametrize("labels", [np.array([0, 1]), np.eye(2)], ids=["one", "several"])
+def test_scores_that_are_not_finite_are_refused(labels: np.ndarray) -> None:
+    with pytest.raises(DataError, match="test row 1 are not finite"):
+        evaluate_scores(np.array([[0.0, 1.0], [np.nan, 0.0]]), labels, link="sigmoid")
+
+
+def _summarise_shares(records: list[dict[str, Any]], correct: np.ndarray) -> dict[str, Any]:
+    """Summarises records of shares, which need neither labels nor scores."""
+    labels, scores = np.zeros(len(correct), dtype=int), np.zeros((len(correct), 2))
+    return summarise_records(records, correct=correct, labels=labels, scores=scores)
 
 
 def test_interval_over_seeds_is_students() -> None:
     values = np.array([0.70, 0.72, 0.69, 0.74, 0.71])
-    entry = summarise_records([{"index": i, "accuracy": value} for i, value in enumerate(values)])
+    records = [{"index": i, "accuracy": value} for i, value in enumerate(values)]
+    entry = _summarise_shares(records, np.arange(100) < 71)
     low, high = stats.t.interval(0.95, 4, loc=values.mean(), scale=stats.sem(values))
     found = entry["accuracy"]
     assert found["mean"] == pytest.approx(values.mean())
@@ -136,7 +132,9 @@ def test_interval_over_seeds_is_students() -> None:
 def test_one_seed_has_an_interval_over_test_rows_close_to_the_binomial_one() -> None:
     scores, labels = _scores(1, rows=2000)
     correct = scores.argmax(1) == labels
-    summary = summarise_records([evaluate_scores(scores, labels)], correct=correct, labels=labels)
+    summary = summarise_records(
+        [evaluate_scores(scores, labels)], correct=correct, labels=labels, scores=scores
+    )
     entry = summary["accuracy"]
     half = 1.96 * np.sqrt(entry["mean"] * (1 - entry["mean"]) / 2000)
     assert entry["high"] - entry["low"] == pytest.approx(2 * half, rel=0.08)
@@ -149,7 +147,9 @@ def test_one_seed_has_an_interval_over_test_rows_close_to_the_binomial_one() -> 
 def test_bootstrap_agrees_with_resampling_rows() -> None:
     scores, labels = _scores(2, rows=150, classes=3)
     correct = scores.argmax(1) == labels
-    summary = summarise_records([evaluate_scores(scores, labels)], correct=correct, labels=labels)
+    summary = summarise_records(
+        [evaluate_scores(scores, labels)], correct=correct, labels=labels, scores=scores
+    )
     generator = np.random.default_rng(0)
     means = []
     for _ in range(2000):
@@ -163,17 +163,10 @@ def test_bootstrap_agrees_with_resampling_rows() -> None:
 def test_seeds_that_do_not_vary_get_the_interval_over_test_rows_and_no_spread() -> None:
     scores, labels = _scores(4)
     record = evaluate_scores(scores, labels)
-    entry = summarise_records([record] * 3, correct=scores.argmax(1) == labels, labels=labels)[
-        "accuracy"
-    ]
+    entry = _summarise_shares([record] * 3, scores.argmax(1) == labels)["accuracy"]
     assert (entry["std"], entry["count"], entry["interval"]) == (0.0, 3, ROW_PROPORTION)
     assert entry["mean"] == record["accuracy"]
     assert entry["high"] > entry["low"]
-
-
-def test_without_rows_one_seed_has_no_interval() -> None:
-    entry = summarise_records([{"accuracy": 0.5}])["accuracy"]
-    assert (entry["low"], entry["high"], entry["interval"]) == (None, None, None)
 
 
 def test_the_bootstrap_is_seeded() -> None:
@@ -201,7 +194,7 @@ def test_seeds_that_differ_in_rounding_alone_get_the_interval_over_test_rows() -
         {"accuracy": 0.9, "macro_accuracy": 0.9, "expected_calibration_error": 0.1 + offset}
         for offset in (0.0, 1e-9, -1e-9)
     ]
-    entry = summarise_records(records, correct=correct)["accuracy"]
+    entry = _summarise_shares(records, correct)["accuracy"]
     assert entry["interval"] == ROW_PROPORTION
     assert entry["low"] < 0.9 < entry["high"]
 
@@ -274,7 +267,7 @@ def test_a_metric_that_does_not_vary_gets_no_interval_without_width() -> None:
     """All seeds have 9 of 10 right, and differ in their probabilities."""
     correct = np.arange(10) < 9
     records = [{"accuracy": 0.9, "expected_calibration_error": error} for error in (0.1, 0.2)]
-    summary = summarise_records(records, correct=correct)
+    summary = _summarise_shares(records, correct)
     assert summary["expected_calibration_error"]["interval"] == SEED_INTERVAL
     assert summary["accuracy"]["interval"] == ROW_PROPORTION
     assert (summary["accuracy"]["low"], summary["accuracy"]["high"]) == wilson_interval(0.9, 10)
@@ -389,16 +382,8 @@ def test_label_calibration_error_against_a_plain_loop() -> None:
         own = (probability > index / 15) & (probability <= (index + 1) / 15)
         if own.any():
             expected += own.mean() * abs(probability[own].mean() - outcome[own].mean())
-    assert label_calibration_error(scores, labels) == pytest.approx(expected)
     found = evaluate_scores(scores, labels, link="sigmoid")
     assert found["expected_calibration_error"] == pytest.approx(expected)
-
-
-def test_labels_other_than_0_and_1_are_refused() -> None:
-    with pytest.raises(DataError, match="other values"):
-        evaluate_scores(np.zeros((2, 2)), np.array([[0, 1], [2, 0]]), link="sigmoid")
-    with pytest.raises(DataError, match="do not match"):
-        evaluate_scores(np.zeros((2, 2)), np.zeros((2, 3), dtype=int), link="sigmoid")
 
 
 @settings(max_examples=50, deadline=None)
@@ -500,8 +485,11 @@ def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyP
 
 
 def test_auc_over_seeds_has_students_interval() -> None:
-    records = [evaluate_scores(*_multi_hot(seed), link="sigmoid") for seed in range(4)]
-    entry = summarise_records(records)["auc"]
+    made = [_multi_hot(seed) for seed in range(4)]
+    records = [evaluate_scores(*each, link="sigmoid") for each in made]
+    scores, labels = made[0]
+    correct = right_predictions(scores, labels, link="sigmoid")
+    entry = summarise_records(records, correct=correct, labels=labels, scores=scores)["auc"]
     values = [record["auc"] for record in records]
     low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
     assert (entry["low"], entry["high"]) == (pytest.approx(low), pytest.approx(high))
