@@ -65,7 +65,7 @@ RESULT: dict[str, Any] = {
 def printed(*rows: dict[str, Any], **changes: Any) -> Published:
     """Makes a published table of these rows."""
     table = copy.deepcopy(TABLE) | ({"rows": list(rows)} if rows else {}) | changes
-    return published.parse_published({"citations": {"a_2020": PAPER}, "tables": [table]})
+    return published.Published.model_validate({"citations": {"a_2020": PAPER}, "tables": [table]})
 
 
 def known(*entries: dict[str, Any], **changes: Any) -> Facts:

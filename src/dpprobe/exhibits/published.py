@@ -1,23 +1,20 @@
 """Numbers that others published, with their sources, for our tables and figures.
 
-`resources/published.yaml` has them as the papers' tables do; here they become a flat list, each
-number with all that is known of it.
+`resources/published.yaml` is ordered as the papers' tables are. Here it becomes a flat list.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 
 from dpprobe import resources
 from dpprobe.artifacts import sha256_file
-from dpprobe.errors import ConfigError
 from dpprobe.options import Options
-from dpprobe.wrong_keys_and_values import explain_first
 
 FILE = "published.yaml"
 Text = Annotated[str, Field(min_length=1)]
@@ -25,8 +22,7 @@ Metric = Literal[
     "accuracy", "auc", "accuracy change", "throughput", "speed-up", "epochs", "dimension"
 ]
 Tuning = Literal["full", "last layer", "blocks", "from scratch"]
-# A study's figures mark none of these by themselves: they trained more than the last layer of a
-# network that was there before.
+# Figures of heads on frozen features do not mark these.
 _NETWORKS_TUNED = ("full", "blocks")
 # inf is no privacy; two numbers are a range that the paper gives.
 Epsilon = (
@@ -41,7 +37,7 @@ Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class Citation(Options):
-    """A work that a number comes from; `note` says which of its parts are not known."""
+    """A work that a number comes from; `note` explains missing parts."""
 
     short: Text = Field(description="The name in legends and tables.")
     authors: Text
@@ -49,12 +45,6 @@ class Citation(Options):
     year: int | None = Field(ge=1900, le=2100)
     venue: Text | None
     note: Text | None = None
-
-    @model_validator(mode="after")
-    def _check_note(self) -> Citation:
-        if None in (self.title, self.year, self.venue) and self.note is None:
-            raise ValueError("note: missing; say why title, year or venue is not known")
-        return self
 
 
 class Facts(Options):
@@ -104,33 +94,16 @@ class PrintedTable(Facts):
     columns: dict[Key, Column] = Field(min_length=1)
     rows: tuple[Row, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _check_rows(self) -> PrintedTable:
-        names = [row.row for row in self.rows]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"row {name!r} appears twice")
-        for row in self.rows:
-            inferred = {key for keys in row.inferred.values() for key in keys}
-            unknown = (row.values.keys() | inferred) - self.columns.keys()
-            if unknown:
-                raise ValueError(f"row {row.row!r}: no column {', '.join(sorted(unknown))}")
-        return self
-
 
 class Number(Facts):
-    """One published number and its place in the papers.
+    """One published number and its place in the papers; None for what the paper does not state.
 
     Attributes:
       value: percent for an accuracy or its change, a fraction for an AUC, images per second and
-        core for throughput; NaN where the paper writes words.
-      printed: the paper's text where it is no number, or a whole one.
-      paper, table, row, column: the place where it was read.
-      citation: the work whose result it is.
-      epsilon: inf without privacy; a pair is a range; None where the paper states none.
-      delta: None where the paper does not state it for this number.
-      blocks: tuned last blocks of a network, or a range of them.
-      learning_rate: constant, or tuned, where the paper compares the two.
+        core for throughput; NaN if the paper writes words.
+      printed: the paper's text if it is no number, or a whole one.
+      citation: the work whose result it is; `paper` is where it was read.
+      epsilon: inf without privacy; a pair is a range.
       train_rows: training images of a part of the dataset; None for the whole.
       inferred: facts that the paper states for the row's source, and not for this number.
     """
@@ -148,7 +121,7 @@ class Number(Facts):
 
     @property
     def epsilon_range(self) -> tuple[float, float] | None:
-        """The ends of the finite privacy budget, equal where it is one number."""
+        """The ends of the finite privacy budget; equal for one number."""
         if isinstance(self.epsilon, tuple):
             return self.epsilon if math.isfinite(self.epsilon[1]) else None
         single = self.single_epsilon
@@ -156,7 +129,7 @@ class Number(Facts):
 
     @property
     def single_epsilon(self) -> float | None:
-        """The privacy budget where it is one finite number."""
+        """The privacy budget, if it is one finite number."""
         if isinstance(self.epsilon, float) and math.isfinite(self.epsilon):
             return self.epsilon
         return None
@@ -168,7 +141,7 @@ class Number(Facts):
 
     @property
     def percent(self) -> float:
-        """The value as figures draw it: an AUC in percent, too."""
+        """The value for figures: an AUC in percent, too."""
         return 100 * self.value if self.metric == "auc" else self.value
 
     @property
@@ -191,21 +164,8 @@ class Published(Options):
     citations: dict[Key, Citation]
     tables: tuple[PrintedTable, ...]
 
-    @model_validator(mode="after")
-    def _check_sources(self) -> Published:
-        for number in self.numbers:
-            for key in (number.paper, number.citation):
-                if key not in self.citations:
-                    raise ValueError(
-                        f"{number.paper}, table {number.table}, {number.row}: no citation {key!r}"
-                    )
-            if math.isinf(_upper_epsilon(number.epsilon)) and number.delta is not None:
-                raise ValueError(f"{number.row}: delta {number.delta:g} without privacy")
-        return self
-
     @functools.cached_property
     def numbers(self) -> tuple[Number, ...]:
-        """All numbers, in the order of the file."""
         return tuple(
             _make_number(table, row, key)
             for table in self.tables
@@ -215,7 +175,6 @@ class Published(Options):
         )
 
     def of_table(self, paper: str, table: str) -> PrintedTable:
-        """Returns one table as printed."""
         for printed in self.tables:
             if (printed.paper, printed.table) == (paper, table):
                 return printed
@@ -232,13 +191,12 @@ class Published(Options):
     def mark_points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
         """Returns the private results that a figure of a dataset marks, by rising epsilon.
 
-        Each has one finite epsilon or a range of them. If a work has several results for one model
-        (or column) at one epsilon, only the best is returned: the others are its sweeps and
-        ablations. Results on a part of the dataset are left out because they are not comparable.
+        Each has one finite epsilon or a range. Of several results of a work for one model (or
+        column) at one epsilon, only the best is returned: the others are sweeps and ablations.
+        Results on a part of the dataset are not comparable, and are left out.
 
         Args:
-          networks: True where the figure has networks that were tuned. Published ones are left out
-            otherwise: curves of heads on frozen features are no comparison.
+          networks: True if the figure has tuned networks; published ones are left out otherwise.
         """
         best: dict[tuple[Any, ...], Number] = {}
         for number in self.select_numbers(dataset=dataset, metric=metric, train_rows=None):
@@ -267,7 +225,7 @@ def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
 
 
 def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
-    """Makes one number, each fact that of its column, else of its row, else of its table."""
+    """Makes one number; it takes each fact from its column, else its row, else its table."""
     column = table.columns[key]
     value = row.values[key]
     facts: dict[str, Any] = {}
@@ -288,28 +246,10 @@ def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
     )
 
 
-def _upper_epsilon(epsilon: Any) -> float:
-    if epsilon is None:
-        return 0.0
-    return float(epsilon[1] if isinstance(epsilon, tuple) else epsilon)
-
-
-def parse_published(values: Mapping[str, Any]) -> Published:
-    """Checks the content of such a file.
-
-    Raises:
-      ConfigError: for what is wrong first.
-    """
-    try:
-        return Published.model_validate(dict(values))
-    except ValidationError as error:
-        raise ConfigError(f"{FILE}: {explain_first(error)}") from None
-
-
 @functools.cache
 def read_published() -> Published:
     """Reads the published numbers that come with the project."""
-    return parse_published(resources.read_yaml(FILE))
+    return Published.model_validate(resources.read_yaml(FILE))
 
 
 def published_datasets() -> set[str]:
@@ -318,8 +258,8 @@ def published_datasets() -> set[str]:
 
 
 def published_digest() -> str:
-    """Returns a hash of the published numbers, so that figures and tables follow their changes."""
-    return sha256_file(resources.resource_path("published.yaml"))
+    """Hashes the published numbers: figures and tables depend on it."""
+    return sha256_file(resources.resource_path(FILE))
 
 
 def write_bibliography(published: Published) -> str:

@@ -78,7 +78,7 @@ def choose_looks(count: int) -> list[Look]:
 
 
 def choose_markers(names: Sequence[str]) -> dict[str, str]:
-    """Gives each name the marker of its look, for points whose colour says something else."""
+    """Gives each name a marker, for points whose colour has another meaning."""
     looks = choose_looks(len(names))
     return {name: marker for name, (_, (_, marker)) in zip(names, looks, strict=True)}
 
@@ -112,7 +112,6 @@ def panel_grid(
 
 
 def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
-    """Labels the y axis of the panels in the first column."""
     for axes in panels:
         place = axes.get_subplotspec()
         if place is not None and place.is_first_col():
@@ -204,7 +203,6 @@ def draw_banded(
 
 
 def make_ceiling_handle(*, linewidth: float = 1.0) -> Line2D:
-    """Makes the legend's line of the non-private baseline."""
     return Line2D(
         [], [], color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=linewidth,
         label="non-private baseline",
@@ -243,12 +241,10 @@ def fit_name(name: str, width: int) -> str:
 
 
 def count_lines(texts: Iterable[str]) -> int:
-    """Counts the lines of a legend's texts."""
     return sum(text.count("\n") + 1 for text in texts)
 
 
 def save_figure(figure: Figure, svg: Path, png: Path) -> None:
-    """Writes both files."""
     write_picture(figure, svg, "svg")
     write_picture(figure, png, "png")
 

@@ -85,7 +85,7 @@ def write_files(table: Table, folder: Path) -> None:
 
 
 def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
-    """Makes a row; a string becomes a cell of that text."""
+    """Makes a row; a string becomes a cell."""
     return tuple(TableCell(text=cell) if isinstance(cell, str) else cell for cell in cells)
 
 
@@ -110,7 +110,7 @@ def mean_cell(
 
 
 def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> str:
-    """Writes ± and a number where an interval prints as symmetric about its mean, else its ends."""
+    """Writes ± and a number if an interval prints as symmetric, else its ends."""
     below, above = f"{mean - low:.{digits}f}", f"{high - mean:.{digits}f}"
     if below == above:
         return f"{PLUS_MINUS} {above}"
@@ -118,7 +118,6 @@ def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> s
 
 
 def write_markdown(table: Table) -> str:
-    """Writes a heading where there is a title, the table, and a paragraph for each note."""
     header = [_escape_cell(column.title) for column in table.columns]
     rule = ["---" if column.align == "left" else "---:" for column in table.columns]
     lines = [f"# {table.title}", ""] if table.title else []
@@ -139,13 +138,13 @@ def _markdown_cell(cell: TableCell) -> str:
 
 
 def _escape_cell(text: str) -> str:
-    """Writes a cell on one line, its pipes and tags as text: names of groups may hold anything."""
+    """Writes a cell on one line, with pipes and tags as text."""
     text = " ".join(text.splitlines()).replace("|", "\\|")
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def write_html(table: Table, *, caption: str) -> Markup:
-    """Writes the table in a box that scrolls, and a paragraph for each note."""
+    """Writes the table in a box that scrolls, and its notes."""
     head = Markup("").join(
         Markup('<th scope="col" class="{}">{}</th>').format(
             _cell_class(column), _break_title(column.title)
@@ -174,7 +173,6 @@ def _cell_class(column: Column) -> str:
 
 
 def _break_title(text: str) -> Markup:
-    """Escapes a column's title, which may break at underscores."""
     return Markup(str(escape_html(text)).replace("_", "_<wbr>"))
 
 
@@ -189,7 +187,6 @@ def mark_code(text: str) -> Markup:
 
 
 def comma_separated(table: Table) -> str:
-    """Writes a line of titles, then a line for each row."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     header = []
@@ -221,22 +218,17 @@ _ESCAPES = {
     "×": r"$\times$", "→": r"$\to$", "−": "$-$", "–": "--", "…": r"\ldots{}",
     "‡": r"$\ddagger$", "≥": r"$\geq$", "ρ": r"$\rho$",
 }  # fmt: skip
-_POWER = re.compile(r"(\d+)\^(\d+)")
+_SPECIAL = re.compile(r"\d+\^\d+|" + "|".join(map(re.escape, _ESCAPES)))
 
 
 def escape_latex(text: str) -> str:
     """Escapes text for LaTeX; 2^17 becomes a power."""
-    parts = []
-    end = 0
-    for power in _POWER.finditer(text):
-        parts.append(_escape_plain(text[end : power.start()]))
-        parts.append(f"${power[1]}^{{{power[2]}}}$")
-        end = power.end()
-    return "".join([*parts, _escape_plain(text[end:])])
+    return _SPECIAL.sub(lambda found: _escape_part(found[0]), text)
 
 
-def _escape_plain(text: str) -> str:
-    return "".join(_ESCAPES.get(character, character) for character in text)
+def _escape_part(part: str) -> str:
+    base, power, exponent = part.partition("^")
+    return f"${base}^{{{exponent}}}$" if base and power else _ESCAPES[part]
 
 
 def write_latex(table: Table) -> str:
@@ -276,7 +268,6 @@ def _latex_cell(cell: TableCell) -> str:
 
 
 def _latex_prose(text: str) -> str:
-    """Escapes a sentence; what stands in backticks gets typewriter letters."""
     parts = text.split("`")
     return "".join(
         _latex_code(part) if index % 2 else escape_latex(part) for index, part in enumerate(parts)

@@ -122,7 +122,7 @@ def accuracy_table(grid: Grid) -> Table:
 
 
 def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
-    """Makes the cells of one row, the best private ones bold where there are several."""
+    """Makes the cells of one row. The best private ones are bold if there are several."""
     private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
     best = max(private, key=float) if len(private) > 1 else None
     return [
@@ -178,12 +178,10 @@ def numbers_table(grid: Grid) -> Table:
 
 
 def _first_known(values: Iterable[float | None]) -> str:
-    """Writes what all cells of a row share; blank where none knows it."""
     return next((f"{value:.3f}" for value in values if value is not None), "")
 
 
 def _list_numbers(entry: Entry | None) -> list[str]:
-    """Returns mean, ends of intervals and worst-class recall, blank where there are none."""
     if entry is None:
         return [""] * (1 + len(NUMBERS))
     values = (
@@ -194,12 +192,11 @@ def _list_numbers(entry: Entry | None) -> list[str]:
 
 
 def _names_metrics(grid: Grid) -> bool:
-    """True if a dataset shows another metric than plain accuracy, so that each names its metric."""
+    """True if a dataset's metric is not plain accuracy, so that each names its metric."""
     return any(measure.title != ACCURACY.title for measure in grid.measures.values())
 
 
 def _list_metrics(grid: Grid) -> str:
-    """Lists the metrics that a table shows, for its note."""
     titles = list(dict.fromkeys(measure.title for measure in grid.measures.values()))
     return " or ".join(titles) or ACCURACY.title
 
@@ -209,20 +206,19 @@ def _format_mean(entry: Entry) -> str:
 
 
 def over_seeds(entry: Entry) -> str:
-    """Writes the interval over seeds; nothing where they do not vary."""
+    """Writes the interval over seeds, if they vary."""
     if not entry.over_seeds or entry.low is None or entry.high is None:
         return ""
     return interval_text(entry.mean, entry.low, entry.high)
 
 
 def over_both(entry: Entry) -> str:
-    """Writes the ends of the interval over seeds and test examples; nothing where there is none."""
+    """Writes the interval over seeds and test examples, if there is one."""
     if entry.both_low is None or entry.both_high is None:
         return ""
     return f"[{entry.both_low:.1f}, {entry.both_high:.1f}]"
 
 
 def _row_intervals(grid: Grid) -> str:
-    """Names the intervals over test examples that a table shows."""
     kinds = {e.rows_interval for e in grid.entries.values() if e.rows_interval}
     return " or ".join(sorted(kinds)) or "none"

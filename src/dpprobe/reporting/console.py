@@ -61,7 +61,7 @@ def _wrap(text: str) -> list[str]:
 
 
 def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> list[str]:
-    """Joins the blocks that there is room for, and counts the others."""
+    """Joins the blocks that fit, and counts the others."""
     lines: list[str] = []
     for index, block in enumerate(blocks):
         if lines and len(lines) + len(block) + (index + 1 < len(blocks)) > room:
@@ -71,7 +71,7 @@ def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> li
 
 
 def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
-    """Lists what would mislead a reader of the table; the rest is counted."""
+    """Lists what would mislead a reader of the table."""
     notes = [
         f"{_name(grid, dataset)}{text}".replace("`", "")
         for dataset, measure in grid.measures.items()
@@ -120,7 +120,7 @@ def _make_table(
 def _cell_rows(
     grid: Grid, dataset: str, epsilons: Sequence[float], chosen: Sequence[Best]
 ) -> list[list[str]]:
-    """Lists a row per backbone and method, by the result at the verdict's epsilon."""
+    """Makes one row per backbone and method, the best at the verdict's epsilon first."""
     at = epsilon_value(chosen[0].epsilon) if chosen else math.inf
 
     def result(column: tuple[str, str]) -> tuple[bool, float]:
@@ -178,7 +178,6 @@ def list_commands(folder: Path, summaries: Sequence[Path], chosen: Sequence[Best
 
 
 def _tracking_command(receipt: Path) -> tuple[str, str]:
-    """Returns the command that shows a receipt's runs, and their address."""
     record = read_json(receipt)
     uri, pages = str(record["uri"]), record["pages"]
     place = pages["studies"] if "studies" in pages else pages["summary"]
@@ -193,7 +192,6 @@ def _browser_command(address: str) -> str:
 
 
 def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
-    """Returns the command that predicts what more images or a larger epsilon would bring."""
     table = read_summaries(summaries).to_pandas()
     names = ("dataset", "backbone", "method", "epsilon_token")
     wanted = (best.dataset, best.backbone, best.method, best.epsilon)

@@ -42,7 +42,7 @@ from dpprobe.versions import VERSIONS
 
 
 def list_varied_options(study: Study) -> list[str]:
-    """Lists the options in which some methods of a study differ alone."""
+    """Lists the options in which alone some methods differ."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
     return [option for option in VARIED if find_varied(options, option)]
 
@@ -57,7 +57,7 @@ def _has_losses(study: Study) -> bool:
 
 
 def _time_cost_places(study: Study) -> list[Place]:
-    """Lists all datasets where two private heads have times that compare: see `plot_time_cost`."""
+    """Lists all datasets if two private heads have comparable times: see `plot_time_cost`."""
     timed = [
         method
         for method in list_guaranteed(study).values()
@@ -76,7 +76,6 @@ def _name_paper_files(study: Study) -> Files:
 
 
 def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
-    """Lists the cells that a figure of all datasets shows."""
     study = files.study
     if place["figure"] == "deltas":
         return files.list_study_cells(*itertools.chain.from_iterable(delta_groups(study)))
@@ -88,7 +87,6 @@ def _dataset_marks(files: StudyFiles, place: Place) -> list[str]:
 
 
 def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
-    """Lists the manifests that record at which size images entered, if the figure shows that."""
     if place["figure"] != "by_resolution":
         return []
     return [files.locate_manifest(place["dataset"], b, "train") for b in files.study.backbones]

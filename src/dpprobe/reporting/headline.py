@@ -21,7 +21,7 @@ MAJORITY = "the majority-class baseline"
 
 
 def best_interval(best: Best) -> str:
-    """Writes the ends of the best result's interval; nothing where there is none."""
+    """Writes the ends of the best result's interval, if known."""
     if best.low is None or best.high is None:
         return ""
     return f"{best.low:.1f} to {best.high:.1f}"
@@ -59,7 +59,7 @@ def _side(points: float) -> str:
 
 
 def list_doubts(best: Best) -> list[str]:
-    """Lists what a verdict's numbers cannot tell, a sentence each."""
+    """Lists sentences on what a verdict's numbers cannot tell."""
     doubts = [text for text in (baseline_doubt(best), majority_doubt(best)) if text]
     if best.beside_ceiling is not None and best.beside_ceiling.one_seed:
         doubts.append("One seed: the intervals ignore training noise.")
@@ -67,7 +67,7 @@ def list_doubts(best: Best) -> list[str]:
 
 
 def baseline_doubt(best: Best) -> str:
-    """Says why a result cannot be told from the non-private baseline; nothing where it can."""
+    """Explains why a result may equal the non-private baseline; empty if it differs."""
     beside = best.beside_ceiling
     if beside is None or beside.apart:
         return ""
@@ -89,7 +89,7 @@ def _units(best: Best) -> str:
 
 
 def majority_doubt(best: Best) -> str:
-    """Says that a result is no better than one answer; nothing where its interval lies above."""
+    """Says that a result may be no better than the majority-class baseline; else empty."""
     constant = best.entry.constant
     if constant is None or best.low is None or best.high is None or best.low > constant:
         return ""
@@ -99,7 +99,7 @@ def majority_doubt(best: Best) -> str:
 
 
 def majority_words(entry: Entry, measure: Measure) -> str:
-    """Writes the result of always predicting the majority class, in the headline's metric first."""
+    """Writes the majority-class baseline, first in the headline's metric."""
     values = []
     if entry.constant is not None:
         values.append(f"{entry.constant:.1f}% {measure.title}")
@@ -109,7 +109,7 @@ def majority_words(entry: Entry, measure: Measure) -> str:
 
 
 def choice_words(best: Best) -> str:
-    """Writes what selecting the best of several does to its mean; nothing where there is one."""
+    """Describes the selection bias of the best of several heads; empty for a single one."""
     several = f"Selected from {best.choice.candidates} private heads by test results"
     if best.uncorrected:
         why = f"too few {_units(best)}"

@@ -9,7 +9,6 @@ from typing import Any
 
 
 def add_command(commands: Any) -> None:
-    """Adds `plan` to a parser's commands."""
     summary = "predict accuracy from images, classes and budget, with public learning curves"
     parser: argparse.ArgumentParser = commands.add_parser("plan", help=summary)
     parser.set_defaults(run=_run_plan)

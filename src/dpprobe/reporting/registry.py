@@ -22,12 +22,10 @@ _PLACED = {
 
 
 def _list_placed(place: str) -> list[Exhibit]:
-    """Lists the exhibits of analyses that stand in a place; an analysis that is gone has none."""
     return [_DECLARED[name] for name in _PLACED[place] if name in _DECLARED]
 
 
 def _list_others() -> list[Exhibit]:
-    """Lists the exhibits of analyses without a place, in the order of the analyses."""
     placed = {name for names in _PLACED.values() for name in names}
     return [exhibit for name, exhibit in _DECLARED.items() if name not in placed]
 

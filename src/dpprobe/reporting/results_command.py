@@ -19,7 +19,6 @@ _SHOWN = 10
 
 
 def add_command(commands: Any) -> None:
-    """Adds `results` to a parser's commands."""
     summary = "print accuracies, and where to look further"
     parser: argparse.ArgumentParser = commands.add_parser("results", help=summary)
     parser.set_defaults(run=_run_results)

@@ -52,7 +52,6 @@ def choice_price(statements: Iterable[Path]) -> float | None:
 
 
 def _list_fits(statement: Mapping[str, Any]) -> Fits:
-    """Returns the fits of a cell: a head for each seed."""
     selection = statement["selection"]
     return Fits(
         mechanisms=mechanisms_of(statement),

@@ -38,12 +38,12 @@ class Best:
 
     @property
     def value(self) -> float:
-        """The result in percent, without the luck of the choice where that can be told."""
+        """The result in percent, without selection bias if that is known."""
         return self.entry.mean if self.held_out is None else self.held_out.value
 
     @property
     def luck(self) -> float:
-        """The percentage points that the choice adds to the best cell's mean."""
+        """The selection bias: percentage points above `value`."""
         return self.entry.mean - self.value
 
     @property
@@ -57,23 +57,21 @@ class Best:
 
     @property
     def high(self) -> float | None:
-        """The upper end likewise."""
         high = self.entry.both_high
         return None if high is None else min(100.0, high - min(0.0, self.luck))
 
     @property
     def uncorrected(self) -> bool:
-        """True if it is the best of several, of test examples too few to be divided."""
+        """True if it is the best of several, and test examples are too few to correct for that."""
         return self.choice.candidates > 1 and self.held_out is None
 
     @property
     def gap(self) -> float | None:
-        """Percentage points below the ceiling."""
         return None if self.ceiling is None else self.ceiling.mean - self.value
 
     @property
     def beside_ceiling(self) -> Comparison | None:
-        """The result minus the ceiling, its interval widened by what the choice adds."""
+        """The result minus the ceiling; the interval is widened by the selection bias."""
         if self.ceiling is None:
             return None
         return compare_entries(self.entry, self.ceiling).move_by(-self.luck)
@@ -95,7 +93,7 @@ _AnyMaybeCeiling = TypeVar("_AnyMaybeCeiling", bound=_MaybeCeiling)
 
 
 def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
-    """Returns the result with the highest mean, of equals the first; None where there is none."""
+    """Returns the result with the highest mean; of equals, the first."""
     return max(results, key=lambda result: result.mean, default=None)
 
 
@@ -168,7 +166,7 @@ def _held_out(entries: Sequence[Entry], best: Entry) -> HeldOut | None:
 def _best_zero_shot(
     dataset: str, measure: Measure, zero_shot: Mapping[tuple[str, str], tuple[str, float]]
 ) -> tuple[str, str, float] | None:
-    """Returns a dataset's best in its own metric; in another only where none has its own."""
+    """Finds a dataset's best result in its own metric, else in any."""
     results = [
         (backbone, metric, percent)
         for (of, backbone), (metric, percent) in zero_shot.items()
@@ -195,5 +193,4 @@ def choose_highlights(bests: Sequence[Best]) -> list[Best]:
 
 
 def from_one(epsilon: str) -> float:
-    """Returns the distance of an epsilon token from 1 on a logarithmic scale."""
     return abs(math.log(epsilon_value(epsilon)))

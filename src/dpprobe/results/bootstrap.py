@@ -90,7 +90,7 @@ class Areas:
 
 
 def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Returns the mean [resamples] over the labels or classes that are not NaN; else NaN."""
+    """Returns the mean [resamples] over the labels or classes that are not NaN."""
     total = np.sum([np.nan_to_num(area) for area in areas], axis=0)
     count = np.sum([np.isfinite(area) for area in areas], axis=0)
     return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
@@ -147,6 +147,6 @@ class Runs:
 def _sparse_matrix(
     rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]
 ) -> csr_array:
-    """Returns the sparse matrix of values at (rows, columns); rows must be sorted."""
+    """Makes a sparse matrix; rows must be sorted."""
     starts = np.searchsorted(rows, np.arange(shape[0] + 1))
     return csr_array((values, columns, starts), shape=shape)

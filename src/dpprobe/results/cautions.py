@@ -22,7 +22,6 @@ SENTENCES = 12  # on one dataset; the others are counted
 
 
 def never_predicted(entry: Entry) -> str:
-    """Writes which classes a cell never predicts; empty where it predicts all."""
     always = [name for name, seeds in entry.never.items() if seeds == entry.seeds]
     sometimes = {name: seeds for name, seeds in entry.never.items() if seeds < entry.seeds}
     parts = []
@@ -60,7 +59,6 @@ def never_predicted_lines(
 
 
 def never_remedy(*, balanced: bool) -> str:
-    """Says what helps against classes that a head never predicts."""
     if balanced:
         return (
             "This head is class-balanced already: only more images of the class or a larger ε can "
@@ -126,7 +124,7 @@ FALL_REMEDY = (
 
 
 def _describe_steepest(curve: Sequence[tuple[str, Entry, float]]) -> str:
-    """Describes the pair of epsilons between which a curve falls most; empty where it does not."""
+    """Describes the pair of epsilons between which a curve falls most; empty if it never falls."""
     pairs = list(combinations([each for each in curve if each[1].seeds > 1], 2))
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
     drops = []

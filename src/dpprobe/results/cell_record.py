@@ -79,12 +79,10 @@ class CellName(_StrictPart):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """(dataset, backbone, method, epsilon token)."""
         return self.dataset, self.backbone, self.method, self.epsilon
 
     @property
     def epsilon_value(self) -> float:
-        """The epsilon as a number."""
         return epsilon_value(self.epsilon)
 
     def folder(self, cells: Path | str) -> Path:
@@ -99,8 +97,6 @@ def record_paths(results: Path, cells: Iterable[Sequence[str]]) -> list[Path]:
 
 
 class SplitCounts(_StrictPart):
-    """Rows or patients of the two splits."""
-
     train: int
     test: int
 
@@ -202,17 +198,15 @@ class CellRecord(Record):
 
     @property
     def is_ceiling(self) -> bool:
-        """True if the cell is a non-private ceiling."""
         return self.head == CEILING_HEAD
 
     @property
     def mean(self) -> float:
-        """The mean of the headline metric over seeds, a fraction."""
+        """Of the headline metric over seeds, a fraction."""
         return self.summary[self.headline].mean
 
     @property
     def measure(self) -> Measure:
-        """The headline metric of the cell, and the labels in its mean."""
         return Measure(
             headline=self.headline,
             multi_label=self.multi_label,

@@ -58,7 +58,6 @@ class CellResult:
 
     @property
     def place(self) -> tuple[str, str, float]:
-        """(dataset, backbone, epsilon)."""
         return self.dataset, self.backbone, self.epsilon
 
     @property
@@ -69,31 +68,30 @@ class CellResult:
 
     @property
     def base_options(self) -> Mapping[str, Any]:
-        """The options of the head that is trained: of a search's base, or as `auto` chose."""
+        """The options of the trained head: the base of a search, or what `auto` chose."""
         named = self.options.get("base") or self.options.get("chosen")
         trained: Mapping[str, Any] = named or self.options
         return trained
 
     @property
     def delta_above(self) -> bool:
-        """True if its delta is above 1/n."""
         return self.delta is not None and delta_above(self.delta, self.n)
 
     @property
     def batch_size(self) -> int | None:
-        """Expected units a gradient step; None for a head that takes none."""
+        """Expected units per gradient step; None for a head without steps."""
         size = self.base_options.get("batch_size")
         return self.n if size == "full" else size
 
     @property
     def epochs(self) -> float | None:
-        """Passes over the data in expectation; None where visited rows are not known."""
+        """Expected passes over the data, if rows are counted."""
         visited = self.visited_rows
         return None if visited is None else visited / (len(self.values) * self.train_rows)
 
     @property
     def visited_rows(self) -> float | None:
-        """Rows that the steps of all seeds took in expectation; None where they train no head."""
+        """Expected rows in the steps of all seeds; None for heads without steps, and networks."""
         options = method_options(self.options).trained_options
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None

@@ -56,7 +56,6 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
 
 
 def confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
-    """Returns CSV with a line for each true class and a column for each predicted one."""
     header = ["true \\ predicted", *names]
     return _write_csv(
         [header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
@@ -64,7 +63,6 @@ def confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
 
 
 def label_confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
-    """Returns CSV with a line for each label."""
     header = ["label", "true_positive", "false_positive", "false_negative", "true_negative"]
     return _write_csv(
         [header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
@@ -72,7 +70,6 @@ def label_confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
 
 
 def _flatten_column(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns the values of a column of lists, one after the other."""
     arrays = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
     return np.concatenate(arrays) if arrays else np.empty(0)
 

@@ -11,14 +11,14 @@ from dpprobe.results.cell_record import CellRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Least:
-    """The class with the lowest recall, or the label with the lowest AUC, the mean over seeds."""
+    """The worst class by recall, or label by AUC, mean over seeds."""
 
     name: str
     value: float
 
 
 def least_class(record: CellRecord) -> Least | None:
-    """Returns the worst class of a cell, of equals the first; None where no class was tested."""
+    """Returns the worst class of a cell; of equals, the first."""
     name = "per_label_auc" if record.multi_label else "per_class_recall"
     columns = [seed[name] for seed in record.seeds if name in seed]
     if not columns:

@@ -120,7 +120,6 @@ def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) ->
 
 
 def _weighted_share(right: np.ndarray, weights: np.ndarray | None) -> float:
-    """Returns the share of booleans [n] or [n, K] that are True, rows weighted."""
     if weights is None:
         return float(right.mean())
     return float(np.average(right.reshape(len(right), -1).mean(axis=1), weights=weights))

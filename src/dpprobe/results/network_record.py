@@ -66,7 +66,7 @@ def network_folder(networks: Path | str, cell: Sequence[str], index: int) -> Pat
 
 
 def whole_network_record(folder: Path) -> NetworkRecord | None:
-    """Returns the record of a network whose files are all as they were written, else None."""
+    """Returns the record of a network; None if a file is missing or damaged."""
     try:
         record = NetworkRecord.read(folder / RECORD_FILE)
         damaged = [

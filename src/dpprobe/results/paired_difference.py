@@ -51,7 +51,6 @@ class Comparison:
 
     @property
     def apart(self) -> bool:
-        """True if the interval leaves out 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def units_to_tell(self, units: int, *, least: float) -> int:
@@ -107,7 +106,6 @@ def compare_entries(first: Entry, second: Entry, *, confidence: float = CONFIDEN
 def _independent_sides(
     first: Entry, second: Entry, confidence: float
 ) -> tuple[float | None, float | None]:
-    """Returns the lower and the upper side of the interval of two cells tested on other rows."""
     sides: list[tuple[float, float]] = []
     for entry in (first, second):
         if entry.both_low is None or entry.both_high is None:
@@ -133,7 +131,7 @@ def _widening_factor(entry: Entry, confidence: float) -> float:
 
 
 def _paired_half(first: Entry, second: Entry, confidence: float) -> float | None:
-    """Returns half of the paired interval; None where the halves say nothing."""
+    """Returns half of the paired interval; None if the halves tell nothing."""
     if first.halves is None or second.halves is None:
         return None
     if (first.test_units if first.resting is None else first.resting) < FEWEST_ROWS:

@@ -49,7 +49,6 @@ class SearchRecord(Record):
 
 
 def search_path(searches: Path | str, cell: CellName) -> Path:
-    """Returns the path of a cell's search below the folder of all searches."""
     return Path(searches, cell.dataset, cell.backbone, cell.method, f"eps-{cell.epsilon}.json")
 
 

@@ -21,8 +21,6 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class StudyFiles:
-    """The files of a study's stages."""
-
     study: Study
     data: str = "<data>"  # the folder of split tables
     results: str = "<results>"
@@ -42,7 +40,6 @@ class StudyFiles:
         return [f"{self.data}/{dataset}/{name}" for name in names]
 
     def locate_table(self, dataset: str, split: str) -> str:
-        """Returns the path of a split table."""
         return f"{self.data}/{dataset}/{split}.parquet"
 
     def list_shard_names(self) -> list[str]:
@@ -59,7 +56,6 @@ class StudyFiles:
         ]
 
     def locate_manifest(self, dataset: str, backbone: str, split: str) -> str:
-        """Returns the path of the manifest of a split's features."""
         return f"{self.results}/features/{dataset}/{backbone}/{split}/manifest.json"
 
     def list_features(self, dataset: str) -> list[str]:
@@ -87,7 +83,6 @@ class StudyFiles:
         return [(name, split) for name in (dataset, *public) for split in SPLITS]
 
     def list_overlaps(self, dataset: str) -> list[str]:
-        """Lists the near-duplicates of a dataset on all backbones."""
         return [
             f"{self.results}/overlap/{dataset}/{backbone}.{ending}"
             for backbone in (self.study.backbones if self.study.overlap else ())
@@ -121,7 +116,7 @@ class StudyFiles:
     def list_networks(
         self, cells: Iterable[Cell], names: Sequence[str] = NETWORK_FILES
     ) -> list[str]:
-        """Lists files of the networks of cells, for each seed; none for cells of linear heads."""
+        """Lists files of the networks of cells, for each seed."""
         return [
             str(network_folder(f"{self.results}/{NETWORKS_FOLDER}", cell, index) / name)
             for cell in cells
@@ -131,12 +126,11 @@ class StudyFiles:
         ]
 
     def list_network_marks(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the marks of the jobs that train the networks of cells."""
         folders = [Path(path).parent for path in self.list_networks(cells, NETWORK_FILES[:1])]
         return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
 
     def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
-        """Lists files of cells: all that a cell has, or those named."""
+        """Lists files of cells, by default all."""
         return [
             f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"
             f"/eps-{cell.epsilon}/{name}"
@@ -155,7 +149,6 @@ class StudyFiles:
         return sorted(marks)
 
     def list_zero_shot(self, dataset: str) -> list[str]:
-        """Lists the zero-shot results of a dataset."""
         return [
             f"{self.results}/zero_shot/{dataset}/{backbone}/{name}"
             for backbone in self.study.text_backbones()
@@ -180,17 +173,13 @@ class StudyFiles:
         ]
 
     def locate_embedding(self, dataset: str, backbone: str) -> str:
-        """Returns the path of a t-SNE embedding."""
         return f"{self.results}/embeddings/{dataset}/{backbone}/tsne.parquet"
 
     def list_embeddings(self, dataset: str) -> list[str]:
-        """Lists the t-SNE embeddings of a dataset."""
         return [self.locate_embedding(dataset, backbone) for backbone in self.study.backbones]
 
     def locate_summary(self, dataset: str) -> str:
-        """Returns the path of the summary of a dataset's cells."""
         return f"{self.results}/summary/{dataset}.parquet"
 
     def list_summaries(self) -> list[str]:
-        """Lists the summaries of all datasets."""
         return [self.locate_summary(dataset) for dataset in self.study.datasets]

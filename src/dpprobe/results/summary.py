@@ -201,7 +201,6 @@ class Entry:
 
     @property
     def over_seeds(self) -> bool:
-        """True if `low` and `high` are of seeds that vary."""
         return self.interval == SEED_INTERVAL
 
     @property
@@ -240,12 +239,10 @@ class Grid:
 
     @property
     def patients(self) -> bool:
-        """True if a test patient counts once in some of the cells."""
         return any(entry.patients for entry in self.entries.values())
 
     @property
     def unpriced(self) -> set[str]:
-        """The methods whose options an unpriced search chose."""
         return {key[3] for key, entry in self.entries.items() if entry.unpriced}
 
     @property
@@ -262,7 +259,6 @@ class Grid:
         return f"{self.deltas[dataset]:g}{ABOVE_MARK if dataset in self.above else ''}"
 
     def get(self, row: tuple[str, float], column: tuple[str, str]) -> Entry | None:
-        """Returns the cell of a row and column, if there is one."""
         return self.entries.get((*row, *column))
 
 
@@ -342,7 +338,7 @@ def _to_percent(value: Any) -> Any:
 
 
 def _halves_in_percent(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
-    """Returns the seeds' values on halves in percent, [seeds, splits, 2]; None without them."""
+    """Returns the seeds' values on halves, [seeds, splits, 2]."""
     known = [value for value in values if value is not None and len(value)]
     if not known:
         return None

@@ -141,7 +141,7 @@ def _over_tests(
 
 
 def _lies_inside(ends: tuple[float, float]) -> bool:
-    """True if a bootstrap's ends differ, and lie within 0 and 1 and not on them."""
+    """True if a bootstrap has a width, and does not reach 0 or 1."""
     low, high = ends
     return SAME < low < high - SAME < 1 - 2 * SAME
 
@@ -178,7 +178,7 @@ def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.
 
 
 def _stable_mean(values: np.ndarray) -> float:
-    """Returns the mean over seeds; of values that differ in last bits at most, the first."""
+    """Returns the mean over seeds; the first value if they differ only in last bits."""
     return float(values[0] if np.ptp(values) <= SAME else values.mean())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
-    """Counts the rows of each class, or those that have each label where rows have several."""
+    """Counts the rows of each class, or of each label if rows have several."""
     counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=num_classes)
     return [int(count) for count in counts]
 
@@ -25,7 +25,6 @@ def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
 
 
 def count_units(codes: np.ndarray | None) -> int | None:
-    """Counts the units of rows; None where no units are known."""
     return None if codes is None else len(np.unique(codes))
 
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import pytest
 
-from dpprobe import resources
-from dpprobe.errors import ConfigError
 from dpprobe.exhibits import published
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
 FOUNDATION, MEHTA = "foundation_features", "mehta_2022"
 BERRADA, LAW = "berrada_2023", "representation_law"
-
-
-@pytest.fixture
-def raw() -> Any:
-    return copy.deepcopy(resources.read_yaml(published.FILE))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +75,17 @@ def test_every_number_has_a_source() -> None:
         assert number.table
         assert number.row
         assert number.dataset or number.metric == "dimension"
+    for citation in found.citations.values():
+        assert citation.note or None not in (citation.title, citation.year, citation.venue)
+
+
+def test_rows_are_unique_and_have_values_of_columns_alone() -> None:
+    for table in published.read_published().tables:
+        names = [row.row for row in table.rows]
+        assert len(set(names)) == len(names)
+        for row in table.rows:
+            inferred = {key for keys in row.inferred.values() for key in keys}
+            assert row.values.keys() | inferred <= table.columns.keys(), row.row
 
 
 def test_the_parts_of_a_result_agree() -> None:
@@ -171,13 +174,6 @@ def test_a_whole_number_is_printed_without_digits() -> None:
     assert (eight.text, eight.value, tenth.text) == ("88", 88.0, "84.3")
 
 
-def test_an_inferred_fact_of_no_column_is_refused(raw: Any) -> None:
-    table = next(item for item in raw["tables"] if item["table"] == "2")
-    table["rows"][0]["inferred"] = {"epsilon": ["nobody"]}
-    with pytest.raises(ConfigError, match="no column nobody"):
-        published.parse_published(raw)
-
-
 def test_tuned_blocks_and_parts_of_a_dataset_are_told_apart() -> None:
     found = published.read_published()
     tuned = found.select_numbers(paper=LAW, learning_rate="tuned")
@@ -200,27 +196,6 @@ def test_texts_are_as_printed() -> None:
     assert texts["8", "ViT-B/16", "last"] == "900"
     assert texts["4", "Inception crop to centre crop", "change"] == "+0.2"
     assert texts["4", "Zero init to LeCun normal init", "accuracy"] == "random chance"
-
-
-def test_a_number_without_a_source_is_refused(raw: Any) -> None:
-    del raw["citations"]["nasr_2020"]
-    with pytest.raises(ConfigError, match=r"no citation 'nasr_2020'"):
-        published.parse_published(raw)
-
-
-@pytest.mark.parametrize("change", ["column", "twice", "key", "value"])
-def test_a_malformed_table_is_refused(raw: Any, change: str) -> None:
-    rows = raw["tables"][0]["rows"]
-    if change == "column":
-        rows[0]["values"]["cnm"] = 1.0
-    elif change == "twice":
-        rows.append(rows[0])
-    elif change == "key":
-        rows[0]["epsilom"] = 1.0
-    else:
-        rows[0]["values"]["cnn"] = "96.6 %"
-    with pytest.raises(ConfigError, match=r"tables\.0"):
-        published.parse_published(raw)
 
 
 def test_the_bibliography_has_every_citation() -> None:

@@ -33,8 +33,6 @@ WITHOUT: style.Look = (style.NEUTRAL, ("none", "_"))  # results without privacy
 
 @dataclass(frozen=True, kw_only=True)
 class _PublishedModel:
-    """A model of a paper: its best result without privacy, and with it by epsilon."""
-
     source: str
     model: str
     without: float

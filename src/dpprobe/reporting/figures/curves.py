@@ -171,7 +171,6 @@ def _make_curve(grid: Grid, dataset: str, column: tuple[str, str]) -> Curve:
 def _draw_line(
     axes: Axes, scale: EpsilonScale, line: Curve, look: style.Look, alpha: float
 ) -> None:
-    """Draws one curve at finite epsilons, with a band of its intervals."""
     points = {scale.place_of(e): entry for e, entry in line.items() if math.isfinite(e)}
     values = [(entry.mean, entry.low, entry.high) for entry in points.values()]
     style.draw_banded(axes, list(points), values, look, alpha=alpha)
@@ -252,7 +251,6 @@ def _make_heading(text: str) -> Line2D:
 
 
 def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
-    """Writes a figure's title and caption."""
     entries = grid.entries.values()
     delta = f", δ = {_format_power(grid.deltas[dataset])}" if dataset in grid.deltas else ""
     delta += ABOVE_MARK if dataset in grid.above else ""

@@ -45,13 +45,13 @@ class Panel:
 
     @property
     def most_at_place(self) -> int:
-        """The largest number of cells of one place and epsilon: more than one is a choice."""
+        """The largest number of cells of one place and epsilon; if above 1, one is selected."""
         keys = [(place, cell.epsilon) for place, cell in self.cells]
         return max(map(keys.count, keys))
 
 
 def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, png: Path) -> None:
-    """Draws panels with one y axis and one legend of epsilons; `label` is of the x axis."""
+    """Draws panels with one y axis, one legend of epsilons and a label of the x axis."""
     epsilons = sorted({cell.epsilon for panel in panels for _, cell in panel.cells})
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     with mpl.rc_context(style.SETTINGS):

@@ -27,7 +27,6 @@ OPTION_LABELS = {
 def plot_option(
     *, study: Study, results: Path, dataset: str, option: str, svg: Path, png: Path
 ) -> None:
-    """Draws the figure of a dataset and an option from the study's cells."""
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     option_figure(cells, option, dataset=dataset, svg=svg, png=png)
 
@@ -84,7 +83,6 @@ def _make_panel(
 
 
 def _option_place(cell: CellResult, option: str) -> float:
-    """Returns the number that an option of a cell is drawn at."""
     if option == "batch_size":
         return float(cell.batch_size or 0)
     kind, scale = cell.options["init"], cell.options["init_scale"]
@@ -94,7 +92,6 @@ def _option_place(cell: CellResult, option: str) -> float:
 
 
 def _format_tick(value: float, cells: Sequence[CellResult], option: str) -> str:
-    """Returns the text of a tick."""
     if option == "batch_size":
         full = value == max(cell.n for cell in cells)
         return f"{value:,.0f}" + ("\n(all)" if full else "")

@@ -44,7 +44,7 @@ def plan_svg(
     title: str,
     measured: Mapping[float, float],
 ) -> bytes:
-    """Returns the figure of a study's dataset, with what was measured at its n, by epsilon."""
+    """Draws the figure of a study's dataset, with the accuracies measured at its n, by epsilon."""
     stream = io.BytesIO()
     with mpl.rc_context(style.SETTINGS):
         figure = _plan_figure(setting, scale, epsilons, title=title, measured=measured)
@@ -60,7 +60,7 @@ def _plan_figure(
     title: str,
     measured: Mapping[float, float],
 ) -> Figure:
-    """Draws a line per epsilon, a band for the setting's, the ceiling, chance and the n."""
+    """Draws a line per epsilon, a band for the setting's, the ceiling, chance and n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
     looks = style.choose_looks(len(epsilons))
@@ -87,7 +87,6 @@ def _plan_figure(
 def _draw_line(
     axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: object, *, banded: bool
 ) -> None:
-    """Draws one epsilon."""
     start = max(setting.n / _LESS, setting.classes)
     ratio = setting.n * _MORE / start
     sizes = [round(start * ratio ** (step / (_POINTS - 1))) for step in range(_POINTS)]
@@ -102,7 +101,6 @@ def _draw_line(
 
 
 def _label_axes(axes: Axes, setting: Setting, scale: Scale, title: str, *, measured: bool) -> None:
-    """Writes axes, legend and title."""
     axes.set_xscale("log")
     powers = range(math.floor(math.log10(axes.get_xlim()[0])), 12)
     ticks = [part * 10.0**power for power in powers for part in (1, 3)]

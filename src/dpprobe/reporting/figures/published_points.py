@@ -33,7 +33,7 @@ class Mark:
 
     @property
     def circle_epsilon(self) -> float:
-        """The epsilon at which its circle stands: of a range the geometric mean."""
+        """The epsilon of its circle: the geometric mean of a range."""
         low, high = self.reach
         return low if low == high else math.sqrt(low * high)
 
@@ -58,7 +58,6 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
 
 
 def _is_unlike(point: Number) -> bool:
-    """True for a range and an inferred epsilon: the legend says so beside the source."""
     return isinstance(point.epsilon, tuple) or bool(point.inferred)
 
 

@@ -140,7 +140,6 @@ def _draw_points(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _draw_front(axes: Axes, front: Sequence[Point], looks: Mapping[int, style.Look]) -> None:
-    """Draws the points of a front with their intervals, and the stairs through them."""
     axes.plot(
         [seconds for seconds, _ in front], [100 * cell.mean for _, cell in front],
         color=style.SUBTLE, linestyle="--", linewidth=0.8, drawstyle="steps-post",

@@ -151,7 +151,6 @@ def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
 
 
 def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
-    """Makes a row for each dataset, backbone and epsilon of methods that share rows."""
     rows = []
     cells = [cell for cell in run.cells if cell.method in group]
     places = {cell.place for cell in cells}
@@ -250,7 +249,6 @@ def model_sizes(run: Run, published: Published) -> Table:
 
 
 def _largest_batches(batches: Sequence[_BatchRow]) -> list[tuple[TableCell, ...]]:
-    """Makes a row for each model, method and finite epsilon, at the largest batch size."""
     groups: dict[tuple[str, str, str], list[_BatchRow]] = {}
     for batch in batches:
         groups.setdefault((batch.dataset, batch.model, batch.source.text), []).append(batch)

@@ -91,20 +91,17 @@ class Run:
 
     @property
     def source(self) -> str:
-        """The source in a measured row."""
         return f"{OURS}, {self.study}"
 
     @property
     def datasets(self) -> list[str]:
-        """The datasets of the study, in the order of its cells."""
         return keep_unique(cell.dataset for cell in self.cells)
 
     def published_name(self, dataset: str) -> str:
-        """Returns a dataset's name in `resources/published.yaml`."""
         return self.names.get(dataset, dataset)
 
     def dataset_title(self, dataset: str) -> str:
-        """Writes a dataset's title, and the study's name for it where that differs."""
+        """Writes a dataset's title, and the study's name for it if that differs."""
         name = self.published_name(dataset)
         title = TITLES.get(name, name)
         return title if dataset == name else f"{title} ({dataset})"
@@ -140,12 +137,10 @@ def study_command(paper: str) -> str:
 
 
 def source_cell(published: Published, citation: str) -> TableCell:
-    """Makes the cell of a published row's source."""
     return TableCell(text=published.citations[citation].short, citation=citation)
 
 
 def printed_cell(number: Number | None) -> TableCell:
-    """Makes the cell of a published number."""
     if number is None:
         return BLANK
     value = None if math.isnan(number.value) else number.value
@@ -153,7 +148,6 @@ def printed_cell(number: Number | None) -> TableCell:
 
 
 def measured_cell(cell: CellResult | None) -> TableCell:
-    """Makes the cell of a measured result."""
     if cell is None:
         return BLANK
     return scaled_cell(cell.mean, cell.low, cell.high, cell.measure.headline)
@@ -166,7 +160,7 @@ def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]
 
 
 def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
-    """Makes the cell of the best of several results, which says how many there were."""
+    """Makes the cell of the best of several results, with their number."""
     cell = measured_cell(best_result(cells))
     return replace(cell, text=f"{cell.text} (of {len(cells)})") if len(cells) > 1 else cell
 

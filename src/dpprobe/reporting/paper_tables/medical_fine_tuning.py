@@ -59,7 +59,7 @@ def radiographs_table(run: Run, published: Published) -> Table:
 
 
 def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
-    """Makes one row per epsilon from one tuned part's cells; without privacy the best of all."""
+    """Makes one row per epsilon from one tuned part's cells."""
     shown = (cell for cell in cells if cell.private or math.isinf(cell.epsilon))
     best = best_of_each(shown, lambda cell: cell.epsilon)
     return [
@@ -72,6 +72,5 @@ def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple
 
 
 def _tuned_part(cell: CellResult) -> str:
-    """Returns which part of the network was trained."""
     tuned = cell.base_options.get("tune") if cell.network else "head"
     return HEADS if tuned == "head" else FULL if tuned == "all" else BLOCKS

@@ -31,7 +31,6 @@ def write_study_tables(
 
 
 def make_paper_table(name: str, run: Run, published: Published) -> Table:
-    """Makes a table by its name in `PAPER_TABLES`."""
     declared = PAPER_TABLES[name]
     make = find_function(f"{__package__}.{declared.make}")
     table: Table = make(run, published, **declared.options)

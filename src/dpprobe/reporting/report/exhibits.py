@@ -48,7 +48,7 @@ class Exhibits:
     def list_figures(
         self, dataset: str | None, facts: Mapping[str, str], *, section: Section | None = None
     ) -> list[dict[str, Any]]:
-        """Returns the figures of a dataset, or those of none: of one section, or of no section."""
+        """Returns the figures of a dataset (None: of all), of one section or of none."""
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
             if find_section(path.stem) is not section:
@@ -81,7 +81,7 @@ class Exhibits:
                 groups["tsne"][page.name] = page
 
     def has_room(self, size: int) -> bool:
-        """Takes so many bytes of those left for figures, where there are as many."""
+        """Takes bytes from the rest of the budget for figures, if it is large enough."""
         fits = size <= self.bytes_left
         self.bytes_left -= size if fits else 0
         return fits
@@ -89,7 +89,7 @@ class Exhibits:
     def _embed_figure(
         self, name: str, files: Mapping[str, Path], dataset: str | None, facts: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Returns one figure, embedded where there is still room on the page."""
+        """Returns one figure, embedded if the page has room."""
         svg, png = files.get(".svg"), files.get(".png")
         path = svg if svg is not None and svg.stat().st_size <= SVG_BYTES else png or svg
         assert path is not None
@@ -110,7 +110,6 @@ class Exhibits:
         }
 
     def list_tables(self, dataset: str | None) -> list[dict[str, Any]]:
-        """Returns the tables of a dataset, or those of none."""
         shown = []
         for item in self.sources.tables:
             if item.dataset != dataset:
@@ -132,7 +131,6 @@ class Exhibits:
         return shown
 
     def _link_files(self, files: Iterable[Path]) -> list[tuple[str, str]]:
-        """Returns a name and the address of each file: its kind, and of a page whose it is."""
         return [
             (
                 f"{file.stem.removeprefix('tsne_')} page"
@@ -144,19 +142,17 @@ class Exhibits:
         ]
 
     def _figure_owner(self, path: Path) -> str | None:
-        """Returns the dataset of figures/<dataset>/<name>; none of figures/<name>."""
         folders = Path(relative_path(path, self.folder)).parts[1:-1]
         return folders[0] if folders and folders[0] in self.names else None
 
 
 def find_section(name: str) -> Section | None:
-    """Returns the section that a figure stands in; None for the dataset's."""
+    """Returns the section of a figure; None if it stands with its dataset."""
     sections = (analysis.section for analysis in load_analyses() if analysis.section)
     return next((each for each in sections if each.title_figure(name) is not None), None)
 
 
 def title_of(name: str, dataset: str | None) -> str:
-    """Writes a title from the name of a figure or table."""
     kind, _, rest = name.partition("_")
     words = {"accuracy": "Results against epsilon", "tsne": "t-SNE"}
     if name in COMPARISON_TITLES:
@@ -172,7 +168,7 @@ def title_of(name: str, dataset: str | None) -> str:
 
 
 def _find_caption(name: str, captions: Sequence[Path]) -> str:
-    """Returns the caption whose name the figure's name begins with, the longest of several."""
+    """Returns the caption with the longest name that begins the figure's name."""
     matches = [path for path in captions if name.startswith(path.stem)]
     if not matches:
         return ""
@@ -181,7 +177,7 @@ def _find_caption(name: str, captions: Sequence[Path]) -> str:
 
 
 def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
-    """Writes what figures show, by kind, for those who do not see them."""
+    """Describes figures, by kind, for readers who cannot see them."""
     results = [best for best in bests if best.dataset == dataset]
     if not results:
         return {}

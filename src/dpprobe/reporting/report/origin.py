@@ -33,7 +33,7 @@ def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsil
 
 
 def _snakemake_call(origin: Origin, *targets: str) -> str:
-    """Writes a call of Snakemake; options come last, for --configfile takes all that follows."""
+    """Writes a call of Snakemake, options last: --configfile takes all words that follow."""
     return shlex.join(run_words(*targets, call=origin.call))
 
 
@@ -53,7 +53,6 @@ def write_commands(origin: Origin) -> dict[str, str]:
 def collect_provenance(
     origin: Origin, infos: Mapping[str, DatasetInfo], sources: Sources
 ) -> dict[str, Any]:
-    """Collects commit, system, versions, fingerprints and the study as checked."""
     versions = []
     for name in LIBRARIES:
         try:

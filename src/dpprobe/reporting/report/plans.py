@@ -58,7 +58,7 @@ def plan_parts(
 
 
 def unplanned_words(grid: Grid, dataset: str) -> str:
-    """Says why nothing is predicted for a dataset; empty where its metric is no reason."""
+    """Explains why nothing is predicted for a dataset."""
     measure = grid.measures[dataset]
     if measure.is_accuracy:
         return "no private linear head at an ε that the planner knows"
@@ -66,7 +66,7 @@ def unplanned_words(grid: Grid, dataset: str) -> str:
 
 
 def plan_origin() -> dict[str, Any]:
-    """Says what the predictions stand on."""
+    """Describes the data behind the predictions."""
     curves = read_curves()
     return {
         "sources": curves.sources,
@@ -76,7 +76,6 @@ def plan_origin() -> dict[str, Any]:
 
 
 def _list_epsilons(grid: Grid, dataset: str, backbone: str) -> list[float]:
-    """Returns the finite epsilons of private heads that the planner knows."""
     return sorted(
         {
             epsilon
@@ -90,8 +89,6 @@ def _list_epsilons(grid: Grid, dataset: str, backbone: str) -> list[float]:
 
 
 class _Part:
-    """One dataset and backbone: its setting, its scale, what was measured."""
-
     def __init__(
         self, grid: Grid, summary: Any, info: DatasetInfo, dataset: str, backbone: str
     ) -> None:
@@ -131,7 +128,6 @@ class _Part:
                 self.measured[epsilon] = best
 
     def make_content(self, *, figure: str | None) -> dict[str, Any]:
-        """Returns what the template shows."""
         return {
             "dataset": self.dataset,
             "backbone": self.backbone,
@@ -172,7 +168,7 @@ class _Part:
         )
 
     def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
-        """Draws the figure as a data address; None if the figure would be too small."""
+        """Draws the figure as a data address; None if the page has no room."""
         from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
 
         svg = plan_svg(

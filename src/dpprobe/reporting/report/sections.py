@@ -74,7 +74,6 @@ def _list_facts(
     *,
     subgroups: bool,
 ) -> list[tuple[str, str, str | None]]:
-    """Lists name, words and link of what stands beside a verdict."""
     over = f"95% CI over {tested_words(best.entry)}"
     facts: list[tuple[str, str, str | None]] = [
         ("Head", f"{best.method} on {best.backbone}; {over}", None)
@@ -110,7 +109,6 @@ def _end_sentence(text: str) -> str:
 
 
 def _name_untested(info: DatasetInfo) -> str:
-    """Names the classes without test examples; empty where all are tested."""
     names = info.untested_classes
     if not names:
         return ""
@@ -137,7 +135,6 @@ def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str,
 
 
 def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list[dict[str, Any]]:
-    """Makes one row per cell, for the tables of all cells."""
     anchors, allows = {}, {}
     for index, item in enumerate(shown):
         for backbone, _ in item.cells:
@@ -219,7 +216,7 @@ def what_was_run(
 
 
 def _method_options(options: Mapping[str, Any]) -> str:
-    """Writes a method's options; what `auto` chooses stands in its statements, by cell."""
+    """Writes a method's options; a cell's statement has what `auto` chooses."""
     if options["head"] != "auto":
         return one_line(options, skip=("head",))
     asked = one_line(options, skip=("head", "normalize"))
