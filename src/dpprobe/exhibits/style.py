@@ -56,10 +56,7 @@ SETTINGS: Any = {
 }
 DPI = 200
 # Without a date or a version: equal figures are equal bytes.
-METADATA: dict[str, Any] = {
-    "svg": {"Date": None, "Creator": "dpprobe"},
-    "png": {"Software": None},
-}
+METADATA: dict[str, Any] = {"svg": {"Date": None, "Creator": "dpprobe"}, "png": {"Software": None}}
 TOP = 101.0  # of the accuracy axis: a line at 100% is still seen whole
 LEGEND_LINE = 0.185  # inches
 CAPTION_LETTER = 0.065  # inches, on average
@@ -178,12 +175,7 @@ def draw_error_bars(
 
 
 def draw_banded(
-    axes: Axes,
-    x: Sequence[float],
-    values: Sequence[Interval],
-    look: Look,
-    *,
-    alpha: float = 0.15,
+    axes: Axes, x: Sequence[float], values: Sequence[Interval], look: Look, *, alpha: float = 0.15
 ) -> None:
     """Draws a curve of means with the band of their intervals, if they have one."""
     colour, (dashes, marker) = look

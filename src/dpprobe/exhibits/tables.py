@@ -90,12 +90,7 @@ def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
 
 
 def mean_cell(
-    mean: float,
-    low: float | None,
-    high: float | None,
-    *,
-    scale: float = 100.0,
-    digits: int = 1,
+    mean: float, low: float | None, high: float | None, *, scale: float = 100.0, digits: int = 1
 ) -> TableCell:
     """Makes a cell of a mean and its interval, shown times `scale`."""
     text = f"{scale * mean:.{digits}f}"

@@ -58,10 +58,9 @@ def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path
 def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), a column per backbone + method.
 
-    A dataset whose headline is another metric than accuracy shows that one; a column `metric` then
-    tells. A cell that was not run is blank. Rows at epsilon inf are not private; there are the
-    non-private ceilings. The best private entry of a row is bold, and so is every other that prints
-    the same mean.
+    A column `metric` names the metrics unless all are accuracy. Cells that were not run are blank.
+    Rows at epsilon inf have the non-private ceilings. Bold is the best private entry of a row, and
+    every other that prints the same mean.
     """
     named = _names_metrics(grid)
     titles = ["dataset", "metric"] if named else ["dataset"]
@@ -129,7 +128,7 @@ def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
         BLANK
         if entry is None
         else TableCell(
-            text=" ".join(filter(None, (_format_mean(entry), over_seeds(entry), over_both(entry)))),
+            text=" ".join(filter(None, (format_mean(entry), over_seeds(entry), over_both(entry)))),
             bold=entry.private and f"{entry.mean:.1f}" == best,
         )
         for entry in entries
@@ -139,20 +138,13 @@ def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
 def numbers_table(grid: Grid) -> Table:
     """Makes the table for programs: numbers with three decimals, the ends of intervals apart.
 
-    A method whose options a search chose that nothing prices has a further column, "unpriced":
-    true at each epsilon that is not kept. A column "delta above 1/n" follows that of delta where a
-    dataset has such a one.
+    If an unpriced search chose a method's options, a column "unpriced" is true at each epsilon that
+    is not kept. If a delta is above 1/n, a column "delta above 1/n" follows that of delta.
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
-    titles = [
-        "dataset",
-        "epsilon",
-        "delta",
-        *marked,
-        *(["metric", CONSTANT_METRIC] if named else []),
-    ]
-    titles += [CONSTANT]
+    titles = ["dataset", "epsilon", "delta", *marked]
+    titles += ["metric", CONSTANT_METRIC, CONSTANT] if named else [CONSTANT]
     for column in grid.columns:
         name = " + ".join(column)
         titles += [name, *(f"{name} {part}" for part in NUMBERS)]
@@ -201,8 +193,9 @@ def _list_metrics(grid: Grid) -> str:
     return " or ".join(titles) or ACCURACY.title
 
 
-def _format_mean(entry: Entry) -> str:
-    return f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
+def format_mean(entry: Entry | None) -> str:
+    """Writes a result in percent, marked if its options were searched without a budget."""
+    return "" if entry is None else f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
 
 
 def over_seeds(entry: Entry) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.limits import ABOVE_NOTE, epsilon_token, epsilon_value
-from dpprobe.reporting.accuracy_table import LEFT_OUT, UNPRICED, UNPRICED_MARK
+from dpprobe.reporting.accuracy_table import LEFT_OUT, UNPRICED, format_mean
 from dpprobe.reporting.headline import list_doubts, verdict
 from dpprobe.results.best_private import (
     Best,
@@ -20,7 +20,7 @@ from dpprobe.results.best_private import (
     list_best_columns,
 )
 from dpprobe.results.cautions import list_cautions
-from dpprobe.results.summary import Entry, Grid, read_grid, read_summaries
+from dpprobe.results.summary import Grid, read_grid, read_summaries
 from dpprobe.study.run_command import command_line
 
 LINES = 25
@@ -128,7 +128,7 @@ def _cell_rows(
         return entry is None, -entry.mean if entry else 0.0
 
     return [
-        [*column, *(_show_mean(grid.get((dataset, e), column)) for e in (*epsilons, math.inf))]
+        [*column, *(format_mean(grid.get((dataset, e), column)) for e in (*epsilons, math.inf))]
         for column in sorted(grid.columns, key=result)
     ]
 
@@ -145,13 +145,9 @@ def _dataset_row(
         dataset,
         grid.measures[dataset].title,
         *("" if best is None else f"{best.value:.1f}" for best in private),
-        _show_mean(ceiling),
+        format_mean(ceiling),
         "" if constant is None else f"{constant:.1f}",
     ]
-
-
-def _show_mean(entry: Entry | None) -> str:
-    return "" if entry is None else f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
 
 
 def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:

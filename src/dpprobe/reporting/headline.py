@@ -29,20 +29,25 @@ def best_interval(best: Best) -> str:
 
 def tested_words(entry: Entry) -> str:
     """Names what the interval is over."""
-    units = "test patients" if entry.patients else "test images"
+    units = _name_units(entry)
     return f"seeds and {units}" if (entry.both_interval or "").startswith(SEED_INTERVAL) else units
+
+
+def _name_units(entry: Entry) -> str:
+    return "test patients" if entry.patients else "test images"
 
 
 def verdict(best: Best) -> str:
     """Writes what the best private head of a dataset reaches at one epsilon."""
     interval = f" (95% CI {best_interval(best)})" if best_interval(best) else ""
+    references = (
+        (BASELINE, best.ceiling.mean if best.ceiling else None),
+        (MAJORITY, best.entry.constant),
+    )
     beside = [
-        f"{_side(difference)} {name} ({value:.1f}%)"
-        for difference, name, value in (
-            (None if best.gap is None else -best.gap, BASELINE, best.ceiling and best.ceiling.mean),
-            (_lead(best), MAJORITY, best.entry.constant),
-        )
-        if difference is not None and value is not None
+        f"{_say_difference(best.value - value)} {name} ({value:.1f}%)"
+        for name, value in references
+        if value is not None
     ]
     return (
         f"At ε = {best.epsilon} the best private head reaches {best.value:.1f}% "
@@ -50,11 +55,7 @@ def verdict(best: Best) -> str:
     )
 
 
-def _lead(best: Best) -> float | None:
-    return None if best.entry.constant is None else best.value - best.entry.constant
-
-
-def _side(points: float) -> str:
+def _say_difference(points: float) -> str:
     return f"{abs(points):.1f} points {'below' if points < 0 else 'above'}"
 
 
@@ -77,15 +78,12 @@ def baseline_doubt(best: Best) -> str:
     if max(-beside.low, beside.high) <= TELLING:
         return f"The difference from {BASELINE} is within noise ({interval})."
     wanted = f"{round_count(beside.units_to_tell(best.entry.test_units, least=TELLING)):,}"
-    few, needed = _units(best), f"at least {wanted} {_units(best)}"
+    few = _name_units(best.entry)
+    needed = f"at least {wanted} {few}"
     if more_seeds_may_tell(best.entry):
         few = f"seeds ({best.entry.seeds}) or {few}"
         needed = f"{FEW_SEEDS} seeds or {needed}"
     return f"Too few {few} to tell it from {BASELINE} ({interval}): {needed} needed."
-
-
-def _units(best: Best) -> str:
-    return "test patients" if best.entry.patients else "test images"
 
 
 def majority_doubt(best: Best) -> str:
@@ -112,7 +110,7 @@ def choice_words(best: Best) -> str:
     """Describes the selection bias of the best of several heads; empty for a single one."""
     several = f"Selected from {best.choice.candidates} private heads by test results"
     if best.uncorrected:
-        why = f"too few {_units(best)}"
+        why = f"too few {_name_units(best.entry)}"
         return f"{several}: {best.value:.1f}% includes the selection bias, unknown here ({why})."
     if best.held_out is None:
         return ""
@@ -122,14 +120,7 @@ def choice_words(best: Best) -> str:
 
 
 def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
-    """Writes sentences on a dataset's results for the notes of a table.
-
-    They name the metric and why, the majority-class baseline, the worst class of the best private
-    heads, their held-out estimates, what cannot be told, and cautions.
-
-    Args:
-      bests: of `best_private`, for all datasets.
-    """
+    """Writes the notes of a table on a dataset: metric, baseline, worst class, doubts, cautions."""
     bests = [best for best in bests if best.dataset == dataset]
     lines = [grid.reasons[dataset]] if dataset in grid.reasons else []
     constants = (

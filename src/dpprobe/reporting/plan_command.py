@@ -12,18 +12,10 @@ def add_command(commands: Any) -> None:
     summary = "predict accuracy from images, classes and budget, with public learning curves"
     parser: argparse.ArgumentParser = commands.add_parser("plan", help=summary)
     parser.set_defaults(run=_run_plan)
-    parser.add_argument(
-        "--n",
-        type=int,
-        required=True,
-        help="number of training images, or of patients with --unit patient",
-    )
-    parser.add_argument(
-        "--unit",
-        choices=("image", "patient"),
-        default="image",
-        help="unit of privacy that --n counts; default %(default)s",
-    )
+    words = "number of training images, or of patients with --unit patient"
+    parser.add_argument("--n", type=int, required=True, help=words)
+    words = "unit of privacy that --n counts; default %(default)s"
+    parser.add_argument("--unit", choices=("image", "patient"), default="image", help=words)
     parser.add_argument("--classes", type=int, required=True, help="number of classes")
     parser.add_argument("--epsilon", type=float, required=True)
     parser.add_argument("--delta", type=float, default=1e-5, help="default %(default)s")
@@ -37,12 +29,8 @@ def add_command(commands: Any) -> None:
         "--majority", type=float, help="share of the largest class; default 1 / classes"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE",
-        help="draw accuracy against the number of images into this .svg or .png file",
-    )
+    words = "draw accuracy against the number of images into this .svg or .png file"
+    parser.add_argument("--figure", type=Path, metavar="FILE", help=words)
 
 
 def _run_plan(arguments: argparse.Namespace) -> int:
@@ -59,13 +47,9 @@ def _run_plan(arguments: argparse.Namespace) -> int:
         dimension=arguments.d,
     )
     plan = make_plan(
-        setting,
-        ceiling=arguments.ceiling,
-        majority=arguments.majority,
-        unit=arguments.unit,
+        setting, ceiling=arguments.ceiling, majority=arguments.majority, unit=arguments.unit
     )
     if arguments.figure:
-        # Matplotlib
         from dpprobe.reporting.figures.planner import write_plan_figure
 
         write_plan_figure(arguments.figure, setting, plan.scale)

@@ -4,10 +4,9 @@
 results of all seeds of all M private cells of the dataset and epsilon. The best cell's heads, and
 the name of the best, are functions of all their heads and of the test examples: post-processing, as
 far as the training examples go. So publishing them costs no more than publishing all heads of all M
-cells, and that is the composition of all their mechanisms, each as often as there are seeds. It is
-exact for that composition where no mechanism samples or is repeated, an upper bound elsewhere; for
-the choice itself it is an upper bound always. Nothing here covers the test examples, whose
-noiseless results decide.
+cells: the composition of all their mechanisms, each once per seed. That composition is priced
+exactly if no mechanism samples or is repeated, else by an upper bound; for the choice itself it is
+always an upper bound. Nothing here covers the test examples, whose noiseless results decide.
 """
 
 from __future__ import annotations
@@ -25,16 +24,13 @@ from dpprobe.results.cell_record import read_statement
 
 
 def choice_price(statements: Iterable[Path]) -> float | None:
-    """Bounds the epsilon of publishing the best of the cells that these statements are of.
-
-    Args:
-      statements: the privacy statements of the private cells of one dataset and epsilon.
+    """Bounds the epsilon of publishing the best of the private cells of one dataset and epsilon.
 
     Returns:
-      The epsilon at the largest of their deltas; None for less than two cells: nothing was chosen.
+      The epsilon at the largest of their deltas; None for fewer than two cells.
 
     Raises:
-      DataError: when a file is not a statement of a private cell.
+      DataError: if a file is not a statement of a private cell.
     """
     fits, deltas = [], []
     for path in statements:

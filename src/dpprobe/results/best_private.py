@@ -19,10 +19,10 @@ from dpprobe.results.summary import Choice, Entry, Grid
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best private result of a dataset at one epsilon, chosen by its test result.
+    """The best private result of a dataset at one epsilon, selected by its test result.
 
-    Its own epsilon does not cover that choice: `best_head_price` has what does. Nor is its mean
-    what to expect of it: `held_out` has that, None where nothing was chosen or too little is known.
+    Its own epsilon does not cover the selection; `choice` has the price. Its mean has a selection
+    bias; `held_out` corrects it, and is None if nothing was selected or too little is known.
     """
 
     dataset: str
@@ -48,10 +48,7 @@ class Best:
 
     @property
     def low(self) -> float | None:
-        """The lower end of the 95% interval of `value`, over seeds and test examples.
-
-        It is the best cell's, widened by what the choice adds.
-        """
+        """The lower end of the 95% interval of `value`, widened by the selection bias."""
         low = self.entry.both_low
         return None if low is None else max(0.0, low - max(0.0, self.luck))
 
@@ -100,10 +97,7 @@ def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
 def best_of_each(
     results: Iterable[_AnyResult], key: Callable[[_AnyResult], _Key]
 ) -> dict[_Key, _AnyResult]:
-    """Returns the result with the highest mean of each key, of equals the first.
-
-    Keys stand in the order of their first results.
-    """
+    """Returns the best result of each key (of equals, the first), in the order of first results."""
     best: dict[_Key, _AnyResult] = {}
     for result in results:
         of = key(result)

@@ -37,10 +37,10 @@ def never_predicted(entry: Entry) -> str:
 def never_predicted_lines(
     grid: Grid, dataset: str, columns: Iterable[tuple[str, str]], *, balanced: bool
 ) -> list[str]:
-    """Writes a clause for each (backbone, method) that leaves classes out, with its epsilons.
+    """Writes a clause for each (backbone, method) that never predicts some classes.
 
     Args:
-      balanced: of the heads that make up for classes of different frequencies, else of the others.
+      balanced: True for heads that balance class frequencies, False for the others.
     """
     lines = []
     for column in columns:
@@ -91,12 +91,11 @@ def weak_baseline_lines(grid: Grid, dataset: str) -> list[str]:
 def describe_falls(
     grid: Grid, bests: Sequence[Best], dataset: str, columns: Iterable[tuple[str, str]]
 ) -> list[str]:
-    """Writes where results fall, by more than noise, as epsilon grows.
+    """Describes where results fall, by more than noise, as epsilon grows.
 
-    Compares all pairs of epsilons, for the best private results and for each column;
-    the confidence is such that one of twenty curves without a fall is said to have one. Reports the
-    pair that lies farthest apart. Cells of one seed are left out because the effect of training
-    noise on them is unknown.
+    Compares all pairs of epsilons, for the best private results and for each column, and reports
+    the pair farthest apart. The confidence is such that one of twenty curves without a fall is said
+    to have one. Cells of one seed are left out, because their training noise is unknown.
     """
     of_dataset = [best for best in bests if best.dataset == dataset]
     lines = []
@@ -167,10 +166,10 @@ def list_cautions(
     *,
     columns: Iterable[tuple[str, str]] | None = None,
 ) -> Iterator[str]:
-    """Yields what would mislead a reader of a dataset's results, whole sentences.
+    """Yields sentences on what would mislead a reader of a dataset's results.
 
     Args:
-      columns: each (backbone, method) to look at; all where absent.
+      columns: each (backbone, method) to look at; by default all.
     """
     columns = list(grid.columns if columns is None else columns)
     for balanced in (False, True):

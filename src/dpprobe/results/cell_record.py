@@ -57,11 +57,7 @@ SCALAR_METRICS = (
     "mean_average_precision",
 )
 # The metrics that may stand for a cell in tables and figures, as people write them.
-HEADLINES = {
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "macro_accuracy": "macro accuracy",
-}
+HEADLINES = {"accuracy": "accuracy", "auc": "AUC", "macro_accuracy": "macro accuracy"}
 CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
 
 

@@ -1,15 +1,13 @@
 """Values of a head's headline metric on halves of the test split.
 
-`HALVINGS` times the test units are split in two at random. All cells of a dataset have the same
-test examples and are split alike, so that their values on a half can be compared in pairs. Two
-things are made from them: the value of the best of several cells on rows that took no part in
-choosing it (`held_out.py`), and the variance over test examples of the difference of two cells
-(`paired_difference.py`). A cell's record keeps them, for its predictions may be gigabytes.
+The test units are split in two at random, `HALVINGS` times. All cells of a dataset are split alike,
+so that their values on a half can be compared in pairs. The halves serve held-out estimates
+(`held_out.py`) and the variance over test examples of the difference of two cells
+(`paired_difference.py`). A cell's record keeps them, because its predictions may be gigabytes.
 
-Halves have the randomness that the metric has on new rows. An accuracy changes with the share of
-each class, and new rows have other shares: for it all units are shuffled together. A macro accuracy
-and an AUC have the same mean whatever the shares are, as long as each class has rows: for them
-each class is split in equal parts, so that halves keep the rare ones.
+Halves must be as random as new rows. An accuracy changes with the share of each class, which differs
+in new rows: all units are shuffled together. A macro accuracy or AUC has the same mean for all
+shares, as long as each class has rows: each class is split evenly, so that halves keep rare ones.
 """
 
 from __future__ import annotations
@@ -41,11 +39,7 @@ class Halves:
 
 
 def split_rows(metric: Headline, labels: np.ndarray, *, units: np.ndarray | None = None) -> Halves:
-    """Splits test examples as a metric needs them: see the module.
-
-    Args:
-      labels, units: as of `metrics.evaluate_scores`.
-    """
+    """Splits test examples as a metric needs them: see the module."""
     codes = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
     apart = metric != "accuracy" and labels.ndim == 1
     return Halves(codes=codes, members=split_units(labels if apart else None, codes))
@@ -64,10 +58,10 @@ def half_values(
 
     Args:
       scores, labels, units: as of `metrics.evaluate_scores`.
-      halves: what `split_rows` made of the metric, labels and units; None to make them.
+      halves: from `split_rows` for this metric, labels and units; None to make them.
 
     Returns:
-      None for a half on which the metric is not defined, and an empty list for one test unit.
+      None for a half on which the metric is not defined; an empty list for one test unit.
     """
     if halves is None:
         halves = split_rows(metric, labels, units=units)
@@ -87,11 +81,11 @@ def half_values(
 
 
 def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
-    """Splits units in halves, bool [HALVINGS, 2, units]; empty for less than two units.
+    """Splits units in halves, bool [HALVINGS, 2, units]; empty for fewer than two units.
 
     Args:
-      labels: int64 [n], of which each class is divided evenly, a unit counted by its first row's;
-        None to shuffle all units together.
+      labels: int64 [n], to divide each class evenly (a unit has the class of its first row); None
+        to shuffle all units together.
       codes: int64 [n], a number from 0 without gaps for the unit of each row.
     """
     count = int(codes.max()) + 1

@@ -31,7 +31,7 @@ def least_class(record: CellRecord) -> Least | None:
 
 
 def constant_headline(record: CellRecord) -> float | None:
-    """Returns the headline of always giving the most frequent answer; None where not known.
+    """Returns the headline metric of the majority-class baseline; None if not known.
 
     One answer for all rows ranks none above another, and has a recall of 1 in one class alone.
     """
@@ -46,10 +46,10 @@ def constant_headline(record: CellRecord) -> float | None:
 def resting_rows(record: CellRecord) -> float:
     """Returns how many test examples, or patients, the variance of a cell's headline rests on.
 
-    For an accuracy, all rows count. A macro accuracy and an AUC have a part of the variance from
-    each class, as 1 / m of its m rows, and where one class is rare nearly all of it: of parts that
-    are known as well as m rows tell them the sum is known as well as (sum 1 / m)^2 / sum 1 / m^3
-    rows tell (Satterthwaite 1946). That is m for one rare class, and K m for K classes of m rows.
+    For an accuracy, all rows count. In a macro accuracy or an AUC, each class contributes 1 / m of
+    its m rows to the variance, so a rare class contributes nearly all. If m rows tell a part, then
+    (sum 1 / m)^2 / sum 1 / m^3 rows tell the sum (Satterthwaite 1946): m for one rare class, K m
+    for K classes of m rows.
     """
     total = record.rows.test
     units = total if record.units is None else record.units.test
@@ -66,10 +66,10 @@ def resting_rows(record: CellRecord) -> float:
 
 
 def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str:
-    """Writes which metric stands for a cell, and why.
+    """Names the metric of a cell, and the reason for it.
 
     Args:
-      metric_of: what names the metric, where one is named.
+      metric_of: what set the metric, if something did.
     """
     counts = record.test_counts
     title = record.measure.title

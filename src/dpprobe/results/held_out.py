@@ -28,11 +28,10 @@ _KEY = 20260102  # of the generator that divides seeds
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The result of choosing the best of several cells, in the unit of their means.
+    """The result of the best of several cells without selection bias, in the unit of their means.
 
     Attributes:
-      value: without the luck of the choice.
-      seeds: True if seeds, too, took no part in the choice.
+      seeds: True if the seeds that measured it did not select it, either.
     """
 
     value: float
@@ -42,15 +41,15 @@ class HeldOut:
 def held_out(
     means: Sequence[float], halves: Sequence[np.ndarray | None], best: int
 ) -> HeldOut | None:
-    """Computes the result of the best cell on what did not choose it.
+    """Computes the held-out estimate for the best cell.
 
     Args:
       means: of each cell, over all seeds and test examples.
-      halves: of each cell [seeds, splits, 2], NaN where the metric is not defined.
+      halves: of each cell [seeds, splits, 2], NaN if the metric is not defined.
       best: the index of the cell that is shown.
 
     Returns:
-      None for one cell, and where cells have no halves or the metric is defined on too few of them.
+      None for one cell, and if cells have no halves or the metric is defined on too few of them.
     """
     known = [values for values in halves if values is not None]
     if len(known) < 2 or len(known) < len(halves):

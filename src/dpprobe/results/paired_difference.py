@@ -1,16 +1,15 @@
 """The difference between two cells' results on the same test examples, with its interval.
 
-Both cells were tested on the same images, so that what is hard is hard for both: their difference
-is surer than their intervals say. Its variance over test examples comes from the halves that the
-records keep: where rows are split in two at random, the difference on one half less that on the
-other has four times the variance of the difference on all rows, so that a quarter of the mean
-square over splits estimates it (balanced half-samples: McCarthy 1969). That needs halves which
-differ as new rows would: in the shares of their classes too where the metric is accuracy, whose
-mean changes with them, and not where it is a macro accuracy or an AUC (`halves.py`). The variances
-over seeds are added, heads of two cells having independent noise; of one seed nothing is known of
-it, and the comparison says so. Where halves say nothing (few test examples, or two cells that are
-alike on each) the two intervals over seeds and rows are taken as independent, which is
-conservative.
+Images that are hard are hard for both cells: their difference is more precise than their intervals
+suggest. Its variance over test examples comes from the halves in the records. If rows are split in
+two at random, the difference on one half minus the difference on the other has four times the
+variance of the difference on all rows. A quarter of the mean square over splits therefore estimates
+it (balanced half-samples: McCarthy 1969). The halves must differ as new rows would (`halves.py`).
+
+The variances over seeds are added, because heads of two cells have independent noise. With one seed
+this variance is unknown, and the comparison says so. If halves tell nothing (few test examples, or
+two cells that are alike on each), the two intervals over seeds and rows are taken as independent,
+which is conservative.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
-# Splits of fewer test examples, or of a rare class of fewer that all of the variance comes from,
-# give too few different halves: in simulations of 10 such rows 90 of 100 intervals hold the truth.
+# Splits of fewer test examples, or of a rare class that causes all of the variance, give too few
+# different halves: in simulations of 10 such rows 90 of 100 intervals hold the truth.
 FEWEST_ROWS = 20
 PAIRED = "paired over test rows"
 INDEPENDENT = "as if tested on other rows"
@@ -37,10 +36,9 @@ class Comparison:
     """A cell's mean minus another's, in percentage points, and the ends of its interval.
 
     Attributes:
-      low, high: None where no interval is known.
       way: PAIRED or INDEPENDENT; None without an interval.
-      one_seed: True if a private cell has one seed, so that the noise of its training, which the
-        interval leaves out, may be all of the difference.
+      one_seed: True if a private cell has one seed. The interval then ignores training noise, which
+        may be all of the difference.
     """
 
     difference: float
@@ -54,13 +52,13 @@ class Comparison:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def units_to_tell(self, units: int, *, least: float) -> int:
-        """Returns the test units from which this difference could be told from 0: a lower bound.
+        """Returns a lower bound on the test units that would tell this difference from 0.
 
-        The interval's side towards 0 is taken to shrink with the root of the units, though its part
+        It takes the interval's side towards 0 to shrink with the root of the units, though the part
         over seeds does not.
 
         Args:
-          units: that it was measured on.
+          units: on which it was measured.
           least: percentage points; a smaller difference counts as this one.
         """
         assert self.low is not None
@@ -70,10 +68,9 @@ class Comparison:
         return math.ceil(units * (reach / max(abs(self.difference), least)) ** 2)
 
     def move_by(self, points: float) -> Comparison:
-        """Returns the comparison of a first cell that is estimated to be this much better.
+        """Corrects the first cell's result by points, and widens the interval by them.
 
-        The points are an estimate too, of how much a choice has flattered: the interval is
-        widened by them to hold what it held before.
+        The points are an estimate too (of a selection bias), so the interval keeps what it held.
         """
         return replace(
             self,
@@ -94,13 +91,8 @@ def compare_entries(first: Entry, second: Entry, *, confidence: float = CONFIDEN
     below, above = sides
     if below is None or above is None:
         return Comparison(difference=difference, low=None, high=None, way=None, one_seed=one_seed)
-    return Comparison(
-        difference=difference,
-        low=difference - below,
-        high=difference + above,
-        way=way,
-        one_seed=one_seed,
-    )
+    low, high = difference - below, difference + above
+    return Comparison(difference=difference, low=low, high=high, way=way, one_seed=one_seed)
 
 
 def _independent_sides(
@@ -119,8 +111,8 @@ def _independent_sides(
 def _widening_factor(entry: Entry, confidence: float) -> float:
     """Returns the factor from a cell's 95% interval to one of another confidence.
 
-    For a normal error it is the ratio of quantiles. Over few seeds the ratio of Student's t is the
-    larger one above 95%; it is taken for rows and seeds together, which is conservative.
+    For a normal error it is the ratio of quantiles. Over few seeds the ratio of Student's t is
+    larger above 95%; using it for rows and seeds together is conservative.
     """
     ends = np.array([1 + confidence, 1 + CONFIDENCE]) / 2
     normal = ndtri(ends[0]) / ndtri(ends[1])

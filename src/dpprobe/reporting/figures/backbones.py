@@ -132,10 +132,7 @@ def _draw_measured(
 
 
 def _draw_published(
-    axes: Axes,
-    models: Sequence[_PublishedModel],
-    first: int,
-    looks: Mapping[float, style.Look],
+    axes: Axes, models: Sequence[_PublishedModel], first: int, looks: Mapping[float, style.Look]
 ) -> list[float | None]:
     """Draws the models of papers; returns the gaps of their largest epsilons."""
     for place, model in enumerate(models, start=first):

@@ -69,12 +69,7 @@ def plot_comparison(
 
 
 def plot_datasets(
-    *,
-    metrics: Sequence[Path],
-    figure: str,
-    groups: Sequence[Sequence[str]],
-    svg: Path,
-    png: Path,
+    *, metrics: Sequence[Path], figure: str, groups: Sequence[Sequence[str]], svg: Path, png: Path
 ) -> None:
     """Draws one of the figures of all datasets: "datasets" or "deltas".
 

@@ -13,13 +13,7 @@ from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, list_paper_tab
 from dpprobe.study.study import Study
 
 
-def write_study_tables(
-    *,
-    study: Study,
-    results: Path,
-    published: Published,
-    folder: Path,
-) -> None:
+def write_study_tables(*, study: Study, results: Path, published: Published, folder: Path) -> None:
     """Writes the papers' tables of a study, published numbers beside measured ones.
 
     Each is Markdown, CSV and LaTeX; beside them stands the bibliography that LaTeX cites.

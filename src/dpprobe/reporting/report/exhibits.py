@@ -16,7 +16,7 @@ from dpprobe.results.best_private import Best
 
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
 SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
-COMPARISON_TITLES = {
+FIGURE_TITLES = {
     "by_backbone": "Results by backbone",
     "by_resolution": "Results by size of images",
     "real_labels": "Results against ReaL's labels",
@@ -25,6 +25,8 @@ COMPARISON_TITLES = {
     "distribution_shift": "What privacy costs by distribution shift",
     "loss_by_backbone": "What privacy costs by backbone",
     "time_cost": "Results by the seconds they take",
+    "accuracy": "Results against epsilon",
+    "tsne": "t-SNE",
 }
 
 
@@ -60,8 +62,7 @@ class Exhibits:
         order = section.figures if section else ("methods", "accuracy")
         first = {name: place for place, name in enumerate(order)}
         ordered = sorted(
-            groups,
-            key=lambda name: (name.startswith("tsne"), first.get(name, len(first)), name),
+            groups, key=lambda name: (name.startswith("tsne"), first.get(name, len(first)), name)
         )
         return [self._embed_figure(name, groups[name], dataset, facts) for name in ordered]
 
@@ -153,15 +154,12 @@ def find_section(name: str) -> Section | None:
 
 
 def title_of(name: str, dataset: str | None) -> str:
-    kind, _, rest = name.partition("_")
-    words = {"accuracy": "Results against epsilon", "tsne": "t-SNE"}
-    if name in COMPARISON_TITLES:
-        text = COMPARISON_TITLES[name]
-        return text if dataset is None else f"{text}, {dataset}"
-    if section := find_section(name):
+    if name in FIGURE_TITLES:
+        text = FIGURE_TITLES[name]
+    elif section := find_section(name):
         text = section.title_figure(name) or ""
-    elif kind in words:
-        text = words[kind] + (f" of {rest} features" if rest else "")
+    elif name.startswith("tsne_"):
+        text = f"t-SNE of {name.removeprefix('tsne_')} features"
     else:
         text = name.replace("_", " ").capitalize()
     return text if dataset is None else f"{text}, {dataset}"

@@ -27,11 +27,7 @@ _POINTS = 2  # of loss, that the table names an n for
 
 
 def plan_parts(
-    grid: Grid,
-    summary: Any,
-    infos: Mapping[str, DatasetInfo],
-    *,
-    has_room: Callable[[int], bool],
+    grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo], *, has_room: Callable[[int], bool]
 ) -> list[dict[str, Any]]:
     """Makes a part a dataset and backbone that has private cells of one label per example.
 

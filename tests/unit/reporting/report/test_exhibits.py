@@ -88,7 +88,7 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
 
 def test_figures_that_compare_have_titles_of_their_own() -> None:
     for name in (*DATASET_COMPARISONS, *STUDY_COMPARISONS):
-        assert exhibits.title_of(name, None) == exhibits.COMPARISON_TITLES[name]
+        assert exhibits.title_of(name, None) == exhibits.FIGURE_TITLES[name]
     assert exhibits.title_of("by_backbone", "digits") == "Results by backbone, digits"
 
 
