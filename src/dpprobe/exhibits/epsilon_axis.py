@@ -19,12 +19,10 @@ class EpsilonScale:
 
     @property
     def end_place(self) -> float:
-        """The place of the largest finite epsilon."""
         return math.log10(self.finite[-1]) if self.finite else 0.0
 
     @property
     def start_place(self) -> float:
-        """The place of the smallest finite epsilon."""
         return math.log10(self.finite[0]) if self.finite else 0.0
 
     @property
@@ -35,7 +33,6 @@ class EpsilonScale:
         return max(share * (self.end_place - self.start_place), 0.12)
 
     def place_of(self, epsilon: float) -> float:
-        """Returns the place of an epsilon."""
         return math.log10(epsilon) if math.isfinite(epsilon) else self.end_place + self.gap
 
 
@@ -86,7 +83,7 @@ def _place_tick(
     texts: dict[float, str],
     taken: list[tuple[float, float]],
 ) -> None:
-    """Labels an epsilon where no label stands yet, else leaves its label empty."""
+    """Labels an epsilon; the label is empty if it would run into an earlier one."""
     text, place = f"{epsilon:g}", scale.place_of(epsilon)
     half = character * len(text) / 2
     low, high = place - half - 0.2 * character, place + half + 0.2 * character

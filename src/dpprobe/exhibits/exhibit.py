@@ -93,26 +93,23 @@ class Exhibit:
     Paths and texts may hold wildcards: `{dataset}`, `{backbone}` or others that `per` names.
 
     Attributes:
-      files: paths below the results, by a name for each group of files. A path without an ending is
+      files: paths below the results, by the name of a group of files. A path without an ending is
         made in each of `formats`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
         A tuple of paths makes a list of files. A function of the study may return all this.
-      per: the wildcards, in the order in which they stand in the log's path.
-      needs: the files that the exhibit is made from, by name.
+      per: the wildcards, in the order of the log's path.
       make: the function that makes it, as "module:function". It gets keyword arguments: each need
         that is read, and each output by its name, or `folder`, where all outputs lie. If it asks
         for them by name, it also gets params, wildcards, `study`, `results` (the folder) and
         `published` (the published numbers).
-      words: the name of the job for a person, while it runs.
+      words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.
-      subcategory: below the category.
       caption: the file below `resources/captions`, for all files or by the name of their group.
       group_labels: further labels by the name of the group of files.
       params: all else that the files depend on. A function gets the study and the wildcards.
-      only: for a wildcard the values that the rule may be asked for.
+      only: the values of a wildcard that the rule accepts.
       places: lists the wildcards of each job that a study asks for; by default every combination
         of the study's datasets and backbones.
-      memory_mb: MB of memory of a job.
       memory_factor: MB of memory per MB of input.
     """
 
@@ -137,7 +134,7 @@ class Exhibit:
     minutes: int = 10
 
     def shown(self, study: Study) -> list[Place]:
-        """Lists the wildcards of each job that a study asks for; empty where it asks for none."""
+        """Lists the wildcards of each job that a study asks for."""
         if self.places is not None:
             return list(self.places(study))
         known = {"dataset": list(study.datasets), "backbone": list(study.backbones)}
@@ -182,11 +179,7 @@ class Exhibit:
         )  # fmt: skip
 
     def list_files(self, study: Study, results: str, places: Sequence[Place]) -> list[str]:
-        """Lists the files of jobs, those of each stem together.
-
-        Args:
-          places: the wildcards of each job, of those that `shown` lists.
-        """
+        """Lists the files of jobs with these wildcards, those of each stem together."""
         stems = [
             (group, stem)
             for group, paths in self._groups(study).items()

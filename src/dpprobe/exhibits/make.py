@@ -26,7 +26,6 @@ def find_function(words: str) -> Callable[..., Any]:
 def read_needs(
     needs: Mapping[str, Need], inputs: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Path] | Path | None]:
-    """Returns the paths of each need that a function gets, by its name."""
     paths = {name: [Path(path) for path in inputs[name]] for name in needs if needs[name].read}
     return {
         name: files if needs[name].many else next(iter(files), None)

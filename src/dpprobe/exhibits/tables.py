@@ -38,7 +38,7 @@ class TableCell:
     """One cell of a table.
 
     Attributes:
-      value: the number for programs; the text where None.
+      value: the number for programs, if it is one.
       ends: of the 95% interval.
       citation: a key of the bibliography, for LaTeX.
     """
@@ -55,12 +55,7 @@ BLANK = TableCell()
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: every row has a cell for each column.
-
-    Attributes:
-      title: the heading or caption; none where empty.
-      notes: sentences below the table, with code in backticks.
-    """
+    """A table: every row has a cell for each column; notes have code in backticks."""
 
     name: str
     title: str = ""

@@ -5,9 +5,9 @@ so that their values on a half can be compared in pairs. The halves serve held-o
 (`held_out.py`) and the variance over test examples of the difference of two cells
 (`paired_difference.py`). A cell's record keeps them, because its predictions may be gigabytes.
 
-Halves must be as random as new rows. An accuracy changes with the share of each class, which differs
-in new rows: all units are shuffled together. A macro accuracy or AUC has the same mean for all
-shares, as long as each class has rows: each class is split evenly, so that halves keep rare ones.
+Halves must be as random as new rows. An accuracy changes with the share of each class, which
+differs in new rows: all units are shuffled together. A macro accuracy or AUC has the same mean for
+all shares, as long as each class has rows: each class is split evenly, so halves keep rare ones.
 """
 
 from __future__ import annotations

@@ -29,9 +29,8 @@ class Loss:
 
     Attributes:
       ceiling: the best non-private head on the same features.
-      points: the ceiling minus the best private head, less what choosing the best head flatters it
-        (`held_out.py`), where the test examples tell.
-      low, high: the ends of the 95% interval of the difference, None where not known.
+      points: the ceiling minus the best private head, corrected for selection bias if possible.
+      low, high: the ends of the 95% interval of the difference.
     """
 
     dataset: str
@@ -49,11 +48,7 @@ class Loss:
 
 
 def relative_error(percent: float, constant: float | None) -> float | None:
-    """Returns a result's error in percent of the majority-class baseline's; None without it.
-
-    Args:
-      percent: the result. constant: the result of always giving the most frequent answer.
-    """
+    """Returns the error in percent of the error of the majority-class baseline, `constant`."""
     if constant is None or constant >= 100:
         return None
     return 100 * (100 - percent) / (100 - constant)

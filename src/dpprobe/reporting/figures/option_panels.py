@@ -22,10 +22,10 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-      cells: with the place on the x axis that each is drawn at.
+      cells: each with its place on the x axis.
       ticks: the texts of the places.
-      named: True where places are names side by side, which no line joins.
-      split: draws a vertical line there.
+      named: True if places are names side by side, which no line joins.
+      split: the place of a vertical line.
     """
 
     title: str

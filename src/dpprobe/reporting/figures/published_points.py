@@ -21,8 +21,8 @@ class Mark:
     """A published point: its number in the figure, its place, and the legend's text.
 
     Attributes:
-      reach: the ends of the epsilons that it is stated for, equal for a single one.
-      inferred: True where the paper does not state the epsilon for it.
+      reach: the ends of its range of epsilons, equal for a single one.
+      inferred: True if the paper does not state the epsilon for it.
     """
 
     number: int
@@ -45,7 +45,7 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
         for point in points
     ]
     for index, (label, point) in enumerate(zip(tuple(labels), points, strict=True)):
-        if labels.count(label) == 1 or _is_unlike(point):
+        if labels.count(label) == 1 or isinstance(point.epsilon, tuple) or point.inferred:
             labels[index] = f"{label} ({_format_epsilons(point)})"
     numbers = {label: number for number, label in enumerate(keep_unique(labels), start=1)}
     return [
@@ -55,10 +55,6 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
         )
         for label, point in zip(labels, points, strict=True)
     ]  # fmt: skip
-
-
-def _is_unlike(point: Number) -> bool:
-    return isinstance(point.epsilon, tuple) or bool(point.inferred)
 
 
 def _format_epsilons(point: Number) -> str:
@@ -129,12 +125,7 @@ def _free_place(
     *,
     top: float,
 ) -> tuple[float, float]:
-    """Finds the place nearest to the true one at which a circle hides none of those placed.
-
-    Args:
-      size: of a circle, in the units of both axes.
-      top: no circle is moved above it.
-    """
+    """Finds the place nearest to the true one at which a circle of this size hides no other."""
     for across, up in _STEPS:
         x, y = true[0] + across * size[0], true[1] + up * size[1]
         free = all(

@@ -12,7 +12,6 @@ from dpprobe.planner.accuracy_plan import make_scale
 from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.plan_text import format_span, round_count
 from dpprobe.planner.predicted_accuracy import (
-    Kept,
     Setting,
     n_that_would_do,
     n_to_keep,
@@ -29,12 +28,12 @@ _POINTS = 2  # of loss, that the table names an n for
 def plan_parts(
     grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo], *, has_room: Callable[[int], bool]
 ) -> list[dict[str, Any]]:
-    """Makes a part a dataset and backbone that has private cells of one label per example.
+    """Makes a part per dataset and backbone with private cells of one label per example.
 
-    The figure is drawn for the backbone with the best ceiling, or the first, of each dataset.
+    Each dataset has one figure, for the backbone with the best ceiling, or the first.
 
     Args:
-      has_room: takes bytes for a figure; the figure is left out where it returns False.
+      has_room: takes bytes for a figure; if it returns False, the figure is left out.
     """
     parts = []
     for dataset, measure in grid.measures.items():
@@ -146,22 +145,17 @@ class _Part:
         return {
             "epsilon": f"{epsilon:g}",
             "measured": None if entry is None else entry.mean,
-            "here": self._format_accuracy(predict(at)),
-            "images": [
-                self._format_accuracy(predict(at.with_n(times * at.n))) for times in (2, 10)
-            ],
-            "budget": self._format_accuracy(predict(at.with_epsilon(larger)))
-            if larger <= LARGEST_EPSILON
-            else "",
+            "here": self._predict(at),
+            "images": [self._predict(at.with_n(times * at.n)) for times in (2, 10)],
+            "budget": self._predict(at.with_epsilon(larger)) if larger <= LARGEST_EPSILON else "",
             "enough": _format_count(n_to_keep(at, 1 - _POINTS / lead)),
             "too_few": few,
             "would_do": _format_count(would_do),
         }
 
-    def _format_accuracy(self, kept: Kept) -> str:
-        return format_span(
-            kept.predict_accuracy(chance=self.scale.chance, ceiling=self.scale.middle)
-        )
+    def _predict(self, at: Setting) -> str:
+        scale = self.scale
+        return format_span(predict(at).predict_accuracy(chance=scale.chance, ceiling=scale.middle))
 
     def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
         """Draws the figure as a data address; None if the page has no room."""

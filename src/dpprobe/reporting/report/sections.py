@@ -33,13 +33,12 @@ def make_card(
     unplanned: str,
     subgroups: bool,
 ) -> dict[str, Any]:
-    """Makes what the page says first of a dataset: verdict, curve, prospects and caveats.
+    """Makes a dataset's card: verdict, curve, prospects and caveats.
 
     Args:
-      best: at the epsilon of the verdict. bests: those of the dataset at all epsilons.
+      best: at the epsilon of the verdict. bests: at all epsilons.
       cautions: sentences on the dataset's results.
-      plan: the part of `plan_parts` on the verdict's backbone; None where nothing is predicted,
-        and `unplanned` then says why.
+      plan: the part of `plan_parts` on the verdict's backbone; if None, `unplanned` says why.
       subgroups: True if the page has a section on subgroups.
     """
     doubts = (*list_doubts(best), *cautions)

@@ -89,10 +89,8 @@ def common_limits(statements: Sequence[Statement]) -> list[str]:
 
 def _shared_items(lists: Sequence[Sequence[str]]) -> list[str]:
     """Lists the items that all lists hold, in the order of the first."""
-    if not lists:
-        return []
-    sets = [set(texts) for texts in lists]
-    return [text for text in lists[0] if all(text in texts for texts in sets)]
+    shared = set.intersection(*map(set, lists)) if lists else set()
+    return [text for text in lists[0] if text in shared] if lists else []
 
 
 def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
