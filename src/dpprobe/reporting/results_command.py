@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +33,27 @@ def _run_results(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None:
         print(describe_results(arguments.folder))
         return 0
-    latest, *others = _find_finished()
+    folders = results_folders()
+    if not folders:
+        raise DataError(
+            f"{Path('results')}: no finished dataset here or below; run `{run_command()}` "
+            "first, or name a study's results_dir: `dpprobe results FOLDER`"
+        )
+    latest, *others = folders
     if others:
-        print(f"{latest}, the latest of {1 + len(others)}, {_format_time(latest)}\n")
+        print(f"{latest}, the latest of {len(folders)}, {_format_time(latest)}\n")
     print(describe_results(latest))
     if others:
         print("\nothers:")
-        _print_folders(others)
+    for folder in others[:_SHOWN]:
+        print(f"  {_format_time(folder)}  {command_line('dpprobe', 'results', str(folder))}")
     return 0
 
 
 def results_folders() -> list[Path]:
     """Lists the folders with finished datasets, the latest first.
 
-    They are looked for where studies usually write, and where those of recent runs wrote that began
-    in the working directory.
+    Looks where studies usually write, and where recent runs from the working directory wrote.
     """
     usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
     finished: dict[Path, Path] = {}
@@ -62,7 +67,7 @@ def describe_results(folder: Path) -> str:
     """Describes the results of a folder for a terminal.
 
     Raises:
-      DataError: when the folder holds no finished dataset.
+      DataError: if the folder has no finished dataset.
     """
     from dpprobe.reporting.console import describe_study  # imports pandas
 
@@ -72,26 +77,6 @@ def describe_results(folder: Path) -> str:
         remedy = f"finished are {others}" if others else f"run `{run_command()}` first"
         raise DataError(f"{folder}: no finished dataset; {remedy}")
     return describe_study(folder, summaries)
-
-
-def _find_finished() -> list[Path]:
-    """Returns the folders with finished datasets, of which there is one at least.
-
-    Raises:
-      DataError: when there is none.
-    """
-    folders = results_folders()
-    if not folders:
-        raise DataError(
-            f"{Path('results')}: no finished dataset here or below; run `{run_command()}` "
-            "first, or name a study's results_dir: `dpprobe results FOLDER`"
-        )
-    return folders
-
-
-def _print_folders(folders: Iterable[Path]) -> None:
-    for folder in list(folders)[:_SHOWN]:
-        print(f"  {_format_time(folder)}  {command_line('dpprobe', 'results', str(folder))}")
 
 
 def _finished_at(folder: Path) -> float:

@@ -81,20 +81,12 @@ def find_losses(grid: Grid) -> list[Loss]:
 def plot_loss_by_backbone(*, summary: Path, dataset: str, svg: Path, png: Path) -> None:
     """Draws the points lost to privacy against the backbone's non-private result.
 
-    Lines are of epsilons; better backbones stand to the right. Lines of small epsilons that fall
-    more steeply say that better pre-training helps more there.
-
-    Raises:
-      DataError: when fewer than three backbones have private cells and a ceiling.
+    One line per epsilon; better backbones stand to the right. If lines of small epsilons fall more
+    steeply, better pre-training helps more there.
     """
     grid = read_grid([summary])
     losses = sorted(find_losses(grid), key=lambda loss: loss.ceiling.mean)
     backbones = {loss.backbone: loss.ceiling.mean for loss in losses}
-    if len(backbones) < 3:
-        raise DataError(
-            f"{dataset}: {len(backbones)} backbones with private cells and a non-private ceiling; "
-            "the figure compares three or more"
-        )
     epsilons = spread_values(sorted({loss.epsilon for loss in losses}), MOST_EPSILONS)
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     names = [
@@ -126,16 +118,16 @@ def plot_distribution_shift(
 ) -> None:
     """Draws the points lost to privacy against how far a dataset lies from the pre-training data.
 
-    The distance of a (dataset, backbone) is the error that the frozen features leave: of the
-    non-private head on them (linear probe), and of zero-shot classification where the backbone
-    reads text, both in percent of the majority-class baseline's error. At 0 the pre-training solves
-    the task, at 100 its features say nothing of the classes.
+    The distance of a (dataset, backbone) is the error on the frozen features: of the non-private
+    head (linear probe), and of zero-shot classification if the backbone reads text, both in percent
+    of the majority-class baseline's error. At 0 the pre-training solves the task, at 100 its
+    features say nothing about the classes.
 
     Args:
-      summaries: of the compared datasets. zero_shot: records of zero-shot classifiers.
+      zero_shot: records of zero-shot classifiers.
 
     Raises:
-      DataError: when fewer than two datasets have losses and a known baseline.
+      DataError: if fewer than two datasets have losses and a known baseline.
     """
     grid = read_grid(summaries)
     losses = find_losses(grid)

@@ -30,13 +30,13 @@ Point = tuple[float, CellResult]  # seconds per model
 def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png: Path) -> None:
     """Draws test results against the wall-clock seconds of a model, a panel for each epsilon.
 
-    Seconds are those that cells record for training all seeds, by the number of seeds. Where
-    Snakemake's benchmarks hold the extraction of the training features on all backbones, a second
-    row of panels adds them. Cells of networks are left out, because jobs that resume time only
-    their last part, and priced searches, whose time would tell their random number of trials.
+    Seconds are those of training all seeds, by the number of seeds. If Snakemake's benchmarks have
+    the extraction of the training features on all backbones, a second row of panels adds them.
+    Networks are left out, because resumed jobs time only their last part, and so are priced
+    searches, because seconds would reveal their random number of trials.
 
     Raises:
-      DataError: when fewer than two private cells of one epsilon have a time.
+      DataError: if fewer than two private cells of one epsilon have a time.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     timed = [

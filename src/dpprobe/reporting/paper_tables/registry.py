@@ -73,9 +73,7 @@ class PaperTable(NamedTuple):
 
     Attributes:
       is_measured: returns True if a study measures a row of it.
-      make: the function that makes it, as "module:function" in this room. It gets the results of
-        the study, the published numbers and `options`.
-      options: the number of the table, where a function makes several.
+      make: "module:function" in this room, for a `Run`, the published numbers and `options`.
     """
 
     is_measured: Callable[[Study], bool]

@@ -67,10 +67,10 @@ class Exhibits:
         return [self._embed_figure(name, groups[name], dataset, facts) for name in ordered]
 
     def _leave_out_repeats(self, groups: dict[str, dict[str, Path]]) -> None:
-        """Leaves out figures that show nothing but what another one of the same dataset shows.
+        """Leaves out figures whose content another figure of the dataset has.
 
-        The methods of one backbone are in the figure of all curves. The grid of t-SNE planes has
-        all of them, and then links their pages.
+        The figure of all curves has the methods of one backbone. The grid of t-SNE planes has all
+        planes; it links their pages.
         """
         if self.backbones == 1 and "accuracy" in groups:
             groups.pop("methods", None)

@@ -19,12 +19,7 @@ from dpprobe.results.summary import read_grid
 
 @dataclass(frozen=True, kw_only=True)
 class ReportTable:
-    """A table on the page.
-
-    Attributes:
-      files: the files that hold it, Markdown among them; the page links them.
-      dataset: the dataset that it is of; None for a table of all.
-    """
+    """A table on the page, with its files; dataset is None for a table of all."""
 
     table: Table
     files: Sequence[Path]
@@ -39,16 +34,15 @@ class ReportTable:
 def study_tables(
     files: Sequence[Path], summaries: Sequence[Path], run: Run | None
 ) -> list[ReportTable]:
-    """Makes the tables that these files hold, in the order of the Markdown files.
+    """Makes the tables of these files, in the order of the Markdown files.
 
-    Those that stand in a section of their own are left out.
+    Leaves out the tables of sections.
 
     Args:
-      summaries: those that the tables of results were made from.
-      run: what the papers' tables were made from; None where there are none.
+      run: the results in the papers' tables; None without such tables.
 
     Raises:
-      DataError: when a Markdown file is no table of these results.
+      DataError: if a Markdown file is no table of these results.
     """
     results: dict[str, tuple[Table, str | None]] = {
         NAME: (accuracy_table(read_grid(summaries)), None)

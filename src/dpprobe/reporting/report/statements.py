@@ -28,7 +28,7 @@ class Statement:
 
 
 def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
-    """Reads the statements of cells, those that say the same of several backbones once.
+    """Reads the statements of cells, with equal ones of several backbones as one.
 
     The paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json. Seeds are left out:
     they differ in every cell.

@@ -29,7 +29,7 @@ def write_study_report(
       DataError: when a file is not what its name says.
     """
     results = output.parent
-    # Where the papers' tables are inputs, the records that they were made from are there too.
+    # If the papers' tables are inputs, the records that they were made from exist, too.
     papers = any(path.parent.name == "papers" for path in inputs["tables"])
     run = Run.of_study(study, results) if papers else None
     sources = Sources(

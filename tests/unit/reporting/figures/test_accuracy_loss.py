@@ -100,14 +100,6 @@ def test_losses_stand_at_the_backbones_non_private_results(
     )
 
 
-def test_two_backbones_show_no_trend(tmp_path: Path) -> None:
-    (summary,) = write_summaries(tmp_path, compared_cells(tmp_path))
-    with pytest.raises(DataError, match="2 backbones with private cells"):
-        plot_loss_by_backbone(
-            summary=summary, dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
-        )
-
-
 def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
