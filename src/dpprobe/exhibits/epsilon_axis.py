@@ -44,7 +44,7 @@ def draw_epsilon_axis(
     others: Sequence[float] = (),
     width: float = 1.0,
 ) -> None:
-    """Draws ticks at the epsilons shown, and at others where there is room.
+    """Draws ticks at the epsilons shown, and at others if there is room.
 
     Args:
       shown: all of the scale's finite epsilons if absent.

@@ -48,7 +48,7 @@ def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path
     """Writes test results in percent as two files.
 
     Raises:
-      DataError: when a file is not a summary.
+      DataError: if a file is not a summary.
     """
     grid = read_grid(summaries)
     write_text(csv, tables.comma_separated(numbers_table(grid)))

@@ -30,10 +30,7 @@ _FEWEST_ROWS = 3
 
 
 def describe_study(folder: Path, summaries: Sequence[Path]) -> str:
-    """Writes a study's results in at most `LINES` lines.
-
-    Lines have `WIDTH` characters, unless names or commands are longer.
-    """
+    """Writes a study's results in at most `LINES` lines."""
     grid = read_grid(summaries)
     bests = best_private(grid, {})
     chosen = choose_highlights(bests)

@@ -1,4 +1,4 @@
-"""The exhibits over a study's cells, and the papers' tables; those of analyses stand with them.
+"""The exhibits of cells, and the papers' tables. Analyses declare their own.
 
 Every start of Snakemake reads this module: it imports nothing heavy.
 """
@@ -42,7 +42,7 @@ from dpprobe.versions import VERSIONS
 
 
 def list_varied_options(study: Study) -> list[str]:
-    """Lists the options in which alone some methods differ."""
+    """Lists the options that are the only difference between some methods."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
     return [option for option in VARIED if find_varied(options, option)]
 
@@ -101,12 +101,11 @@ def _declare_figure(
     params: Mapping[str, Any] | None = None,
     **rest: Any,
 ) -> Exhibit:
-    """Declares a figure whose caption has the name of its rule.
+    """Declares a figure whose caption file has the name of its rule.
 
     Args:
       path: below the folder of figures, with wildcards.
       make: "module:function" below `reporting.figures`.
-      rest: further fields of `Exhibit`.
     """
     wildcards = tuple(re.findall(r"{(\w+)}", path))
     return Exhibit(

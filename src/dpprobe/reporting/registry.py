@@ -1,7 +1,4 @@
-"""The exhibits of the project, in the order in which reports show them.
-
-Those of analyses come from their declarations; of the others each has a line.
-"""
+"""The exhibits of the project, in the order of reports."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from dpprobe.reporting import declarations
 _DECLARED: dict[str, Exhibit] = {
     exhibit.name: exhibit for analysis in load_analyses() for exhibit in analysis.exhibits
 }
-# The exhibits of analyses that do not stand with the others of analyses, in the order of reports.
+# Exhibits of analyses with places of their own.
 _PLACED = {
     "first figures": ("plot_tsne_grid",),
     "figures": ("plot_law", "plot_fairness", "plot_imbalance", "plot_tsne"),

@@ -15,7 +15,7 @@ def read_benchmark(path: Path, column: str) -> float:
       column: "s" for wall-clock seconds, "cpu_time" for seconds of all cores.
 
     Raises:
-      DataError: when it is not a benchmark of Snakemake.
+      DataError: if it is not a benchmark of Snakemake.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:

@@ -33,10 +33,9 @@ class Drawable(Protocol):
 def bootstrap_intervals(
     drawable: Mapping[str, Drawable], units: int, *, seed: int
 ) -> dict[str, tuple[float, float]]:
-    """Computes percentile intervals when as many units are drawn again as there are.
+    """Computes percentile intervals over resamples of as many units as there are.
 
-    All metrics, and every label, see the same resamples. They are held as [units, resamples]
-    counts, a block of resamples at a time.
+    All metrics and labels see the same resamples, held as [units, resamples] counts in blocks.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in drawable}
@@ -80,7 +79,7 @@ class Recalls:
 
 
 class Areas:
-    """The mean AUC of the labels of which both kinds of rows are drawn."""
+    """The mean AUC of the labels for which both kinds of rows are drawn."""
 
     def __init__(self, runs: Sequence[Runs]) -> None:
         self._runs = runs
@@ -99,9 +98,9 @@ def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 class Runs:
     """Rows of one label in the order of their scores, cut where that matters for its AUC.
 
-    Neighbours that all have the label are one run: only their number enters, and that of the rows
-    without the label that score below them. A run ends where its score is shared with rows of the
-    other kind: those are beaten by half. Rows count by their weights, and as often as their units.
+    Neighbours that all have the label are one run: the AUC needs only their number, and the number
+    of rows without the label that score below them. A run ends where rows of the other kind share
+    its score, because a tie counts half. Rows count by their weights, and as often as their units.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ SCALAR_METRICS = (
     "auc",
     "mean_average_precision",
 )
-# The metrics that may stand for a cell in tables and figures, as people write them.
+# The names of the metrics that represent cells in tables and figures.
 HEADLINES = {"accuracy": "accuracy", "auc": "AUC", "macro_accuracy": "macro accuracy"}
 CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
 
@@ -251,7 +251,7 @@ def read_cell(path: Path) -> CellRecord:
     """Reads a cell's `metrics.json`.
 
     Raises:
-      DataError: when the file is missing, is not JSON or is not a record of today's version.
+      DataError: if the file is missing, is not JSON or is not a record of today's version.
     """
     try:
         return parse_cell(path.read_bytes())
@@ -285,7 +285,7 @@ def read_statement(path: Path) -> dict[str, Any]:
     """Reads a cell's `privacy.json`.
 
     Raises:
-      DataError: when it is missing or damaged.
+      DataError: if it is missing or damaged.
     """
     try:
         return dict(read_json(check_file(path)))

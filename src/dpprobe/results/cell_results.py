@@ -103,7 +103,7 @@ def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
     """Reads the results of the cells that these `metrics.json` describe.
 
     Raises:
-      DataError: when one is missing or is not a cell's record.
+      DataError: if one is missing or is not a cell's record.
     """
     return [_cell_result(read_cell(path)) for path in paths]
 

@@ -56,17 +56,12 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
 
 
 def confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
-    header = ["true \\ predicted", *names]
-    return _write_csv(
-        [header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
-    )
+    return _write_csv(["true \\ predicted", *names], names, counts)
 
 
 def label_confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
     header = ["label", "true_positive", "false_positive", "false_negative", "true_negative"]
-    return _write_csv(
-        [header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
-    )
+    return _write_csv(header, names, counts)
 
 
 def _flatten_column(column: pa.ChunkedArray) -> np.ndarray:
@@ -74,7 +69,8 @@ def _flatten_column(column: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.empty(0)
 
 
-def _write_csv(rows: Sequence[Sequence[object]]) -> str:
+def _write_csv(header: Sequence[str], names: Sequence[str], counts: np.ndarray) -> str:
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
+    rows = ([name, *row] for name, row in zip(names, counts.tolist(), strict=True))
+    csv.writer(stream, lineterminator="\n").writerows([header, *rows])
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""The metric that stands for a cell and the reason, its worst class, and what it never predicts."""
+"""The headline metric of a cell and the reason for it, its worst class, and its baseline."""
 
 from __future__ import annotations
 

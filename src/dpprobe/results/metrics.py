@@ -28,7 +28,7 @@ CALIBRATION_BINS = 15
 # Seeds of a method without randomness still differ in the last bits of float32 sums. Metrics this
 # close are the same; one test example in a million moves an accuracy as far.
 SAME = 1e-6
-TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes than this
+TOP5_ABOVE = 10  # top-5 accuracy needs more classes
 # Accuracy is no remedy: never predicting the missing class is right every time.
 NO_AUC = (
     "no label that some test rows have and others have not, so there is no AUC; enlarge the test "
@@ -249,14 +249,14 @@ def _ranking_metrics(
     """Computes the area under the ROC curve and the average precision of one label.
 
     The area is the Mann-Whitney statistic, the chance that a row with the label scores above one
-    without it, ties for a half. Average precision is the sum over thresholds of the recall gained
-    there times the precision there; equal scores are one threshold. One sort
-    serves both: scikit-learn's functions agree to the last bit or two and take 18 times as long.
+    without it; a tie counts half. Average precision sums over thresholds the recall gained there
+    times the precision there; equal scores are one threshold. One sort serves both:
+    scikit-learn's functions agree to the last bit or two and take 18 times as long.
 
     Args:
       scores: [n] finite.
       positive: [n] booleans, of both values.
-      weights: [n], the chances with which rows are picked, up to a factor; None for the same.
+      weights: of the rows; None for equal ones.
     """
     order = np.argsort(scores)
     ranked = scores[order]

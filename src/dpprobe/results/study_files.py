@@ -1,7 +1,4 @@
-"""The files of a study's stages: where each lies, given the study and the folders.
-
-The rules and the exhibits name files by what stands here. Nothing here looks at the disk.
-"""
+"""The paths of the files of a study's stages, for rules and exhibits."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def read_summaries(paths: Sequence[Path]) -> pa.Table:
     """Reads summaries written by `summarise_cells` as one table.
 
     Raises:
-      DataError: when one has other columns, or is damaged.
+      DataError: if one has other columns, or is damaged.
     """
     tables = []
     for path in paths:
@@ -213,11 +213,10 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The number of private cells of a dataset and epsilon, one of which is shown as the best.
+    """The number of private cells of a dataset and epsilon, and the price of publishing the best.
 
     Attributes:
-      epsilon: a bound on what publishing the best one costs, at the cells' delta; None for one
-        candidate, because nothing was chosen.
+      epsilon: an upper bound at the cells' delta; None for one candidate.
     """
 
     candidates: int
@@ -266,7 +265,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     """Reads the cells of summary files: datasets in the order given, epsilons rising.
 
     Raises:
-      DataError: when a file is not a summary.
+      DataError: if a file is not a summary.
     """
     table = read_summaries(paths).to_pandas()
     entries = {}

@@ -25,7 +25,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
     """Writes the figure of a plan: its epsilon and the usual ones, as SVG or PNG.
 
     Raises:
-      ConfigError: for a path with another ending.
+      ConfigError: if the path has another ending.
     """
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):

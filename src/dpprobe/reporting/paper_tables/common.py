@@ -72,11 +72,6 @@ class Run:
 
     @classmethod
     def of_study(cls, study: Study, results: Path) -> Run:
-        """Reads a study's results.
-
-        Raises:
-          DataError: when a file is missing, or is not what its name says.
-        """
         files = StudyFiles(study, results=str(results))
         return cls(
             study=study.study,

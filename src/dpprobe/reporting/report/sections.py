@@ -119,7 +119,7 @@ def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str,
     """Reads the zero-shot result of each (dataset, backbone): its headline metric, and percent.
 
     Raises:
-      DataError: when a file has none.
+      DataError: if a file has none.
     """
     results = {}
     for path in paths:
@@ -238,5 +238,4 @@ def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
 
 
 def _format_number(value: Any) -> str:
-    """Writes a privacy loss, rounded up; nothing where there is none."""
     return "" if value is None or math.isnan(value) else f"{rounded_up(float(value)):g}"

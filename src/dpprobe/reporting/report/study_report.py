@@ -26,7 +26,7 @@ def write_study_report(
       call: options of `snakemake` that select the study.
 
     Raises:
-      DataError: when a file is not what its name says.
+      DataError: if a file is not what its name says.
     """
     results = output.parent
     # If the papers' tables are inputs, the records that they were made from exist, too.

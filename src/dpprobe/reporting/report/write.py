@@ -66,7 +66,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
       output: the page; figures too large for it are linked relative to its folder.
 
     Raises:
-      DataError: when a file is not what its name says.
+      DataError: if a file is not what its name says.
     """
     origin = replace(origin, study=public_addresses(origin.study))
     grid = read_grid(sources.summaries)
