@@ -50,7 +50,7 @@ def test_every_new_figure_is_the_same_bytes_twice(tmp_path: Path) -> None:
 
 def test_a_band_leaves_out_means_without_an_interval() -> None:
     axes = Figure().subplots()
-    values = [style.in_percent(0.5, 0.4, 0.7), style.in_percent(0.6, None, None)]
+    values: list[style.Interval] = [(50.0, 40.0, 70.0), (60.0, None, None)]
     style.draw_banded(axes, [1.0, 2.0], values, ("#000000", ("-", "o")), alpha=0.3)
     (line,), (band,) = axes.lines, axes.collections
     assert np.asarray(line.get_ydata()).tolist() == [50.0, 60.0]
