@@ -174,10 +174,11 @@ def _draw_line(
     points = {scale.place_of(e): entry for e, entry in line.items() if math.isfinite(e)}
     values = [(entry.mean, entry.low, entry.high) for entry in points.values()]
     style.draw_banded(axes, list(points), values, look, alpha=alpha)
-    banded = [(place, e.low, e.high) for place, e in points.items() if e.low is not None]
+    banded = [(place, entry) for place, entry in points.items() if entry.low is not None]
     if len(banded) == 1:  # a band needs two
-        place, low, high = banded[0]
-        axes.plot([place, place], [low, high], color=look[0], alpha=0.5, linewidth=1.0)
+        place, alone = banded[0]
+        ends = [alone.low or 0.0, alone.high or 0.0]
+        axes.plot([place, place], ends, color=look[0], alpha=0.5, linewidth=1.0)
 
 
 def _draw_infinite(
