@@ -7,20 +7,14 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
-from dpprobe.data.train_test_split import SplitName
+from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
 
@@ -89,7 +83,7 @@ class ColumnFile(Protocol):
 class TableOptions(UnitOptions):
     """The options of a table with one row per example, whatever stands for the example itself."""
 
-    paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
+    paths: ClassVar = ("root", "train", "test", "joins.*.file")
 
     root: str = Field(".", min_length=1, description="Folder to which all paths here are relative.")
     train: str = Field(
@@ -157,16 +151,8 @@ class TableOptions(UnitOptions):
         {}, description="Column -> the values to keep; rows with other values are left out."
     )
     limit: Limit = Limit()
-    test_fraction: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of the images, or of the patients, in the test split, if there is none "
-        "yet.",
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     @model_validator(mode="after")
     def _check_together(self) -> TableOptions:
@@ -388,18 +374,6 @@ class ManifestOptions(TableOptions):
         yield from super()._list_faults()
         if self.path_column is not None and self.path_template is not None:
             yield "path_column, path_template: write one of the two"
-
-    @model_serializer(mode="wrap")
-    def _in_recorded_order(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Writes the options in the order of earlier versions.
-
-        Snakemake compares params as text: in another order, finished tables would be made again.
-        """
-        values: dict[str, Any] = serialise(self)
-        place: dict[str, float] = {name: at for at, name in enumerate(type(self).model_fields)}
-        place["path_column"], place["path_template"] = (place["delimiter"] + x for x in (0.1, 0.2))
-        place["embed"] = place["limit"] + 0.1
-        return dict(sorted(values.items(), key=lambda item: place[item[0]]))
 
     def id_options(self) -> set[str]:
         return {"path_column", "path_template"}

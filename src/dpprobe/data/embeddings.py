@@ -42,10 +42,7 @@ def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
 class Options(CountedRows):
     """Vectors computed elsewhere, one per row, with their labels."""
 
-    paths: ClassVar = {
-        "root": "moves", "train": "stays", "test": "stays", "table": "stays",
-        "test_table": "stays", "joins.*.file": "stays",
-    }  # fmt: skip
+    paths: ClassVar = ("root", "train", "test", "table", "test_table", "joins.*.file")
     holds_vectors: ClassVar[bool] = True
 
     source: Literal["embeddings"] = "embeddings"

@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-)
+from pydantic import AfterValidator, Field, field_validator
 
 from dpprobe.data.alike_names import text_of
 from dpprobe.options import Options as Block
@@ -53,19 +47,10 @@ class Group(Block):
         "blanks are unknown.",
     )
     ignore_case: bool = Field(
-        False, description="Merge values that differ only in case, and write them in lower case."
+        False,
+        exclude_if=lambda value: not value,  # tables of before stay current
+        description="Merge values that differ only in case, and write them in lower case.",
     )
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves `ignore_case` out where it is not written.
-
-        So tables that were made before there was such an option are still current.
-        """
-        values: dict[str, Any] = serialise(self)
-        if not self.ignore_case:
-            values.pop("ignore_case", None)
-        return values
 
     @field_validator("bins")
     @classmethod

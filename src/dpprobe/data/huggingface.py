@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -89,11 +88,6 @@ class Options(parquet.ColumnOptions):
     accepted_labels: AcceptedLabels | None = Field(
         None, description="Labels that count as correct beside `label`, for the test images (ReaL)."
     )
-    endpoint: str | None = Field(
-        None,
-        pattern=r"^https?://[^/\s]\S*$",
-        description="The Hub's address; if absent, the address of huggingface_hub, or HF_ENDPOINT.",
-    )
 
     @field_validator("revision")
     @classmethod
@@ -107,16 +101,6 @@ class Options(parquet.ColumnOptions):
             "commits/main)"
         )
 
-    @field_validator("endpoint")
-    @classmethod
-    def _check_endpoint(cls, value: str | None) -> str | None:
-        # The address is not shown: it may hold a password.
-        if value is not None and "@" in urlsplit(value).netloc:
-            raise ValueError(
-                "it contains a user name or token; remove that, and set HF_TOKEN instead"
-            )
-        return value
-
     def check_files(self) -> None:
         parquet.check_splits(
             self.limit, test=self.test is not None, accepted=self.accepted_labels is not None
@@ -128,9 +112,7 @@ class Options(parquet.ColumnOptions):
         return {**{name: written[name] for name in kept}, **self._accepted_params()}
 
     def preparation_params(self) -> dict[str, Any]:
-        params = super().preparation_params()
-        params.pop("endpoint")
-        return {**params, **self._accepted_params()}
+        return {**super().preparation_params(), **self._accepted_params()}
 
     def _accepted_params(self) -> dict[str, Any]:
         """Returns the accepted labels by content: an address may hold a token."""
@@ -164,7 +146,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     from dpprobe.data import downloads  # heavy: requests
 
     token = get_token()
-    api = HfApi(endpoint=options.endpoint, token=token or False, library_name="dpprobe")
+    api = HfApi(token=token or False, library_name="dpprobe")
     info = _ask_hub(
         lambda: api.dataset_info(options.repo, revision=options.revision, timeout=TIMEOUT),
         options,
@@ -230,7 +212,7 @@ def _fetch_checked(
         name,
         repo_type="dataset",
         revision=options.revision,
-        endpoint=options.endpoint,
+        endpoint=api.endpoint,
     )
     stated = _ask_hub(
         lambda: get_hf_file_metadata(url, token=token or False, timeout=TIMEOUT),

@@ -25,7 +25,7 @@ from dpprobe.data import class_units, train_test_split
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import ClassUnits, DatasetOptions
-from dpprobe.data.train_test_split import SplitOptions
+from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -38,7 +38,7 @@ BYSTANDERS = frozenset({"thumbs.db", "desktop.ini"})
 class Options(SplitOptions):
     """Images in folders: `train/<class>/...` and `test/<class>/...`, or `<class>/...`."""
 
-    paths: ClassVar = {"path": "moves"}
+    paths: ClassVar = ("path",)
 
     source: Literal["imagefolder"] = "imagefolder"
     path: str = Field(min_length=1, description="The folder, relative to the working directory.")
@@ -48,15 +48,8 @@ class Options(SplitOptions):
         description="Copy the images into the split tables. Otherwise the tables name the files, "
         "which must then stay in place, unchanged.",
     )
-    test_fraction: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of the images in the test split, if the folder has no train/ and test/.",
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def check_files(self) -> None:
         list_images(self)

@@ -62,10 +62,13 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
+# Left out of the parameters of the split tables at their defaults: tables that were made before
+# these options existed stay current.
+_OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label a source's images, but do not say which images they are.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
-    "accepted_labels", "class_names", "embed", "endpoint", "group_columns", "id_column",
-    "label_column", "label_columns", "limit", "max_images_per_patient", "mirror", "missing",
+    "accepted_labels", "class_names", "embed", "group_columns", "id_column",
+    "label_column", "label_columns", "limit", "max_images_per_patient", "missing",
     "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
     "uncertain", "unit_column",
 }  # fmt: skip
@@ -74,9 +77,8 @@ _OF_THE_SAME_IMAGES = DATASET_NOTES | {
 class DatasetOptions(Options, ABC):
     """A dataset; `source` selects the module that reads it."""
 
-    # The options that are paths, such as "joins.*.file". A source that downloads puts a path that
-    # "moves" under the download folder; one that "stays" is relative to such a path.
-    paths: ClassVar[Mapping[str, Literal["moves", "stays"]]] = {}
+    # The options that are paths, such as "joins.*.file".
+    paths: ClassVar[tuple[str, ...]] = ()
     # True for a source of vectors that were computed elsewhere, in place of images.
     holds_vectors: ClassVar[bool] = False
 
@@ -175,13 +177,14 @@ class DatasetOptions(Options, ABC):
         return None
 
     def preparation_params(self) -> dict[str, Any]:
-        """Returns the options that decide the split tables, JSON-compatible.
-
-        `subsample` only where it is written: tables that were made before there was such an option
-        are still current.
-        """
-        unset = () if self.subsample else ("subsample",)
-        return self.model_dump(mode="json", exclude={*DATASET_NOTES, *unset})
+        """Returns the options that decide the split tables, JSON-compatible."""
+        params = self.model_dump(mode="json", exclude=set(DATASET_NOTES))
+        written = self.model_dump(include=set(_OMITTED_AT_DEFAULT), exclude_defaults=True)
+        return {
+            name: value
+            for name, value in params.items()
+            if name not in _OMITTED_AT_DEFAULT - written.keys()
+        }
 
     def without_subsample(self) -> Self:
         """Returns the options of all rows, without `subsample`."""
@@ -193,7 +196,7 @@ class DatasetOptions(Options, ABC):
         Equal for paths that lead to one place, however they are written.
         """
         options = self.model_dump(mode="json")
-        values = with_paths(options, self.paths, lambda path, *_: str(resolve_path(path).resolve()))
+        values = with_paths(options, self.paths, lambda path, _: str(resolve_path(path).resolve()))
         return _drop_options(values, _OF_THE_SAME_IMAGES)
 
     def image_files(self) -> tuple[str, ...]:

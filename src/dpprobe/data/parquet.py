@@ -28,7 +28,7 @@ from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import ClassUnits, DatasetOptions, Limit
 from dpprobe.data.patient_sides import UnitOptions
-from dpprobe.data.train_test_split import SplitName
+from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
@@ -76,12 +76,8 @@ class ColumnOptions(UnitOptions):
         "published with the weights, so the list must be public, not read off the labels.",
     )
     limit: Limit = Limit()
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split, if `test` is absent."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def list_groups(self) -> dict[str, Group]:
         """Returns the subgroups: column of the split tables -> the column of its values."""
@@ -104,7 +100,7 @@ class ColumnOptions(UnitOptions):
 class Options(ColumnOptions):
     """Parquet files in the Hugging Face image convention."""
 
-    paths: ClassVar = {"train": "moves", "test": "moves", "accepted_labels.file": "moves"}
+    paths: ClassVar = ("train", "test", "accepted_labels.file")
 
     source: Literal["parquet"] = "parquet"
     train: Paths = Field(

@@ -53,15 +53,6 @@ class UnitOptions(SplitOptions):
                     )
         return self
 
-    def preparation_params(self) -> dict[str, Any]:
-        """Returns the options that decide the split tables; these only where they are written.
-
-        So tables, and features, that were made before there were such options are still current.
-        """
-        params = super().preparation_params()
-        unset = [name for name in ("unit_column", "max_images_per_patient") if not params[name]]
-        return {name: value for name, value in params.items() if name not in unset}
-
     def named_unit(self) -> Unit | None:
         return self.unit
 

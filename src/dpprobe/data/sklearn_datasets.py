@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dpprobe.data import train_test_split
 from dpprobe.data.image_files import encode_png
-from dpprobe.data.train_test_split import SplitOptions
+from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,12 +32,8 @@ class Options(SplitOptions):
 
     source: Literal["sklearn"] = "sklearn"
     name: Literal["digits"] = Field("digits", description="Name of scikit-learn's dataset.")
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def check_files(self) -> None:
         """Passes: the images come with scikit-learn."""

@@ -7,17 +7,17 @@ has its path for an id, and so a function of that image alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
-from dpprobe.data import archives, train_test_split
+from dpprobe.data import archives, imagefolder, train_test_split
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.image_files import encode_png
-from dpprobe.data.train_test_split import SplitOptions
+from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
-# torchvision has these inside a method, where they cannot be read; a test compares.
+# torchvision has both inside a method, where they cannot be read; a test compares them.
 EUROSAT_URL = (
     "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
     "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
@@ -52,10 +52,6 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "Places365": ("data_256_standard", "val_256"),
 }
 PLACES_SPLITS = {"train": "train-standard", "test": "val"}
-# The largest file of MNIST and Fashion-MNIST, unpacked, has 47,040,016 bytes.
-LARGEST_IDX = 64 << 20
-# For each split the folder, and a path under it and a label for each row.
-Files = dict[str, tuple[Path, list[tuple[str, int]]]]
 Name = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365"]
 
 
@@ -72,48 +68,10 @@ class Options(SplitOptions):
         description="A folder that already has torchvision's files, as its `root`; if absent, "
         "they are downloaded.",
     )
-    mirror: str | None = Field(
-        None, description="A base address that has the files, used instead of the original one."
-    )
-    embed: bool | None = Field(
-        None,
-        description="Copy the image files of EuroSAT and Places365 into the split tables. If "
-        "absent: yes for EuroSAT, no for Places365.",
-    )
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split; only for EuroSAT."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of EuroSAT's split; another seed gives another split."
-    )
-
-    @field_validator("mirror")
-    @classmethod
-    def _check_mirror(cls, value: str | None) -> str | None:
-        parts = urlsplit(value or "http://none")
-        if "@" in parts.netloc or parts.scheme not in ("http", "https") or parts.query:
-            raise ValueError(
-                "write an http or https address without user, password and `?`; put a login "
-                "into ~/.netrc"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Options:
-        if self.embed is False and self.name in ARRAYS:
-            raise ValueError(f"embed: the images of {self.name} are not files; remove it")
-        if self.path is not None and self.mirror is not None:
-            raise ValueError(
-                "mirror: nothing is downloaded if path is given; remove one of the two"
-            )
-        return self
-
-    @property
-    def embeds(self) -> bool:
-        return self.name == "EuroSAT" if self.embed is None else self.embed
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def image_params(self) -> dict[str, Any]:
-        # wherever the files are, they are those of this name
         return {name: value for name, value in super().image_params().items() if name != "path"}
 
     def check_files(self) -> None:
@@ -127,12 +85,6 @@ class Options(SplitOptions):
     def download_params(self) -> dict[str, Any] | None:
         return None if self.path is not None else {"source": self.source, "name": self.name}
 
-    def preparation_params(self) -> dict[str, Any]:
-        # The source of the bytes decides nothing: torchvision's checksums do.
-        params = super().preparation_params()
-        del params["mirror"]
-        return params
-
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(folder) for folder in self._list_folders())
 
@@ -142,13 +94,11 @@ class Options(SplitOptions):
     def count_rows(self) -> tuple[int, int] | None:
         if self.expect.train is not None and self.expect.test is not None:
             return self.expect.train, self.expect.test
-        if self.name == "EuroSAT":
-            # By id only the files' names tell.
-            by_class = self.split_by == "class"
-            return (
-                train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction) if by_class else None
-            )
-        return SIZES[self.name][:2]
+        if self.name != "EuroSAT":
+            return SIZES[self.name][:2]
+        if self.split_by == "id":
+            return None  # only the files' names tell
+        return train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction)
 
     def count_classes(self) -> int:
         known = len(EUROSAT_ROWS) if self.name == "EuroSAT" else SIZES[self.name][2]
@@ -202,11 +152,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
     fetched = []
     for remote in list_remotes(options.name):
-        url = remote.url
-        if options.mirror is not None:
-            url = f"{options.mirror.rstrip('/')}/{remote.file}"
         checksum = downloads.Checksum("md5", remote.md5)
-        file = downloads.fetch_file(url, directory / remote.file, checksum=checksum)
+        file = downloads.fetch_file(remote.url, directory / remote.file, checksum=checksum)
         fetched.append(file)
         _unpack_file(options, directory, file)
     return fetched
@@ -220,9 +167,7 @@ def _unpack_file(options: Options, directory: Path, file: Fetched) -> None:
         place = "eurosat" if options.name == "EuroSAT" else folder
         archives.extract_archive(archive, directory / place, sha256=file.sha256)
         return
-    archives.decompress_file(
-        archive, directory / options.name / "raw" / archive.stem, largest=LARGEST_IDX
-    )
+    archives.decompress_file(archive, directory / options.name / "raw" / archive.stem)
 
 
 class _Roots(NamedTuple):
@@ -318,50 +263,34 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
 
 
 def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
-    dataset = _open_dataset("EuroSAT", root)
-    folder = root / "eurosat" / "2750"
-    rows = sorted(_relative_samples(dataset.samples, str(folder)))
-    ids, labels = zip(*rows, strict=True)
-    tested = options.choose_test(ids, labels)
-    parts = {
-        name: (folder, [row for row, one in zip(rows, tested, strict=True) if one == chosen])
-        for name, chosen in (("train", False), ("test", True))
-    }
-    _write_files(options, directory, parts, dataset.classes, chosen_test=False)
+    layout = imagefolder.Options(
+        path=str(root / "eurosat" / "2750"),
+        embed=True,
+        test_fraction=options.test_fraction,
+        split_seed=options.split_seed,
+        split_by=options.split_by,
+    )
+    imagefolder.prepare(layout, directory, recorded=options)
 
 
 def _prepare_places(options: Options, directory: Path, roots: _Roots) -> None:
-    parts: Files = {}
+    from dpprobe.data import table  # heavy: numpy and pyarrow
+
+    parts = {}
     for name, part in PLACES_SPLITS.items():
         dataset = _open_dataset("Places365", roots.root, split=part, small=True)
         # torchvision's paths begin with the folder that its download would have made.
-        rows = _relative_samples(dataset.imgs, dataset.images_dir)
+        rows = [
+            (file.removeprefix(dataset.images_dir).lstrip("/"), int(label))
+            for file, label in dataset.imgs
+        ]
         parts[name] = roots.images[name], rows
         numbers = dataset.class_to_idx
-    classes = sorted(numbers, key=lambda each: int(numbers[each]))
-    _write_files(options, directory, parts, classes, chosen_test=True)
-
-
-def _relative_samples(samples: Iterable[tuple[str, int]], folder: str) -> list[tuple[str, int]]:
-    return [(file.removeprefix(folder).lstrip("/"), int(label)) for file, label in samples]
-
-
-def _write_files(
-    options: Options,
-    directory: Path,
-    parts: Files,
-    classes: list[str],
-    *,
-    chosen_test: bool,
-) -> None:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
-
     table.write_dataset(
         directory,
         table.batch_files(parts),
         options=options,
-        class_names=classes,
+        class_names=sorted(numbers, key=lambda each: int(numbers[each])),
         rows=sum(len(rows) for _, rows in parts.values()),
-        embed=options.embeds,
-        chosen_test=chosen_test,
+        chosen_test=True,
     )

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,18 @@ from dpprobe.data.options import DatasetOptions
 
 SplitBy = Literal["class", "id"]
 SplitName = Literal["train", "test"]
+TestFraction = Annotated[
+    float,
+    Field(
+        gt=0,
+        lt=1,
+        description="Share of the images, or of the patients, in the test split, if there is none "
+        "yet.",
+    ),
+]
+SplitSeed = Annotated[
+    int, Field(ge=0, description="Seed of the split; another seed gives another split.")
+]
 _DIGEST_BITS = 256
 
 
@@ -119,16 +131,6 @@ class SplitOptions(DatasetOptions):
         "of each class. id: takes each image, or patient, by a hash of its name alone, so that "
         "none can move another. A release needs id.",
     )
-
-    def preparation_params(self) -> dict[str, Any]:
-        """Returns the options that decide the split tables; `split_by` only where it is id.
-
-        So tables that were made before there was such an option are still current.
-        """
-        params = super().preparation_params()
-        if self.split_by == "class":
-            del params["split_by"]
-        return params
 
     def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
         """Chooses the rows that are tested on: True for a test row, in the order of the ids."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from dpprobe.data.options import DatasetOptions
 from dpprobe.data.webdataset_options import ShardOptions
 
 
@@ -20,11 +19,8 @@ class Options(ShardOptions):
     source: Literal["webdataset"] = "webdataset"
 
 
-def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
+def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of tar shards.
-
-    Args:
-      recorded: the options that the study wrote, where another source made these.
 
     Raises:
       ConfigError: when there is no shard.
@@ -36,7 +32,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     table.write_dataset(
         directory,
         webdataset_rows.make_batches(options, parts),
-        options=recorded or options,
+        options=options,
         class_names=options.class_names,
         multi_label=options.several_labels,
         groups=list(options.group_names()),

@@ -15,7 +15,7 @@ from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import Limit
 from dpprobe.data.patient_sides import UnitOptions
-from dpprobe.data.train_test_split import SplitName
+from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
@@ -25,7 +25,7 @@ Paths = str | tuple[str, ...]
 class ShardOptions(UnitOptions):
     """The options of tar shards, without the parts that read samples."""
 
-    paths: ClassVar = {"train": "moves", "test": "moves"}
+    paths: ClassVar = ("train", "test")
 
     train: Paths = Field(
         min_length=1,
@@ -72,12 +72,8 @@ class ShardOptions(UnitOptions):
         description="Copy the images into the split tables. Otherwise the tables hold the images' "
         "places in the shards, which must then stay in place, unchanged.",
     )
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split, if `test` is absent."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     @field_validator("image_member")
     @classmethod

@@ -338,7 +338,7 @@ OWN_TEST: list[dict[str, Any]] = [
     CSV | {"split_column": "part"},
     PARQUET | {"test": "b.parquet"},
     HUB | {"test": "b.parquet", "limit": {"test": 5}},
-    in_archive(**PARQUET, test="b.parquet"),
+    in_archive(**CSV, test="b.csv"),
 ]
 
 

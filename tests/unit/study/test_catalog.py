@@ -18,7 +18,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from dpprobe import resources
-from dpprobe.data import dataset_preparation, downloads, prompts
+from dpprobe.data import dataset_preparation, prompts
 from dpprobe.data.group_columns import group_column
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
@@ -28,6 +28,7 @@ from dpprobe.study import catalog
 from dpprobe.study.study_file import load_study
 from tests.support.catalog_fixtures import BUILDERS, Place, serve_folder
 from tests.support.hub_server import serve
+from tests.support.misbehaving_server import make_quick
 
 NAMES = catalog.dataset_names()
 SCHEMA = Path(__file__).parents[3] / "workflow/schemas/catalog.schema.json"
@@ -38,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     folder, web = tmp_path / "own", tmp_path / "web"
     folder.mkdir()
     web.mkdir()
-    monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=2, first_wait=0.001))
+    make_quick(monkeypatch, attempts=2)
     with serve({}) as hub, serve_folder(web) as url:
         yield Place(folder=folder, web=web, url=url, hub=hub, patch=monkeypatch)
 
