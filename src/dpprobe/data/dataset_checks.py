@@ -308,21 +308,3 @@ class _Copies:
             most = max(map(len, self._units.values()), default=1)
             counts["patient"] = {"rows": self._rows_of_others, "most": most, "by": by}
         return counts
-
-
-def count_copies(
-    images: Sequence[bytes], units: Sequence[str | None] | None
-) -> dict[str, CopyCounts]:
-    """Counts as `Checks.count_copies` does, from what a table has of its training rows.
-
-    Args:
-      images: the SHA-256 of each row's encoded image.
-      units: whose each row is; None where nothing says it.
-    """
-    copies, seen = _Copies(by_unit=units is not None), dict[bytes, _First]()
-    for row, image in enumerate(images):
-        unit = None if units is None else units[row]
-        first = seen.setdefault(image, _First(row, "", image, unit))
-        if first.row != row:
-            copies.add_copy(image, first, unit)
-    return copies.count_copies(by=BYTES)

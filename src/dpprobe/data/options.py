@@ -178,13 +178,9 @@ class DatasetOptions(Options, ABC):
 
     def preparation_params(self) -> dict[str, Any]:
         """Returns the options that decide the split tables, JSON-compatible."""
-        params = self.model_dump(mode="json", exclude=set(DATASET_NOTES))
         written = self.model_dump(include=set(_OMITTED_AT_DEFAULT), exclude_defaults=True)
-        return {
-            name: value
-            for name, value in params.items()
-            if name not in _OMITTED_AT_DEFAULT - written.keys()
-        }
+        omitted = DATASET_NOTES | (_OMITTED_AT_DEFAULT - written.keys())
+        return self.model_dump(mode="json", exclude=set(omitted))
 
     def without_subsample(self) -> Self:
         """Returns the options of all rows, without `subsample`."""
