@@ -22,6 +22,7 @@ from dpprobe.data.embeddings import vector_names
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.extraction_pipeline import Array, Clock, Decoder, Features, compute_rows
+from dpprobe.features.shard_file import RowColumns
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_writer import open_shard
 from dpprobe.features.stored_crops import with_crops
@@ -98,7 +99,15 @@ def extract_shard(
         shards=shards,
         versions={name: version(name) for name in LIBRARIES},
         precision=runtime.precision,
-        **_describe_sources(described, loaded),
+        class_names=described.class_names,
+        multi_label=described.multi_label,
+        dataset_fingerprint=described.fingerprint,
+        backbone_fingerprint=loaded.fingerprint,
+        weights_sha256=loaded.weights_sha256,
+        architecture=loaded.architecture,
+        pretrained_tag=loaded.pretrained_tag,
+        trained=loaded.trained,
+        preprocessing=loaded.preprocessing,
     )
     vectors = None
     if isinstance(backbone, external.Options):
@@ -120,21 +129,6 @@ def extract_shard(
     )
 
 
-def _describe_sources(info: DatasetInfo, loaded: Backbone) -> dict[str, Any]:
-    """Returns what a header says of the dataset and of the loaded backbone."""
-    return {
-        "class_names": info.class_names,
-        "multi_label": info.multi_label,
-        "dataset_fingerprint": info.fingerprint,
-        "backbone_fingerprint": loaded.fingerprint,
-        "weights_sha256": loaded.weights_sha256,
-        "architecture": loaded.architecture,
-        "pretrained_tag": loaded.pretrained_tag,
-        "trained": loaded.trained,
-        "preprocessing": loaded.preprocessing,
-    }
-
-
 def _write_parts(
     parts: Generator[Features],
     output: Path,
@@ -145,17 +139,8 @@ def _write_parts(
     clock: Clock,
 ) -> None:
     """Writes a shard's features as they are computed, and logs the time of each part."""
-    rows = header.first_row, header.end_row
-    writing = open_shard(
-        output,
-        header,
-        labels=source.read_labels(*rows),
-        ids=source.read_ids(*rows),
-        groups=source.read_groups(*rows),
-        accepted=source.read_accepted(*rows),
-        units=source.read_units(*rows),
-        probe=probe,
-    )
+    rows = RowColumns.read_table(source, header.first_row, header.end_row)
+    writing = open_shard(output, header, rows, probe=probe)
     label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"
     progress = Progress(header.end_row - header.first_row, label=label)
     with writing as writer, progress, closing(parts):

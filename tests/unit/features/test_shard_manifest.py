@@ -15,6 +15,7 @@ from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_file import RowColumns
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_writer import write_shard
 from tests.conftest import REPOSITORY
@@ -49,7 +50,7 @@ def shard_of(data: Path, folder: Path, split: str) -> Path:
     )  # fmt: skip
     path = folder / split / "shard-00000-of-00001.h5"
     features = np.random.default_rng(0).normal(size=(table.rows, 3))
-    write_shard(path, header, features=features, labels=table.read_labels(), ids=table.read_ids())
+    write_shard(path, header, RowColumns(table.read_labels(), table.read_ids()), features)
     return path
 
 
