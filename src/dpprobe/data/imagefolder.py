@@ -1,10 +1,10 @@
-"""Images in folders, one folder a class.
+"""Images in folders, one folder per class.
 
 Either `train/<class>/...` and `test/<class>/...`, or `<class>/...` alone, which is then split.
 Class names are the sorted names of the folders; they are published with the weights.
 
-A row's id is its path under the folder. That holds the class, but is a function of that row alone:
-split by id, an image in another folder may itself be on the other side, and moves no other image.
+A row's id is its path under the folder. The path contains the class, but depends on that row alone.
+With a split by id, an image that moves to another folder may change sides, but moves no other one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Options(SplitOptions):
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns every folder that is searched; `source_state` changes with the images in them."""
+        """Returns every folder that is searched; `source_state` covers the images in them."""
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def source_state(self) -> str:
@@ -139,11 +139,10 @@ class Listing(NamedTuple):
 def list_images(options: Options) -> Listing:
     """Lists the images; opens none of them.
 
-    Without `train/` and `test/` all files stand under "train".
+    Without `train/` and `test/` all files are listed under "train".
 
     Raises:
-      ConfigError: when the folder is missing or not laid out as it should be; a line for each kind
-        of fault.
+      ConfigError: if the folder is missing or has another layout; a line per kind of fault.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -185,7 +184,6 @@ def list_images(options: Options) -> Listing:
 
 
 def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
-    """Tells of all files that are no images at once."""
     if others:
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
         one = len(others) == 1
@@ -198,7 +196,7 @@ def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
 
 
 def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> Iterator[str]:
-    """Tells of classes without images, and of class folders that are one to a person."""
+    """Yields faults of classes without images, and of folder names that look alike."""
     for name, classes in files.items():
         place = f"{options.path}/{name}" if len(files) > 1 else options.path
         for folder, images in classes.items():
@@ -214,7 +212,7 @@ def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> I
 def _list_classes(
     root: Path, folder: Path, exclude: Sequence[str], others: list[str]
 ) -> dict[str, list[str]]:
-    """Lists the files of each class; adds to `others` the files that are no images."""
+    """Lists the files of each class; adds files that are no images to `others`."""
     classes: dict[str, list[str]] = {}
     for entry in sorted(path.name for path in folder.iterdir()):
         if entry.startswith(".") or entry in exclude or entry.lower() in BYSTANDERS:
@@ -240,7 +238,7 @@ def _list_files(root: Path, folder: Path, others: list[str]) -> list[str]:
 def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
     """Yields a folder and all below it, each with its files.
 
-    Names that begin with a dot are passed over, and the files that Windows puts beside images.
+    Ignores names that begin with a dot, and the files that Windows puts beside images.
 
     Raises:
       ConfigError: for a folder that cannot be listed.
@@ -259,33 +257,22 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
                     else:
                         files.append(entry)
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise ConfigError(
-                    f"path: {folder}: it contains a link to itself or to a folder above it; "
-                    f"remove the link {_find_repeated_link(current)}"
-                ) from error
+            remedy = "remove the link" if error.errno == errno.ELOOP else "correct its permissions"
             raise ConfigError(
-                f"path: {current} cannot be listed ({error.strerror}); correct its permissions"
+                f"path: {current} cannot be listed ({error.strerror}); {remedy}"
             ) from error
         yield current, files
-
-
-def _find_repeated_link(folder: Path) -> Path:
-    """Returns the first link on the way to a folder."""
-    return next((each for each in reversed(folder.parents) if each.is_symlink()), folder)
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
     """Writes the split tables of a folder of images.
 
-    Every file is read once, for the fingerprint; a row's id is its path under the folder.
-
     Args:
-      recorded: the options that the study wrote, where another source made these.
+      recorded: the study's options, if another source made these.
 
     Raises:
-      ConfigError: when the folder is not laid out as it should be.
-      DataError: for faulty images, all of them told at once.
+      ConfigError: for another layout of the folder.
+      DataError: for faulty images, all in one message.
     """
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
@@ -297,15 +284,11 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
         for name, classes in listing.files.items()
     }
     if "test" not in rows:
-        ids, labels = zip(*rows["train"], strict=True)
-        tested = options.choose_test(ids, labels)
         everything = rows["train"]
+        tested = options.choose_test(*zip(*everything, strict=True))
         for name in table.SPLITS:
-            rows[name] = [
-                row
-                for row, is_test in zip(everything, tested, strict=True)
-                if is_test == (name == "test")
-            ]
+            chosen = [is_test == (name == "test") for is_test in tested]
+            rows[name] = list(itertools.compress(everything, chosen))
     else:
         unused = sorted({path.name for path in root.iterdir()} - {"train", "test"})
         if unused:

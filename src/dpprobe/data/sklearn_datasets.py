@@ -36,7 +36,7 @@ class Options(SplitOptions):
     split_seed: SplitSeed = 0
 
     def check_files(self) -> None:
-        """Passes: the images come with scikit-learn."""
+        """Passes: the images are part of scikit-learn."""
 
     def has_test(self) -> bool:
         return False
@@ -51,15 +51,6 @@ class Options(SplitOptions):
 
     def count_classes(self) -> int:
         return len(CLASS_ROWS[self.name])
-
-    def class_rows(self) -> dict[str, int] | None:
-        """Counts the training rows of each class; None where ids choose the test rows."""
-        if self.split_by == "id":
-            return None
-        return {
-            str(label): rows - train_test_split.count_test(rows, self.test_fraction)
-            for label, rows in enumerate(CLASS_ROWS[self.name])
-        }
 
 
 def _make_ids(rows: int) -> list[str]:
@@ -110,7 +101,6 @@ def prepare(options: Options, directory: Path) -> None:
 
 
 def _encode_digit(pixels: object) -> bytes:
-    """Encodes grey values 0..16 as an 8-bit PNG."""
     import numpy as np
     from PIL import Image
 
