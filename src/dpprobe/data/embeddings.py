@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpprobe.data.csv_rows import ManifestRows
     from dpprobe.data.embedding_files import EmbeddingFile
 
-# The name of vectors where a study names none.
+# The name of vectors if a study names none.
 ONLY = "vectors"
 
 
@@ -106,19 +106,18 @@ class Options(CountedRows):
         return vector_names({"source": self.source, "vectors": self.vectors})
 
     def vector_dimensions(self) -> dict[str, int | None]:
-        """Returns the length of each vector; None where only reading all rows tells."""
+        """Returns the length of each vector; None if only reading all rows tells."""
         known = self.open_vectors("train").list_vectors()
         return {name: known[at].dimension for name, at in self.locate_vectors("train").items()}
 
     def open_vectors(self, split: SplitName) -> EmbeddingFile:
-        """Opens the file of a split's vectors."""
         from dpprobe.data.embedding_files import open_embeddings  # heavy: numpy
 
         option: SplitName = "test" if split == "test" and self.test is not None else "train"
         return open_embeddings(self._vector_path(option), option=option)
 
     def locate_vectors(self, split: SplitName) -> dict[str, str]:
-        """Returns the array of each of the study's vectors, by the name that the file gives it."""
+        """Maps each of the study's vectors to its name in the file."""
         file = self.open_vectors(split)
         names: Mapping[str, str | None] = self.vectors or {ONLY: None}
         return {name: file.find_vectors(where) for name, where in names.items()}
@@ -174,8 +173,8 @@ def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of vectors.
 
     Raises:
-      ConfigError: when a file cannot be read as the options say.
-      DataError: for faulty rows, all of them told at once, and for vectors of other lengths.
+      ConfigError: if a file cannot be read as the options say.
+      DataError: for faulty rows, all in one message, and for vectors of other lengths.
     """
     from dpprobe.data import csv_rows, table  # heavy: numpy, pandas and pyarrow
 
@@ -197,7 +196,7 @@ def prepare(options: Options, directory: Path) -> None:
 def _make_batches(
     options: Options, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields batches for the tables, of the rows of one block of vectors each."""
+    """Yields a batch for the tables per block of vectors."""
     import numpy as np  # as above
 
     from dpprobe.data import csv_rows
@@ -212,7 +211,7 @@ def _make_batches(
             stop = start + len(arrays[0])
             first, last = np.searchsorted(places, [start, stop]).tolist()
             chosen = places[first:last] - start
-            with np.errstate(over="ignore"):  # infinite numbers are told below
+            with np.errstate(over="ignore"):  # _find_faults reports infinite numbers
                 vectors = {
                     name: array[chosen].astype(np.float32)
                     for name, array in zip(named, arrays, strict=True)
@@ -245,7 +244,7 @@ def _make_batches(
 def _find_faults(
     vectors: Mapping[str, npt.NDArray[np.float32]], rows: int
 ) -> list[list[tuple[str, str]]]:
-    """Finds the rows with numbers that no head can use."""
+    """Finds the rows with numbers that are not finite."""
     import numpy as np  # as above
 
     faults: list[list[tuple[str, str]]] = [[] for _ in range(rows)]
