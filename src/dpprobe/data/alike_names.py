@@ -1,4 +1,4 @@
-"""Names as text, and names that look alike: but for case, spaces or the coding of accents."""
+"""Names as text, and names that differ only in case, spaces or the coding of accents."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 
 def text_of(value: Any) -> str:
-    """Returns a name as text; empty for null and NaN, which stand for what is missing."""
+    """Returns a name as text; empty for null and NaN."""
     return "" if value is None or value != value else str(value)
 
 
 def fold_name(name: str) -> str:
-    """Returns what names that look alike have in common."""
+    """Returns one spelling for all names that look alike."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Lists the names that another one looks like, each with all that do, in their order."""
+    """Lists the groups of names that look alike, in their order."""
     same: dict[str, dict[str, None]] = {}
     for name in names:
         same.setdefault(fold_name(name), {})[name] = None
@@ -30,7 +30,7 @@ def joined_labels(written: Iterable[str], names: Iterable[str] | None = None) ->
     """Lists labels that are several names in one: `benign;malignant`, also with | or a comma.
 
     Args:
-      names: the classes; by default what is written.
+      names: the classes; by default all labels.
     """
     texts = sorted(set(written))
     known = set(texts if names is None else names)

@@ -23,7 +23,7 @@ _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """All that planning counts of a split: rows of both tables, training patients, classes."""
+    """Counts of a split for planning: rows of both tables, training patients, classes."""
 
     rows: tuple[int, int]
     patients: int | None
@@ -34,7 +34,7 @@ _counted: dict[tuple[object, ...], SplitCounts] = {}
 
 
 def count_once(options: DatasetOptions, count: Callable[[], SplitCounts]) -> SplitCounts:
-    """Returns what `count` does; from memory while the options and their files are the same.
+    """Returns the result of `count`, from memory while the options and their files are the same.
 
     Planning asks for rows, patients and classes several times, and a table may be large.
     """
@@ -70,10 +70,10 @@ def count_classes(
 
 
 def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[int, int]]:
-    """Yields (row, class number) for each class that a row has.
+    """Yields (row, class number) for each class of a row.
 
     Args:
-      labels: of each row, a class number, or zeros and ones; None where it is missing.
+      labels: of each row, a class number, or zeros and ones; None if it is missing.
     """
     for row, label in enumerate(labels):
         if isinstance(label, int):
@@ -92,7 +92,7 @@ def count_pairs(
     Args:
       pairs: of `list_pairs`.
       sides: the side of each row; None for a row that is left out.
-      units: whose each row is; None where a row is a unit.
+      units: the patient of each row; None if a row is a unit.
     """
     if units is None:
         return Counter((sides[row], label) for row, label in pairs)

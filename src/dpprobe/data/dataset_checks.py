@@ -29,9 +29,9 @@ class CheckedImage(NamedTuple):
     """One row's image after it was read.
 
     Attributes:
-      sha256: of its bytes; None where they cannot be read.
-      pixels: a hash of its pixels; None where they were not decoded.
-      data: its bytes, where they are kept.
+      sha256: of its bytes; None if they cannot be read.
+      pixels: a hash of its pixels; None if they were not decoded.
+      data: its bytes, if they are kept.
       fault: a kind of problem and its detail.
     """
 
@@ -54,7 +54,7 @@ def add_problem(
 
 
 class _First(NamedTuple):
-    """The first row of a split that holds an image."""
+    """The first row of a split with an image."""
 
     row: int
     id: str
@@ -90,7 +90,7 @@ class Checks:
         self._problems = problems
         needed = strict_test or options.needs_every_class()
         self._strict_test = needed and options.missing_classes == "error"
-        # The first row of each image, by a hash of its pixels, or of its bytes where there is none.
+        # The first row of each image, by a hash of its pixels, or of its bytes if not decoded.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
         self._copies = _Copies(by_unit=units)
         self._decoded = True
@@ -105,15 +105,10 @@ class Checks:
         labels: Sequence[Any],
         columns: Mapping[str, Any],
     ) -> None:
-        """Looks at the rows of a batch.
-
-        Args:
-          columns: of the batch: `unit` where it says whose each row is, and `group_*`.
-        """
-        units: Sequence[str | None] | None = columns.get("unit")
-        for place, image in enumerate(images):
-            unit = None if units is None else units[place]
-            self._look_for_twins(split, image, labels[place], unit)
+        """Looks at the rows of a batch, with its columns `group_*` and perhaps `unit`."""
+        units = columns.get("unit") or [None] * len(labels)
+        for image, label, unit in zip(images, labels, units, strict=True):
+            self._look_for_twins(split, image, label, unit)
         for name, values in columns.items():
             known = self._units if name == "unit" else self._groups.setdefault(name, {})
             known.update(dict.fromkeys(value for value in values if value))
@@ -121,7 +116,6 @@ class Checks:
     def _look_for_twins(
         self, split: str, image: CheckedImage, label: Any, unit: str | None
     ) -> None:
-        """Looks for the image among those seen; whatever the order of rows, each is found."""
         if image.sha256 is None or image.fault is not None:
             return
         key = image.pixels or image.sha256
@@ -142,7 +136,6 @@ class Checks:
                 logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
 
     def _describe_contradiction(self, first: _First, label: Any) -> str:
-        """Says that a picture has two labels; nothing where they agree."""
         if label == first.label:
             return ""
         names = " and ".join(
@@ -162,18 +155,18 @@ class Checks:
         self._copies.add_copy(key, first, unit)
 
     def count_copies(self) -> dict[str, CopyCounts]:
-        """Counts the copies among the training rows, by the unit that they stand under.
+        """Counts the copies among the training rows, by image and by patient.
 
-        For each unit, `rows` that hold the image of an earlier row of another unit, the `most`
-        units that hold one image, and `by` what images were compared.
+        For each: `rows` that have the image of an earlier row of another unit, the `most` units
+        with one image, and `by` what images were compared.
         """
         return self._copies.count_copies(by=BYTES_AND_PIXELS if self._decoded else BYTES)
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
-        """Checks what is known only at the end.
+        """Checks classes, sizes and names after the last batch.
 
         Args:
-          sizes: of each split its rows, and the rows of each class.
+          sizes: split -> its rows, and the rows of each class.
         """
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images stand in train and in test", self.twins)
@@ -285,7 +278,7 @@ def label_words(label: Any, class_names: Sequence[str]) -> str:
 
 
 class _Copies:
-    """The training rows of each image that stands in more than one, counted."""
+    """Counts the training rows of each image that is in more than one."""
 
     def __init__(self, *, by_unit: bool) -> None:
         self._by_unit = by_unit

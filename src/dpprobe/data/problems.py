@@ -1,7 +1,7 @@
-"""The faults of a dataset, gathered while its tables are written and told at once.
+"""The faults of a dataset, gathered while its tables are written and reported at once.
 
-The first of each kind are kept for the error's text; all of them are streamed to `problems.csv`,
-so the memory taken does not grow with their number.
+The error shows the first of each kind; all of them are streamed to `problems.csv`, so memory does
+not grow with their number.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
-# Not wrong, so that a dataset with them alone is written, but listed beside it.
+# A dataset with notes alone is written; they are listed beside it.
 NOTES = {"copy": "training image that appears twice"}
 
 
@@ -63,10 +63,8 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
-    Used as a context: on leaving it, `problems.csv` stands in the folder if `make_error` was asked
-    for, or if there are notes and `keep_notes` was called. A report that something else cut short
-    would pass
-    for a whole one: it is removed.
+    A context: it leaves `problems.csv` if `make_error` was called, or `keep_notes` with notes. A
+    report that something else cut short would pass for a whole one: it is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -105,7 +103,7 @@ class Problems:
         row_id: str = "",
         path: str = "",
     ) -> None:
-        """Adds one problem of a row, or of a split as a whole; or a note, which stops nothing."""
+        """Adds a problem of a row or of a whole split, or a note, which stops nothing."""
         if self._rows is None:
             self._rows = self._open_writer()
         name = NOTES.get(kind) or KINDS[kind][0]
@@ -121,11 +119,11 @@ class Problems:
             self._shown[kind].append(f"{where}: {detail}" if where else detail)
 
     def keep_notes(self) -> None:
-        """Keeps the file of a dataset without problems, where it holds notes."""
+        """Keeps the file with the notes of a dataset without problems."""
         self._complete = True
 
     def make_error(self) -> DataError:
-        """Returns all problems: one line where there is one, otherwise a list by kind."""
+        """Returns all problems: one line for one problem, otherwise a list by kind."""
         self._complete = True
         total = sum(self.counts.values())
         present = {kind: count for kind, count in self.counts.items() if count}

@@ -18,7 +18,7 @@ BATCH_ROWS = 256
 
 
 def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> None:
-    """Writes the rows that `options.subsample` keeps of `whole`, in their order, and all test rows.
+    """Writes the training rows that `options.subsample` keeps, in order, and all test rows.
 
     Args:
       whole: the folder of the whole dataset's tables, whose images are known to decode.
@@ -50,11 +50,6 @@ class WholeTables:
 
     @classmethod
     def open_folder(cls, folder: Path) -> WholeTables:
-        """Opens the tables of a folder.
-
-        Raises:
-          DataError: for tables that do not belong together.
-        """
         info = read_info(folder / "dataset.json")
         splits = {name: _open_table(folder / f"{name}.parquet", info) for name in SPLITS}
         return cls(folder=folder, info=info, splits=splits)
@@ -65,11 +60,7 @@ class WholeTables:
         kept: Mapping[str, Sequence[bool]],
         options: DatasetOptions,
     ) -> None:
-        """Writes some rows of each split, in their order, as tables of their own.
-
-        Args:
-          kept: of each split, True for a row that is written.
-        """
+        """Writes the rows of each split for which `kept` is True, as tables of their own."""
         info = self.info
         write_dataset(
             directory,
@@ -86,7 +77,7 @@ class WholeTables:
 
 
 def _open_table(path: Path, info: DatasetInfo) -> SplitTable:
-    """Opens a split table, which must be the one that its dataset.json describes."""
+    """Opens a split table; refuses another one than its dataset.json describes."""
     table = SplitTable(path)
     if table.fingerprint != info.splits[table.split].fingerprint:
         raise DataError(
@@ -99,7 +90,6 @@ def _open_table(path: Path, info: DatasetInfo) -> SplitTable:
 def _make_batches(
     tables: Mapping[str, SplitTable], kept: Mapping[str, Sequence[bool]]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows of both splits that are kept, as `write_dataset` takes them."""
     for name, split in tables.items():
         start = 0
         with pq.ParquetFile(split.path, buffer_size=1 << 20) as file:

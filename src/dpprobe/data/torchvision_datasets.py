@@ -1,8 +1,8 @@
-"""Datasets that torchvision knows: its addresses and checksums, and its parsing; our transfer.
+"""Datasets of torchvision: its addresses, checksums and parsing, with our transfer.
 
-Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG, which loses nothing; of EuroSAT and
-Places365 the JPEG files are kept as they are. An image of EuroSAT, the one set that is split here,
-has its path for an id, and so a function of that image alone.
+Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG without loss; the JPEG files of EuroSAT
+and Places365 stay as they are. EuroSAT, the only set that is split here, is read as an image
+folder.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Options(SplitOptions):
 
 
 class Remote(NamedTuple):
-    """A file to fetch: where from, and torchvision's MD5 of it."""
+    """A file to fetch, with torchvision's MD5."""
 
     url: str
     md5: str
@@ -122,7 +122,7 @@ class Remote(NamedTuple):
 
 
 def list_remotes(name: str) -> list[Remote]:
-    """Returns the files of a dataset, as torchvision's class has them."""
+    """Returns the files of a dataset, from torchvision's class."""
     if name == "EuroSAT":
         return [Remote(EUROSAT_URL, EUROSAT_MD5)]
     cls = _dataset_class(name)
@@ -160,7 +160,6 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
 
 def _unpack_file(options: Options, directory: Path, file: Fetched) -> None:
-    """Puts a file's content where `_find_roots` looks for it."""
     archive = directory / file.name
     folder = archives.folder_name(file.name)
     if folder is not None:
@@ -199,9 +198,8 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
       downloaded: the folder that `download` filled; None with `path`.
 
     Raises:
-      ConfigError: when `path` does not hold the dataset.
-      DataError: when torchvision finds a file missing or damaged, or a row is not what it should
-        be.
+      ConfigError: if `path` does not contain the dataset.
+      DataError: for a missing or damaged file, and for faulty rows.
     """
     if downloaded is None:
         options.check_files()
@@ -219,7 +217,6 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
 
 
 def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
-    """Opens torchvision's dataset over files that are there."""
     try:
         return _dataset_class(name)(root, download=False, **arguments)
     except (RuntimeError, OSError, EOFError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Tar shards as WebDataset writes them: `key.jpg` with `key.cls`, or with `key.json`.
 
-Shards are read where they lie, in order, and never unpacked. A first pass reads headers and labels
-and so knows each image's offset; a second one reads, hashes and decodes the images as they follow
-each other. The split tables keep the offsets: see `tar_shards`.
+Shards are read in place, in order, and never unpacked. A first pass reads headers, labels and each
+image's offset; a second one reads, hashes and decodes the images. The split tables keep the
+offsets: see `tar_shards`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of tar shards.
 
     Raises:
-      ConfigError: when there is no shard.
-      DataError: for shards that are damaged, and for faulty rows, all of them told at once.
+      ConfigError: if there is no shard.
+      DataError: for damaged shards, and for faulty rows, all in one message.
     """
     from dpprobe.data import table, webdataset_rows  # heavy: pyarrow
 

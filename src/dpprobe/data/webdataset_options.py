@@ -114,7 +114,7 @@ class ShardOptions(UnitOptions):
         return self.test is not None
 
     def count_rows(self) -> tuple[int, int] | None:
-        """Returns what `expect` says: counting would read every header of every shard."""
+        """Returns `expect`: counting would read every header of every shard."""
         return self.expected_rows()
 
     def multi_label(self) -> bool:
@@ -148,10 +148,10 @@ class ShardOptions(UnitOptions):
         return ("train",) if self.test is None else ("train", "test")
 
     def list_shards(self, name: SplitName) -> list[Path]:
-        """Lists the shards of a split, in the order of their names within what is written.
+        """Lists the shards of a split, by name for each pattern.
 
         Raises:
-          ConfigError: where something that is written names no shard.
+          ConfigError: for a pattern without a shard.
         """
         written = self.train if name == "train" else self.test
         assert written is not None
@@ -172,7 +172,6 @@ class ShardOptions(UnitOptions):
         return each_once(name, shards)
 
     def is_image(self, extension: str) -> bool:
-        """Returns True for the extension of a member that is a sample's image."""
         if self.image_member is not None:
             return extension == self.image_member
         return f".{extension}" in EXTENSIONS
