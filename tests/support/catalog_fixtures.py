@@ -33,7 +33,7 @@ from PIL import Image
 
 from dpprobe.data import torchvision_datasets
 from dpprobe.study.catalog import DatasetEntry
-from tests.support.hub_server import TOKEN, Hub, Repository
+from tests.support.hub_server import TOKEN, Hub, Repository, ask_only
 from tests.support.torchvision_files import fetch_from
 
 
@@ -322,7 +322,7 @@ def imagenet(entry: DatasetEntry, place: Place) -> Small:
     real = json.dumps([[number % 3] if number != 2 else [] for number in range(1, 7)]).encode()
     _publish(place, "real.json", real)
     labels = {"url": f"{place.url}/real.json", "sha256": hashlib.sha256(real).hexdigest()}
-    place.patch.setattr("huggingface_hub.constants.ENDPOINT", place.hub.url)
+    ask_only(place.hub.url, place.patch)
     return Small(values={"accepted_labels": labels}, train=6, test=6, classes=3)
 
 

@@ -205,13 +205,7 @@ def _fetch_checked(
         raise DownloadError(
             f"{options.repo}: file {name!r} lies outside the repository; tell its owner"
         )
-    url = hf_hub_url(
-        options.repo,
-        name,
-        repo_type="dataset",
-        revision=options.revision,
-        endpoint=api.endpoint,
-    )
+    url = hf_hub_url(options.repo, name, repo_type="dataset", revision=options.revision)
     stated = _ask_hub(
         lambda: get_hf_file_metadata(url, token=token or False, timeout=TIMEOUT),
         options,

@@ -21,7 +21,7 @@ from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, DownloadError
-from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, serve
+from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, ask_only, serve
 from tests.support.misbehaving_server import make_quick
 
 REPO = "someone/leaves"
@@ -77,7 +77,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setattr(huggingface, "WAITS", (0.0, 0.0))
     make_quick(monkeypatch, attempts=3)
     with serve({REPO: Repository(dict(FILES))}) as running:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.url)
+        ask_only(running.url, monkeypatch)
         yield running
 
 
@@ -275,7 +275,7 @@ def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
+        ask_only(f"http://127.0.0.1:{port}", monkeypatch)
         message = refused(options_of(), tmp_path, DownloadError)
     assert "check the network" in message
 
