@@ -24,7 +24,7 @@ def look_at_folder(place: str) -> Seen:
     """Looks at the classes of a folder; opens no image.
 
     Raises:
-      ConfigError: where the folder is not laid out as a study needs it, with the remedy.
+      ConfigError: if the folder has another layout than a study needs, with the remedy.
     """
     root = Path(place).expanduser()
     _check_layout(root, place)
@@ -60,7 +60,7 @@ def _describe_layout(parted: bool) -> str:
 
 
 def _check_layout(root: Path, place: str) -> None:
-    """Raises ConfigError for a folder that has no classes, and says where they may be."""
+    """Raises ConfigError for a folder without classes, with a guess where they are."""
     entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
     folders = [entry for entry in entries if entry.is_dir()]
     tables = [entry for entry in entries if entry.name.lower().endswith(TABLES)]
@@ -111,7 +111,7 @@ def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
-    """Lists what is unusual, though no mistake for certain."""
+    """Lists what may be a mistake."""
     notes = [
         "a folder names no patients, so the unit of privacy is one image; if people have several "
         "images, list them in a CSV with a column of patients and run init on that CSV"
@@ -132,5 +132,4 @@ def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
 
 
 def _name_some(names: list[str]) -> str:
-    """Lists the first names in words."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,4 +1,4 @@
-"""The files that a column of a table names: their folder, and what their names lack."""
+"""The image files of a table's column: their folder, and missing parts of their paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Place:
 
     Attributes:
       column: of paths, or of names.
-      template: what makes a path of a name; None where the column holds paths.
+      template: makes a path from a name; None for a column of paths.
     """
 
     root: Path
@@ -28,15 +28,15 @@ class Place:
 
 
 def find_images(columns: Columns, *, table: Path, root: Path | None, column: str | None) -> Place:
-    """Looks for the files that a column names, below some folders.
+    """Looks for the files that a column names.
 
     Args:
-      root: the folder to look in, and in its folders; absent, that of the table in the same way,
-        then the working directory and the one above the table's.
-      column: to take; absent, one with a usual name, or one that holds names of image files.
+      root: the folder to search, with its folders; if absent, the table's folder in the same way,
+        then the working directory and the parent of the table's folder.
+      column: if absent, one with a usual name, or one with names of image files.
 
     Raises:
-      ConfigError: where no column names files that are there.
+      ConfigError: if no column names existing files.
     """
     candidates = [column] if column else list(find_usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
     if not candidates:
@@ -64,7 +64,7 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
 
 
 def _list_roots(table: Path) -> list[Path]:
-    """Returns the folders that paths of a table usually start at, each once."""
+    """Returns the usual roots of paths in a table, each once."""
     roots: dict[Path, Path] = {}
     for root in (table.parent, Path(), table.parent / ".."):
         roots.setdefault(root.resolve(), root)
@@ -76,14 +76,13 @@ def _first_value(columns: Columns, name: str) -> str:
 
 
 def is_image(value: str) -> bool:
-    """Returns True for a file that is an image by its name."""
     return os.path.splitext(value)[1].lower() in EXTENSIONS  # noqa: PTH122
 
 
 def _list_additions(
     folder: Path, values: Sequence[str], *, deeper: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields what may stand before and after a name to make it a path."""
+    """Yields prefixes and suffixes that may complete a name to a path."""
     if not values:
         return
     suffixes = [""]

@@ -91,11 +91,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 
 def look_at_place(arguments: argparse.Namespace) -> Seen:
-    """Looks at what was named.
-
-    Raises:
-      ConfigError: for something that is not there, or is neither folder nor table.
-    """
+    """Looks at the folder or table; raises ConfigError if there is none."""
     # as above
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
@@ -137,11 +133,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
 
 
 def check_output(output: Path, seen: Seen, *, force: bool) -> None:
-    """Checks that a study may be written, and that its results will not lie among the images.
-
-    Raises:
-      ConfigError: where it would replace a file, or stand in the folder of the images.
-    """
+    """Raises ConfigError if the study would replace a file, or lie in the folder of images."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: no YAML by its name; write one that ends in .yaml")
     if output.exists() and not force:
@@ -167,7 +159,7 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
 
 
 def _suggest_paths(path: Path) -> str:
-    """Returns the remedy for a path that is not there: names like it beside it."""
+    """Returns the remedy for a missing path: similar names beside it."""
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, sorted(names), n=3)
