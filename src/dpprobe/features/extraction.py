@@ -31,16 +31,9 @@ from dpprobe.progress import Progress
 logger = logging.getLogger("dpprobe")
 
 LIBRARIES = (
-    "dpprobe",
-    "h5py",
-    "kymatio",
-    "numpy",
-    "open_clip_torch",
-    "pillow",
-    "timm",
-    "torch",
+    "dpprobe", "h5py", "kymatio", "numpy", "open_clip_torch", "pillow", "timm", "torch",
     "torchvision",
-)
+)  # fmt: skip
 
 
 def extract_shard(
@@ -64,22 +57,20 @@ def extract_shard(
 
     Args:
       info: the dataset's `dataset.json`.
-      split: "train" or "test".
-      shard: which part of the split,
-      shards: of how many.
+      shard: the number of the part among `shards`.
       output: the shard's path; it is whole or absent.
-      batch_size: images a forward pass on a GPU; a CPU takes fewer.
+      batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: "float16" or "float32", on disk.
-      threads: that decode and, on a CPU, compute; as many as torch has by default. Their number
-        changes no feature.
-      changed: what is done to the backbone once it is loaded, such as a cut inside its network;
-        it is called before any thread runs it.
+      threads: that decode and, on a CPU, compute; torch's number by default. Their number changes
+        no feature.
+      changed: changes the loaded backbone before any thread runs it, for example by a cut inside
+        its network.
 
     Raises:
-      DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
-        than the others where the backbone does not resize, or gives features that are not finite
-        or do not fit the dtype; when table and info do not belong together.
-      ConfigError: when the backbone cannot be loaded or there are more shards than rows.
+      DataError: naming the row, if an image cannot be decoded or preprocessed, has another size
+        than the others and the backbone does not resize, or gives features that are not finite or
+        do not fit the dtype; if table and info do not belong together.
+      ConfigError: if the backbone cannot be loaded or there are more shards than rows.
     """
     described = read_info(info)
     source = _open_table(table, described, split)
@@ -138,7 +129,6 @@ def _write_parts(
     probe: Mapping[str, Any],
     clock: Clock,
 ) -> None:
-    """Writes a shard's features as they are computed, and logs the time of each part."""
     rows = RowColumns.read_table(source, header.first_row, header.end_row)
     writing = open_shard(output, header, rows, probe=probe)
     label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"
@@ -187,7 +177,7 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
 
 
 def find_misfits(values: Array, dtype: str) -> dict[int, str]:
-    """Returns the positions of rows [m, d] that a dtype cannot hold, each with the reason."""
+    """Maps the positions of rows [m, d] that a dtype cannot represent to the reason."""
     good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # false for NaN too
     reasons = {}
     for position in np.flatnonzero(~good):
