@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -24,6 +24,15 @@ def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
     for name in names:
         same.setdefault(fold_name(name), {})[name] = None
     return [tuple(group) for group in same.values() if len(group) > 1]
+
+
+def find_name_fault(names: Sequence[str]) -> str | None:
+    """Returns the fault of names of classes that are equal or look alike."""
+    if len(set(names)) != len(names):
+        return f"{', '.join(names)}: a name appears twice; remove one"
+    if same := find_alike(names):
+        return f"{in_words(same[0])} differ only in case or spaces; remove one"
+    return None
 
 
 def joined_labels(written: Iterable[str], names: Iterable[str] | None = None) -> list[str]:

@@ -174,10 +174,7 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
                 f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
                 f"{artifacts.DISK_REMEDY}"
             ) from error
-        raise DataError(
-            f"{archive}: cannot be unpacked into {directory.parent} "
-            f"({error.strerror}); correct the permissions, or replace the archive"
-        ) from error
+        raise
 
 
 def _damaged_error(archive: Path, error: Exception) -> DataError:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dpprobe.data.options import ClassUnits, DatasetOptions
-from dpprobe.data.train_test_split import count_test
 
 RARE = 5  # units, or images, of a class of which too little is known
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # of test units, that a message compares
@@ -98,12 +97,3 @@ def count_pairs(
         return Counter((sides[row], label) for row, label in pairs)
     each_once = {(sides[row], label, units[row]) for row, label in pairs}
     return Counter((side, label) for side, label, _ in each_once)
-
-
-def count_by_class(rows: Iterable[int], fraction: float) -> Sides:
-    """Counts the units of a split by class, from the sizes of the classes."""
-    sides: Sides = Counter()
-    for label, size in enumerate(rows):
-        sides["test", label] = count_test(size, fraction)
-        sides["train", label] = size - sides["test", label]
-    return sides

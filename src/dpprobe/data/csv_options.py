@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
@@ -177,10 +177,8 @@ class TableOptions(UnitOptions):
                 "class_names: missing; with label_column write all classes in the order of their "
                 "numbers (a public list, not read off the labels)"
             )
-        elif len(set(names)) != len(names):
-            yield f"class_names: {', '.join(names)}: a name appears twice; remove one"
-        elif same := find_alike(names):
-            yield f"class_names: {in_words(same[0])} differ only in case or spaces; remove one"
+        elif fault := find_name_fault(names):
+            yield f"class_names: {fault}"
         if self.label_columns is None:
             if self.uncertain != "error":
                 yield "uncertain: works only with label_columns; remove it"

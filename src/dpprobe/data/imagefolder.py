@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import logging
 import os
 from collections import Counter
@@ -21,7 +20,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dpprobe.data import class_units, train_test_split
+from dpprobe.data import class_units
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import ClassUnits, DatasetOptions
@@ -85,37 +84,18 @@ class Options(SplitOptions):
         return (self.path,)
 
     def count_rows(self) -> tuple[int, int]:
-        listing = list_images(self)
-        sizes = {
-            name: [len(files) for files in classes.values()]
-            for name, classes in listing.files.items()
-        }
-        if "test" in sizes:
-            return sum(sizes["train"]), sum(sizes["test"])
-        if self.split_by == "class":
-            return train_test_split.count_rows(sizes["train"], self.test_fraction)
-        ids = itertools.chain.from_iterable(listing.files["train"].values())
-        return train_test_split.count_by_id(ids, fraction=self.test_fraction, seed=self.split_seed)
+        rows = _split_rows(self, list_images(self))
+        return len(rows["train"]), len(rows["test"])
 
     def count_classes(self) -> int:
         return len(list_images(self).class_names)
 
     def count_class_units(self) -> ClassUnits:
         listing = list_images(self)
-        train = [listing.files["train"][name] for name in listing.class_names]
-        test = listing.files.get("test")
 
         def count_at(at: Options) -> class_units.Sides:
-            if test is None and at.split_by == "class":
-                return class_units.count_by_class(map(len, train), at.test_fraction)
-            fraction, seed = at.fraction_and_seed()
-            sides: class_units.Sides = Counter()
-            for number, (name, files) in enumerate(zip(listing.class_names, train, strict=True)):
-                split = len(files), len((test or {}).get(name, ()))
-                if test is None:
-                    split = train_test_split.count_by_id(files, fraction=fraction, seed=seed)
-                sides["train", number], sides["test", number] = split
-            return sides
+            rows = _split_rows(at, listing)
+            return Counter((name, label) for name, part in rows.items() for _, label in part)
 
         return class_units.count_classes(self, listing.class_names, count_at)
 
@@ -264,6 +244,24 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         yield current, files
 
 
+def _split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, int]]]:
+    """Returns the rows of both tables: file and class number."""
+    rows = {
+        name: [
+            (file, label)
+            for label, folder in enumerate(listing.class_names)
+            for file in classes.get(folder, ())
+        ]
+        for name, classes in listing.files.items()
+    }
+    if "test" not in rows:
+        tested = options.choose_test(*zip(*rows["train"], strict=True))
+        pairs = [*zip(rows["train"], tested, strict=True)]
+        for name, chosen in (("train", False), ("test", True)):
+            rows[name] = [row for row, test in pairs if test == chosen]
+    return rows
+
+
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
     """Writes the split tables of a folder of images.
 
@@ -278,18 +276,8 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
 
     listing = list_images(options)
     root = resolve_path(options.path)
-    labels_of = {name: label for label, name in enumerate(listing.class_names)}
-    rows: dict[str, list[tuple[str, int]]] = {
-        name: [(file, labels_of[folder]) for folder, files in classes.items() for file in files]
-        for name, classes in listing.files.items()
-    }
-    if "test" not in rows:
-        everything = rows["train"]
-        tested = options.choose_test(*zip(*everything, strict=True))
-        for name in table.SPLITS:
-            chosen = [is_test == (name == "test") for is_test in tested]
-            rows[name] = list(itertools.compress(everything, chosen))
-    else:
+    rows = _split_rows(options, listing)
+    if "test" in listing.files:
         unused = sorted({path.name for path in root.iterdir()} - {"train", "test"})
         if unused:
             logger.warning("%s: not used: %s", options.path, ", ".join(unused))

@@ -20,7 +20,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -278,7 +278,7 @@ def write_dataset(
         for name in SPLITS:
             path = stack.enter_context(artifacts.atomic_path(directory / f"{name}.parquet"))
             writer = _SplitWriter(path, name, shape, reader=reader, problems=problems)
-            writers[name] = stack.enter_context(writer)
+            writers[name] = stack.enter_context(closing(writer))
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
             images = writers[name].write_batch(batch)
@@ -375,11 +375,10 @@ class _Reader:
         path: str = image["path"] or "" if image else ""
         data: bytes | None = image["bytes"] if image else None
         digest, fault = None, None
-        if data is None and not path:
-            fault = ("missing", "no image")
-            return CheckedImage(row, row_id or "", path, origin or "", None, None, None, fault)
         try:
             if data is None:
+                if not path:
+                    raise ImageError("no image")
                 data = read_image_bytes(path)
             digest = hashlib.sha256(data).digest()
             if self._decode:
@@ -390,7 +389,7 @@ class _Reader:
         except ValueError as error:  # of a path with a NUL or half a character
             fault = ("missing", f"cannot be read ({error})")
         except ImageError as error:
-            fault = ("unreadable", str(error))
+            fault = ("missing" if data is None else "unreadable", str(error))
         kept = data if self._keep else None
         return CheckedImage(row, row_id or "", path, origin or "", digest, pixels, kept, fault)
 
@@ -463,10 +462,7 @@ class _SplitWriter:
             path, self._schema, compression="zstd", use_dictionary=["label", *shape.groups]
         )
 
-    def __enter__(self) -> _SplitWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._writer.close()
 
     def write_batch(self, batch: pa.Table) -> list[CheckedImage]:
@@ -537,7 +533,12 @@ class _SplitWriter:
         self, batch: pa.Table, images: Sequence[CheckedImage], labels: Sequence[Any]
     ) -> None:
         groups = [batch.column(name).to_pylist() for name in self._shape.groups]
-        accepted = self._list_accepted(batch, labels)
+        accepted = _optional_column(batch, "accepted")
+        if self._shape.accepted:  # the row's own label by default
+            accepted = [
+                [label] if right is None else right
+                for label, right in zip(labels, accepted, strict=True)
+            ]
         units = _optional_column(batch, "unit")
         self.units.update(units)
         for row, image in enumerate(images):
@@ -568,15 +569,6 @@ class _SplitWriter:
         pending_rows = sum(table.num_rows for table in self._pending)
         if self._pending_bytes >= GROUP_BYTES or pending_rows >= GROUP_ROWS:
             self._flush_rows()
-
-    def _list_accepted(self, batch: pa.Table, labels: Sequence[Any]) -> list[Any]:
-        """Returns the labels that count as right; the row's own label by default."""
-        given = _optional_column(batch, "accepted")
-        if not self._shape.accepted:
-            return given
-        return [
-            [label] if right is None else right for label, right in zip(labels, given, strict=True)
-        ]
 
     def _flush_rows(self) -> None:
         if self._pending:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import tar_shards
-from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import GroupColumns, list_groups
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once
@@ -83,10 +83,8 @@ class ShardOptions(UnitOptions):
     @field_validator("class_names")
     @classmethod
     def _check_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError(f"{', '.join(value)}: a name appears twice; remove one")
-        if same := find_alike(value):
-            raise ValueError(f"{in_words(same[0])} differ only in case or spaces; remove one")
+        if fault := find_name_fault(value):
+            raise ValueError(fault)
         return value
 
     @model_validator(mode="after")

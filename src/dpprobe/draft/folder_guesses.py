@@ -116,14 +116,6 @@ def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
         "a folder names no patients, so the unit of privacy is one image; if people have several "
         "images, list them in a CSV with a column of patients and run init on that CSV"
     ]
-    places = [root / name for name in listing.files] if "test" in listing.files else [root]
-    inner = {name: _list_folders(places[0] / name) for name in listing.class_names}
-    first = inner[listing.class_names[0]]
-    if len(first) > 1 and all(names == first for names in inner.values()):
-        notes.append(
-            f"every class folder holds the folders {_name_some(first)}; if these are the classes, "
-            "move them one level up"
-        )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}
     if "test" in listing.files and unused:
