@@ -38,7 +38,6 @@ class Receipt:
 
     files: tuple[Fetched, ...]
     params: Mapping[str, Any] | None
-    revision: str | None
 
     def find_sha256(self, name: str) -> str:
         """Returns the recorded SHA-256 of a file; raises DataError for an unknown file."""
@@ -76,7 +75,7 @@ def read_receipt(directory: Path) -> Receipt:
         if values["format"] != FORMAT or values["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format {values['format']} {values['format_version']}")
         files = tuple(Fetched(**file) for file in values["files"])
-        return Receipt(files=files, params=values["params"], revision=values["revision"])
+        return Receipt(files=files, params=values["params"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a download's receipt ({error}); {remedy}") from error
 

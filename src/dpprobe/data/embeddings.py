@@ -89,18 +89,7 @@ class Options(CountedRows):
     def check_files(self) -> None:
         for split in self.list_splits():
             csv_files.check_columns(self, split)
-        dimensions = {name: set[int]() for name in self.vector_names()}
-        for split in self.list_splits():
-            file, known = self.open_vectors(split), self.open_vectors(split).list_vectors()
-            for name, where in self.locate_vectors(split).items():
-                if (dimension := known[where].dimension) is not None:
-                    dimensions[name].add(dimension)
-                if len(dimensions[name]) > 1:
-                    both = " and ".join(map(str, sorted(dimensions[name])))
-                    raise ConfigError(
-                        f"{file.path}: vectors {name!r} of training and test rows have {both} "
-                        "numbers; name vectors of one model"
-                    )
+            self.locate_vectors(split)
 
     def vector_names(self) -> tuple[str, ...]:
         return vector_names({"source": self.source, "vectors": self.vectors})

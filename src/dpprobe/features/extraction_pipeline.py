@@ -51,14 +51,12 @@ class Clock:
     """Seconds of each part; for parallel work, the sum over threads.
 
     Attributes:
-      threads: that compute, each at most one piece at a time; 1 for a GPU.
-      busy: the parts that fill the time of those threads.
+      threads: that compute; 1 for a GPU.
       seconds: by part: read, decode, transfer (to a GPU and back), forward, write.
       wall: from the first row read to the last one written.
     """
 
     threads: int = 1
-    busy: tuple[str, ...] = ("decode", "forward")
     rows: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     wall: float = 0.0
@@ -76,25 +74,11 @@ class Clock:
     def take_lap(self) -> None:
         self.wall = time.perf_counter() - self.started
 
-    @property
-    def waited_seconds(self) -> float:
-        """Seconds in which the computing threads waited for rows, or for each other at the end."""
-        busy = sum(self.seconds.get(part, 0.0) for part in self.busy)
-        return max(0.0, self.threads * self.wall - busy)
-
-    @property
-    def forward_share(self) -> float:
-        """The rate of all parts together, as a share of the rate of the forward pass alone."""
-        return self.seconds.get("forward", 0.0) / max(self.threads * self.wall, 1e-9)
-
     def __str__(self) -> str:
         parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self.seconds.items())
         times = f" (threads: {self.threads})" if self.threads > 1 else ""
-        return (
-            f"{parts}, waited {self.waited_seconds:.1f} s in {self.wall:.1f} s{times}; "
-            f"{self.rows / max(self.wall, 1e-9):.1f} rows/s, "
-            f"{self.forward_share:.2f} of the forward rate"
-        )
+        rate = self.rows / max(self.wall, 1e-9)
+        return f"{parts} in {self.wall:.1f} s{times}; {rate:.1f} rows/s"
 
 
 Row = tuple[int, str]
@@ -162,12 +146,11 @@ def compute_rows(
     rows = min(batch_size, PIECE_ROWS)  # of a pass on a CPU
     clock.started = time.perf_counter()
     if accelerator is not None:
-        clock.threads, clock.busy = 1, ("transfer", "forward")
         ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
         decoded = in_order(decoder.decode_piece, pieces, threads=threads, ahead=ahead)
         yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
     else:
-        clock.threads, clock.busy = threads, ("decode", "forward")
+        clock.threads = threads
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
 
 
