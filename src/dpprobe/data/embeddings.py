@@ -124,13 +124,9 @@ class Options(CountedRows):
         return self.test_table or self.test
 
     def open_columns(self, file: str) -> ColumnFile | None:
-        return None if file.lower().endswith(csv_files.SUFFIXES) else self._open(file)
-
-    def _open(self, file: str) -> ColumnFile:
-        from dpprobe.data.embedding_files import open_embeddings  # as above
-
-        option = "test" if file == self.test else "train"
-        return open_embeddings(self.locate_path(file), option=option)
+        if file.lower().endswith(csv_files.SUFFIXES):
+            return None
+        return self.open_vectors("test" if file == self.test else "train")
 
     def check_length(self, split: SplitName, rows: int) -> None:
         known = self.open_vectors(split).list_vectors()

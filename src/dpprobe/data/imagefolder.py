@@ -9,7 +9,6 @@ With a split by id, an image that moves to another folder may change sides, but 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -237,9 +236,9 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
                     else:
                         files.append(entry)
         except OSError as error:
-            remedy = "remove the link" if error.errno == errno.ELOOP else "correct its permissions"
             raise ConfigError(
-                f"path: {current} cannot be listed ({error.strerror}); {remedy}"
+                f"path: {current} cannot be listed ({error.strerror}); correct its permissions, or "
+                "remove the link"
             ) from error
         yield current, files
 

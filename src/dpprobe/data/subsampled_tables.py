@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from dpprobe import artifacts
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.table import SPLITS, DatasetInfo, SplitTable, read_info, write_dataset
+from dpprobe.data.table import SPLITS, SplitTable, open_table, read_info, write_dataset
 from dpprobe.errors import DataError
 
 BATCH_ROWS = 256
@@ -28,7 +28,7 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     """
     assert options.subsample is not None
     info = read_info(whole / "dataset.json")
-    tables = {name: _open_table(whole / f"{name}.parquet", info) for name in SPLITS}
+    tables = {name: open_table(whole / f"{name}.parquet", info) for name in SPLITS}
     if info.multi_label and options.subsample.fraction is None:
         raise DataError(
             "subsample: rows have several labels, so no row belongs to one class; remove it"
@@ -50,17 +50,6 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
         rows=sum(map(sum, kept.values())),
         revision=artifacts.read_json(whole / "dataset.json")["revision"],
     )
-
-
-def _open_table(path: Path, info: DatasetInfo) -> SplitTable:
-    """Opens a split table; refuses another one than its dataset.json describes."""
-    table = SplitTable(path)
-    if table.fingerprint != info.splits[table.split].fingerprint:
-        raise DataError(
-            f"{path}: not the table that its dataset.json describes; delete both and prepare the "
-            "dataset again"
-        )
-    return table
 
 
 def _make_batches(

@@ -744,6 +744,17 @@ class SplitTable:
         return list(range(first, min(last, len(self._group_rows)))), edges[first]
 
 
+def open_table(path: Path, info: DatasetInfo) -> SplitTable:
+    """Opens a split table; refuses another one than its dataset.json describes."""
+    table = SplitTable(path)
+    if table.fingerprint != info.splits[table.split].fingerprint:
+        raise DataError(
+            f"{path}: not the {table.split} table that its dataset.json describes; delete both and "
+            "prepare the dataset again"
+        )
+    return table
+
+
 def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
     """Decodes an image, and turns it upright by its EXIF data.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,26 +45,26 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     Raises:
       DataError: naming every shard that is damaged.
     """
-    parts: dict[SplitName, list[Row]] = {}
     broken: list[str] = []
-    for name in options.list_splits():
-        rows = parts[name] = []
-        most = getattr(options.limit, name)
-        for number, shard in enumerate(options.list_shards(name)):
-            try:
-                for sample in tar_shards.read_samples(shard):
-                    if most is not None and len(rows) >= most:
-                        break
-                    if row := _make_row(options, number, shard, sample):
-                        rows.append(row)
-            except DataError as error:
-                broken.append(str(error))
-            if most is not None and len(rows) >= most:
-                break
+    parts = {
+        name: list(islice(_read_rows(options, name, broken), getattr(options.limit, name)))
+        for name in options.list_splits()
+    }
     if broken:
         more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
         raise DataError("\n".join(broken[:SHOWN] + more))
     return parts
+
+
+def _read_rows(options: ShardOptions, name: SplitName, broken: list[str]) -> Iterator[Row]:
+    """Yields the rows of a split's shards; adds the errors of damaged shards to `broken`."""
+    for number, shard in enumerate(options.list_shards(name)):
+        try:
+            for sample in tar_shards.read_samples(shard):
+                if row := _make_row(options, number, shard, sample):
+                    yield row
+        except DataError as error:
+            broken.append(str(error))
 
 
 def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:

@@ -19,7 +19,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.embeddings import vector_names
-from dpprobe.data.table import DatasetInfo, SplitTable, read_info
+from dpprobe.data.table import SplitTable, open_table, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.extraction_pipeline import Array, Clock, Decoder, Features, compute_rows
 from dpprobe.features.shard_file import RowColumns
@@ -73,7 +73,7 @@ def extract_shard(
       ConfigError: if the backbone cannot be loaded or there are more shards than rows.
     """
     described = read_info(info)
-    source = _open_table(table, described, split)
+    source = open_table(table, described)
     start, stop = row_range(source.rows, shard, shards)
     runtime = loading.resolve_runtime(Runtime(device=device, precision=precision))
     loaded = loading.load_backbone(backbone, runtime=runtime)
@@ -152,16 +152,6 @@ def _probe_backbone(loaded: Backbone, name: str) -> dict[str, Any]:
             "and preprocessing, or write features.precision: float32"
         )
     return probe
-
-
-def _open_table(table: Path, info: DatasetInfo, split: str) -> SplitTable:
-    source = SplitTable(table)
-    if source.fingerprint != info.splits[split].fingerprint:
-        raise DataError(
-            f"{table}: not the {split} table that its dataset.json describes; "
-            "delete both and prepare the dataset again"
-        )
-    return source
 
 
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:

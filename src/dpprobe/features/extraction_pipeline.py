@@ -228,10 +228,9 @@ class Decoder:
     def decode_piece(self, images: list[EncodedImage]) -> Piece:
         started = time.perf_counter()
         rows = tuple((image.row, image.id) for image in images)
-        stacked, failure = None, None
+        stacked, failure, sizes = None, None, _Sizes(self.split)
         try:
             tensors = [self.decode_one(image) for image in images]
-            sizes = _Sizes(self.split)
             for row, tensor in zip(rows, tensors, strict=True):
                 sizes.check_size(row, tensor.shape)
             stacked = self._stack_tensors(tensors)
@@ -283,7 +282,7 @@ class _Sizes:
         self._split = split
         self._first: torch.Size | None = None
 
-    def check_size(self, row: tuple[int, str], shape: torch.Size) -> None:
+    def check_size(self, row: Row, shape: torch.Size) -> None:
         self._first = self._first or shape
         if shape != self._first:
             raise DataError(

@@ -83,11 +83,6 @@ def _find_places(
                 f"delete {source.path.parent} and run again"
             )
         places.append(place)
-    if np.any(np.diff(places) <= 0):
-        raise DataError(
-            f"{source.path}: its rows have another order than the rows of {whole.path}; "
-            f"delete {source.path.parent} and run again"
-        )
     return np.array(places, dtype=np.int64)
 
 
