@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.options import Limit
+from dpprobe.data.options import Embed, Limit
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
@@ -348,11 +348,7 @@ class ManifestOptions(TableOptions):
         description="Instead of `path_column`, a path with columns in braces, such as "
         "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is the first two characters.",
     )
-    embed: bool = Field(
-        False,
-        description="Copy the images into the split tables. Otherwise the tables name the files, "
-        "which must then stay in place, unchanged.",
-    )
+    embed: Embed = False
 
     @field_validator("path_template")
     @classmethod

@@ -6,7 +6,6 @@ contain labels, patients and groups: as arrays of one dimension, as columns, or 
 
 from __future__ import annotations
 
-import glob
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.data.alike_names import text_of
+from dpprobe.data.option_paths import match_files
 from dpprobe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -249,17 +249,12 @@ def _slice_blocks(parts: Sequence[Any], rows: int) -> Blocks:
         yield [np.asarray(part[start : min(start + BLOCK_ROWS, rows)]) for part in parts]
 
 
-def list_parquet(path: Path) -> list[Path]:
-    """Lists the files of a path or a glob pattern, by name."""
-    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
-
-
 class ParquetFiles(EmbeddingFile):
     """Parquet files of one dataset, with vectors as lists of numbers."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.paths = list_parquet(path)
+        self.paths = match_files(path)
 
     def _read_schema(self) -> pa.Schema:
         import pyarrow.parquet as pq
@@ -395,6 +390,6 @@ def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
             f"{option}: {path}: no file of vectors by its name; write one that ends in "
             f"{', '.join(FORMATS)}"
         )
-    if not path.is_file() and not (make is ParquetFiles and list_parquet(path)):
+    if not path.is_file() and not (make is ParquetFiles and match_files(path)):
         raise ConfigError(f"{option}: no file {path}; correct it or put the file there")
     return make(path)

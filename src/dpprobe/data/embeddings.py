@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from dpprobe.data import csv_files
 from dpprobe.data.counted_rows import CountedRows
 from dpprobe.data.csv_options import ColumnFile
+from dpprobe.data.option_paths import match_files
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Name
@@ -141,10 +142,8 @@ class Options(CountedRows):
         return tuple(dict.fromkeys((*self.image_files(), *super().input_files())))
 
     def image_files(self) -> tuple[str, ...]:
-        from dpprobe.data.embedding_files import list_parquet  # as above
-
         paths = [self._vector_path(split) for split in self.list_splits()]
-        return tuple(str(file) for path in paths for file in list_parquet(path) or [path])
+        return tuple(str(file) for path in paths for file in match_files(path) or [path])
 
     def side_options(self, *, own_test: bool) -> set[str]:
         tables = {"table", "test_table"} if own_test else set()

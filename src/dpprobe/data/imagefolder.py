@@ -22,7 +22,7 @@ from pydantic import Field
 from dpprobe.data import class_units
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
-from dpprobe.data.options import ClassUnits, DatasetOptions
+from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -41,11 +41,7 @@ class Options(SplitOptions):
     source: Literal["imagefolder"] = "imagefolder"
     path: str = Field(min_length=1, description="The folder, relative to the working directory.")
     exclude: tuple[str, ...] = Field((), description="Class folders that are left out.")
-    embed: bool = Field(
-        False,
-        description="Copy the images into the split tables. Otherwise the tables name the files, "
-        "which must then stay in place, unchanged.",
-    )
+    embed: Embed = False
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
 

@@ -1,7 +1,8 @@
-"""The paths in a source's options: changed all in one way, and the files that they name."""
+"""The paths in a source's options, and the files that they name."""
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any
         ]
     name, *rest = inner
     return {**value, name: _change_paths(value[name], rest, f"{key}.{name}", change)}
+
+
+def match_files(path: Path) -> list[Path]:
+    """Lists the files of a path or a glob pattern, by name."""
+    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
 
 
 def each_once(key: str, files: list[Path]) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -72,6 +72,15 @@ _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
     "uncertain", "unit_column",
 }  # fmt: skip
+
+
+Embed = Annotated[
+    bool,
+    Field(
+        description="Copy the images into the split tables. Otherwise the tables name the files, "
+        "which must then stay in place, unchanged.",
+    ),
+]
 
 
 class DatasetOptions(Options, ABC):

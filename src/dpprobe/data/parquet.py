@@ -11,7 +11,6 @@ takes rows by their places, before the split.
 
 from __future__ import annotations
 
-import glob
 import itertools
 import re
 from collections import Counter
@@ -25,7 +24,7 @@ from dpprobe import artifacts
 from dpprobe.data import class_units, patient_sides
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.option_paths import each_once
+from dpprobe.data.option_paths import each_once, match_files
 from dpprobe.data.options import ClassUnits, DatasetOptions, Limit
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
@@ -215,8 +214,7 @@ class Options(ColumnOptions):
         assert written is not None
         files: list[Path] = []
         for pattern in [written] if isinstance(written, str) else written:
-            path = resolve_path(pattern)
-            matches = [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+            matches = match_files(resolve_path(pattern))
             if not matches:
                 raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
             files.extend(matches)

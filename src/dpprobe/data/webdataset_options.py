@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,8 +11,8 @@ from dpprobe.data import tar_shards
 from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import GroupColumns, list_groups
 from dpprobe.data.image_files import EXTENSIONS
-from dpprobe.data.option_paths import each_once
-from dpprobe.data.options import Limit
+from dpprobe.data.option_paths import each_once, match_files
+from dpprobe.data.options import Embed, Limit
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
@@ -67,11 +66,7 @@ class ShardOptions(UnitOptions):
     )
     group_columns: GroupColumns = ()
     limit: Limit = Limit()
-    embed: bool = Field(
-        False,
-        description="Copy the images into the split tables. Otherwise the tables hold the images' "
-        "places in the shards, which must then stay in place, unchanged.",
-    )
+    embed: Embed = False
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
 
@@ -179,7 +174,7 @@ def _match_shards(pattern: str) -> list[Path]:
     path = resolve_path(pattern)
     if path.is_dir():
         return tar_shards.list_tars(path)
-    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+    return match_files(path)
 
 
 def _describe_place(pattern: str) -> str:
