@@ -41,19 +41,11 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
       ConfigError: if a file cannot be read as the options say.
       DataError: for faulty rows, all in one message.
     """
-    from dpprobe.data import csv_rows, table  # heavy: numpy, pandas and pyarrow
+    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
     options.check_files()
     parts = csv_rows.read_rows(options)
-    table.write_dataset(
-        directory,
-        csv_rows.make_batches(options, parts),
-        options=recorded or options,
-        class_names=options.class_names_or_labels(),
-        multi_label=options.multi_label(),
-        groups=list(options.list_groups()),
-        units=options.names_units(),
-        rows=sum(len(rows.frame) for rows in parts.values()),
-        embed=options.embed,
-        chosen_test=options.has_test(),
+    batches = csv_rows.make_batches(options, parts)
+    csv_rows.write_tables(
+        directory, options, parts, batches, recorded=recorded, embed=options.embed
     )

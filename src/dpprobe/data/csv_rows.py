@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from dpprobe.data.class_units import SplitCounts
 from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
 from dpprobe.data.group_columns import BLANKS
+from dpprobe.data.options import DatasetOptions
 from dpprobe.data.path_template import fill_template, template_parts
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
@@ -403,6 +405,30 @@ def make_batches(
                 faults=[[] if path else [("missing", blank)] for path in written],
             )
             yield name, batch
+
+
+def write_tables(
+    directory: Path,
+    options: TableOptions,
+    parts: Mapping[SplitName, ManifestRows],
+    batches: Iterator[tuple[str, pa.Table]],
+    *,
+    recorded: DatasetOptions | None = None,
+    embed: bool = False,
+) -> None:
+    """Writes the split tables of rows that were read."""
+    table.write_dataset(
+        directory,
+        batches,
+        options=recorded or options,
+        class_names=options.class_names_or_labels(),
+        multi_label=options.multi_label(),
+        groups=list(options.list_groups()),
+        units=options.names_units(),
+        rows=sum(len(rows.frame) for rows in parts.values()),
+        embed=embed,
+        chosen_test=options.has_test(),
+    )
 
 
 def find_mistaken(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> dict[str, str]:

@@ -9,14 +9,10 @@ from __future__ import annotations
 import csv
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dpprobe import artifacts
 from dpprobe.errors import DataError
-
-if TYPE_CHECKING:
-    from _csv import Writer
 
 FILE_NAME = "problems.csv"
 COLUMNS = ("split", "row", "id", "path", "problem", "detail")
@@ -73,22 +69,17 @@ class Problems:
         self._shown: dict[str, list[str]] = {kind: [] for kind in KINDS}
         self._complete = False
         self._stack = ExitStack()
-        self._rows: Writer | None = None
+        self._rows: Any = None
 
     def __enter__(self) -> Problems:
         self.path.unlink(missing_ok=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._complete:
             self._stack.close()
         else:
-            self._stack.__exit__(kind, error, traceback)
+            self._stack.__exit__(*error)
 
     def __bool__(self) -> bool:
         return any(self.counts.values())
@@ -139,7 +130,7 @@ class Problems:
                 lines.append(f"  and {count - SHOWN} more")
         return DataError("\n".join(lines))
 
-    def _open_writer(self) -> Writer:
+    def _open_writer(self) -> Any:
         temporary = self._stack.enter_context(artifacts.atomic_path(self.path))
         stream = self._stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
         rows = csv.writer(stream, lineterminator="\n")

@@ -7,7 +7,7 @@ folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urljoin
@@ -169,26 +169,20 @@ def _unpack_file(options: Options, directory: Path, file: Fetched) -> None:
     archives.decompress_file(archive, directory / options.name / "raw" / archive.stem)
 
 
-class _Roots(NamedTuple):
-    """The folders of torchvision's root and of the images of Places365."""
-
-    root: Path
-    images: dict[str, Path]
-
-
-def _find_roots(options: Options, downloaded: Path | None) -> _Roots:
+def _find_roots(options: Options, downloaded: Path | None) -> tuple[Path, dict[str, Path]]:
+    """Returns torchvision's root, and the folders of the images of Places365."""
     if downloaded is None:
         assert options.path is not None
         root = resolve_path(options.path)
         images = dict(zip(PLACES_SPLITS, FOLDERS["Places365"], strict=True))
-        return _Roots(root, {part: root / folder for part, folder in images.items()})
+        return root, {part: root / folder for part, folder in images.items()}
     folders = [archives.folder_name(remote.file) for remote in list_remotes(options.name)]
     if options.name in ("CIFAR10", "CIFAR100"):
-        return _Roots(downloaded / str(folders[0]), {})
+        return downloaded / str(folders[0]), {}
     if options.name != "Places365":
-        return _Roots(downloaded, {})
+        return downloaded, {}
     devkit, train, test = (downloaded / str(folder) for folder in folders)
-    return _Roots(devkit, {"train": train / "data_256", "test": test / "val_256"})
+    return devkit, {"train": train / "data_256", "test": test / "val_256"}
 
 
 def prepare(options: Options, directory: Path, *, downloaded: Path | None = None) -> None:
@@ -207,13 +201,13 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
         receipt = check_receipt(downloaded, params=options.download_params())
         for file in receipt.files:
             _unpack_file(options, downloaded, file)
-    roots = _find_roots(options, downloaded)
+    root, images = _find_roots(options, downloaded)
     if options.name in ARRAYS:
-        _prepare_arrays(options, directory, roots.root)
+        _prepare_arrays(options, directory, root)
     elif options.name == "EuroSAT":
-        _prepare_eurosat(options, directory, roots.root)
+        _prepare_eurosat(options, directory, root)
     else:
-        _prepare_places(options, directory, roots)
+        _prepare_places(options, directory, root, images)
 
 
 def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
@@ -270,18 +264,20 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
     imagefolder.prepare(layout, directory, recorded=options)
 
 
-def _prepare_places(options: Options, directory: Path, roots: _Roots) -> None:
+def _prepare_places(
+    options: Options, directory: Path, root: Path, images: Mapping[str, Path]
+) -> None:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
     parts = {}
     for name, part in PLACES_SPLITS.items():
-        dataset = _open_dataset("Places365", roots.root, split=part, small=True)
+        dataset = _open_dataset("Places365", root, split=part, small=True)
         # torchvision's paths begin with the folder that its download would have made.
         rows = [
             (file.removeprefix(dataset.images_dir).lstrip("/"), int(label))
             for file, label in dataset.imgs
         ]
-        parts[name] = roots.images[name], rows
+        parts[name] = images[name], rows
         numbers = dataset.class_to_idx
     table.write_dataset(
         directory,
