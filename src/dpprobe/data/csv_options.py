@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.options import Embed, Limit
+from dpprobe.data.options import Embed
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
@@ -150,7 +150,6 @@ class TableOptions(UnitOptions):
     filters: dict[str, tuple[Value, ...]] = Field(
         {}, description="Column -> the values to keep; rows with other values are left out."
     )
-    limit: Limit = Limit()
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
 
@@ -169,8 +168,6 @@ class TableOptions(UnitOptions):
         if self.split_column is not None and both:
             shared = ", ".join(sorted(both))
             yield f"test_values: {shared}: also in train_values; remove it from one"
-        if not self.has_test() and self.limit.test is not None:
-            yield "limit.test: there is no test split to limit; remove it"
         names = self.class_names or self.label_columns
         if names is None:
             yield (
@@ -244,9 +241,6 @@ class TableOptions(UnitOptions):
         """Returns a path of these options, relative to `root` unless it is absolute."""
         return resolve_path(self.root) / resolve_path(name)
 
-    def row_limit(self) -> Limit:
-        return self.limit
-
     def side_options(self, *, own_test: bool) -> set[str]:
         made = {"extract", "joins"}
         if own_test:
@@ -261,18 +255,6 @@ class TableOptions(UnitOptions):
     def id_options(self) -> set[str]:
         """Returns the options that determine ids without `id_column`: places in the files."""
         return {"train"}
-
-    def split_fault(self, *, own_test: bool) -> str | None:
-        """Explains how a unit can move another: by the split, or by a limit after filters."""
-        if fault := super().split_fault(own_test=own_test):
-            return fault
-        options = self._describe_filters()
-        if not options or self.limit == Limit():
-            return None
-        return (
-            f"limit takes the first rows that {options} leave, so that one row left out lets "
-            "another in; remove limit, or write a file of the rows to use"
-        )
 
     def images_fault(self) -> str | None:
         options = self._describe_filters()

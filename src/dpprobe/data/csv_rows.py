@@ -174,7 +174,7 @@ def load_columns(
 def _use_rows(
     options: TableOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
 ) -> ManifestRows:
-    """Returns the rows after filters, dropped labels and the limit."""
+    """Returns the rows after filters and dropped labels."""
     file = options.split_file(name) if options.split_column is None else options.train
     total = len(frame)
     for column, values in options.filters.items():
@@ -198,8 +198,7 @@ def _use_rows(
             "%s: %s: %d rows, %d left out by filters, %d by their labels",
             file, name, total, filtered, int((~kept).sum()),
         )  # fmt: skip
-    most = getattr(options.limit, name)
-    return rows if most is None else rows.take_rows(slice(most))
+    return rows
 
 
 def _choose_rows(

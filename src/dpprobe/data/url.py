@@ -19,7 +19,7 @@ from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
-from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.options import DatasetOptions
 from dpprobe.data.patient_sides import Unit
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.train_test_split import SplitOptions
@@ -145,9 +145,6 @@ class Options(DatasetOptions):
         files = sorted(file.sha256 for file in self.files)
         layout = self._parse_layout().image_params()
         return {**super().image_params(), "files": files, "layout": layout}
-
-    def row_limit(self) -> Limit:
-        return self._parse_layout().row_limit()
 
     def has_test(self) -> bool:
         """Returns the layout's answer; False for image folders, of which only the files tell."""

@@ -12,7 +12,7 @@ from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import GroupColumns, list_groups
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once, match_files
-from dpprobe.data.options import Embed, Limit
+from dpprobe.data.options import Embed
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
@@ -65,7 +65,6 @@ class ShardOptions(UnitOptions):
         "their keys from the start.",
     )
     group_columns: GroupColumns = ()
-    limit: Limit = Limit()
     embed: Embed = False
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
@@ -91,8 +90,6 @@ class ShardOptions(UnitOptions):
             )
         if self.id_column is not None and self.shard_in_id:
             raise ValueError("shard_in_id: id_column names the ids already; remove one")
-        if self.test is None and self.limit.test is not None:
-            raise ValueError("limit.test: there is no `test` to limit; remove it")
         return self
 
     def check_files(self) -> None:
@@ -118,9 +115,6 @@ class ShardOptions(UnitOptions):
 
     def group_names(self) -> tuple[str, ...]:
         return tuple(list_groups(self.group_columns))
-
-    def row_limit(self) -> Limit:
-        return self.limit
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(path) for name in self.list_splits() for path in self.list_shards(name))

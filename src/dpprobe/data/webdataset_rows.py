@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,10 +45,7 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
       DataError: naming every shard that is damaged.
     """
     broken: list[str] = []
-    parts = {
-        name: list(islice(_read_rows(options, name, broken), getattr(options.limit, name)))
-        for name in options.list_splits()
-    }
+    parts = {name: list(_read_rows(options, name, broken)) for name in options.list_splits()}
     if broken:
         more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
         raise DataError("\n".join(broken[:SHOWN] + more))

@@ -329,16 +329,3 @@ def test_every_path_of_a_layout_lies_in_the_download_folder(source: str) -> None
         text = json.dumps(layout).replace(json.dumps(path), '"../evil"')
         with pytest.raises(ConfigError, match=r"'\.\./evil' lies outside the download folder"):
             dataset_options({**given, "layout": json.loads(text)})
-
-
-def test_a_limit_of_the_layout_lowers_what_is_expected(server: Server, tmp_path: Path) -> None:
-    files = {f"{number}.png": png(5, number) for number in range(4)}
-    files["list.csv"] = b"path,label\n0.png,a\n1.png,b\n2.png,b\n3.png,a\n"
-    layout = {
-        "source": "csv", "root": "chest", "train": "list.csv", "label_column": "label",
-        "class_names": ["a", "b"], "test": "list.csv", "limit": {"train": 3},
-    }  # fmt: skip
-    given = values(server, zipped(files), layout=layout, expect={"train": 4, "test": 4})
-    options = dataset_options(given | {"duplicates": "warn"})
-    assert options.count_rows() == (3, 4)
-    assert run(options, tmp_path).train_rows == 3

@@ -230,14 +230,13 @@ def test_options_that_choose_rows_give_up_the_sizes(values: dict[str, Any]) -> N
     [
         {"uncertain": "zeros"},
         {"test": "CheXpert-v1.0-small/valid.csv"},
-        {"limit": {"train": 10}},
         {"source": "parquet", "train": "a.parquet", "test": "b.parquet"},
     ],
 )
 def test_other_options_keep_the_sizes(values: dict[str, Any]) -> None:
     options = options_of("chexpert", **{"root": "x"} if "source" not in values else {}, **values)
     assert options.expect.train == 223414
-    assert options.expected_counts().train == (10 if "limit" in values else 223414)
+    assert options.expected_counts().train == 223414
 
 
 def test_another_source_keeps_what_is_known_of_the_rows(tmp_path: Path) -> None:
