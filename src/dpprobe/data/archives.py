@@ -60,8 +60,8 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
       sha256: of the archive; computed if absent.
 
     Raises:
-      DataError: naming archive and member, for one that is damaged, encrypted, reaches outside the
-        folder, holds devices, or does not fit the disk. Nothing is left of it.
+      DataError: naming archive and member, for an archive that is damaged, encrypted, reaches
+        outside the folder, contains devices, or does not fit the disk. Nothing is left of it.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}

@@ -122,7 +122,6 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
 def _assign_sides(
     options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> dict[SplitName, list[SplitName | None]]:
-    """Assigns each row to a table; None if it is left out."""
     return patient_sides.assign_sides(
         options,
         {name: len(rows.frame) for name, rows in parts.items()},
@@ -135,7 +134,6 @@ def _assign_sides(
 def _read_units(
     options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> dict[SplitName, list[str]] | None:
-    """Reads the patient of each row; None without a `unit_column`."""
     if options.unit_column is None:
         return None
     return {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}

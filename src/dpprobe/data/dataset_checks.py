@@ -169,7 +169,7 @@ class Checks:
           sizes: split -> its rows, and the rows of each class.
         """
         if self.twins and self._options.duplicates == "warn":
-            logger.warning("%d images stand in train and in test", self.twins)
+            logger.warning("%d images are in train and in test", self.twins)
         self._warn_of_copies()
         self._check_spelling()
         for name, (rows, per_class) in sizes.items():

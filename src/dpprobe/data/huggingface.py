@@ -114,7 +114,7 @@ class Options(parquet.ColumnOptions):
         return {**super().preparation_params(), **self._accepted_params()}
 
     def _accepted_params(self) -> dict[str, Any]:
-        """Returns the accepted labels by content: an address may hold a token."""
+        """Returns the accepted labels by content: an address may contain a token."""
         labels = self.accepted_labels
         return {"accepted_labels": None if labels is None else {"sha256": labels.sha256}}
 

@@ -418,7 +418,7 @@ def headline_metric(
 
 
 def compute_imbalance(counts: Sequence[int]) -> float:
-    """Divides the rows of the largest class by those of the smallest that has any."""
+    """Divides the rows of the largest class by the rows of the smallest class with rows."""
     present = [count for count in counts if count]
     return max(present) / min(present) if present else 1.0
 

@@ -376,7 +376,6 @@ def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
 
 
 def _merge_accepted(lists: list[list[int]], path: str | None, *, row: str) -> list[int]:
-    """Returns the labels that count as right for one test row."""
     match = _IMAGENET_VALIDATION.search(path or "")
     if match is None:
         raise DataError(
@@ -416,7 +415,6 @@ def _read_patients(options: Options) -> dict[SplitName, list[str]] | None:
 def _assign_sides(
     options: Options, patients: Mapping[SplitName, Sequence[str]] | None
 ) -> dict[SplitName, list[SplitName | None]]:
-    """Assigns each row of the splits' files to a table; None if it is left out."""
 
     def read_strata() -> list[int]:
         if options.multi_label():

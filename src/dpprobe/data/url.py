@@ -137,7 +137,7 @@ class Options(DatasetOptions):
         }
 
     def preparation_params(self) -> dict[str, Any]:
-        # An address decides no table, and may hold a token.
+        # An address does not determine the tables, and may contain a token.
         return {**super().preparation_params(), **self.download_params()}
 
     def image_params(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Options(DatasetOptions):
         return {**super().image_params(), "files": files, "layout": layout}
 
     def has_test(self) -> bool:
-        """Returns the layout's answer; False for image folders, of which only the files tell."""
+        """Returns the layout's answer; False for an image folder, which is not here yet."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 

@@ -1,4 +1,4 @@
-"""The options of tar shards: where they lie, and which members are images, labels and names."""
+"""The options of tar shards: their places, and their members with images, labels and names."""
 
 from __future__ import annotations
 

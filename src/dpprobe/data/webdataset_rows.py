@@ -143,7 +143,6 @@ def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterato
 def _read_label(
     options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]
 ) -> tuple[Any, str | None]:
-    """Returns a label, or its fault."""
     value: Any
     if options.label_column is None:
         member = sample.members.get("cls")

@@ -117,7 +117,6 @@ def _place_keys(images: Place, path: Path, delimiter: str | None) -> dict[str, L
 
 
 def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
-    """Returns the keys of a test split in the file, or in a file beside it."""
     if split := guesses.guess_split(columns):
         name, train, test = split
         return {

@@ -60,7 +60,6 @@ def _describe_layout(parted: bool) -> str:
 
 
 def _check_layout(root: Path, place: str) -> None:
-    """Raises ConfigError for a folder without classes, with a guess where they are."""
     entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
     folders = [entry for entry in entries if entry.is_dir()]
     tables = [entry for entry in entries if entry.name.lower().endswith(TABLES)]
@@ -111,7 +110,6 @@ def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
-    """Lists what may be a mistake."""
     notes = [
         "a folder names no patients, so the unit of privacy is one image; if people have several "
         "images, list them in a CSV with a column of patients and run init on that CSV"

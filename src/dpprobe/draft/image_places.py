@@ -64,7 +64,6 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
 
 
 def _list_roots(table: Path) -> list[Path]:
-    """Returns the usual roots of paths in a table, each once."""
     roots: dict[Path, Path] = {}
     for root in (table.parent, Path(), table.parent / ".."):
         roots.setdefault(root.resolve(), root)

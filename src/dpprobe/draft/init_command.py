@@ -37,18 +37,13 @@ def add_command(commands: Any) -> None:
         "--model", metavar="NAME", help="timm's name of the model with these weights"
     )
     columns = parser.add_argument_group("columns of a CSV or parquet file, if guesses are wrong")
-    columns.add_argument("--label", metavar="COLUMN", help="column with the labels")
-    columns.add_argument(
-        "--image",
-        metavar="COLUMN",
-        help="column with the images or their paths",
-    )
-    columns.add_argument(
-        "--patient", metavar="COLUMN", help="column with the patient of each image"
-    )
-    columns.add_argument(
-        "--root", metavar="FOLDER", help="folder that the paths in a CSV are relative to"
-    )
+    for option, metavar, words in (
+        ("--label", "COLUMN", "column with the labels"),
+        ("--image", "COLUMN", "column with the images or their paths"),
+        ("--patient", "COLUMN", "column with the patient of each image"),
+        ("--root", "FOLDER", "folder that the paths in a CSV are relative to"),
+    ):
+        columns.add_argument(option, metavar=metavar, help=words)
 
 
 def _run_init(arguments: argparse.Namespace) -> int:
@@ -159,7 +154,6 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
 
 
 def _suggest_paths(path: Path) -> str:
-    """Returns the remedy for a missing path: similar names beside it."""
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, sorted(names), n=3)

@@ -136,7 +136,6 @@ def _plain_value(value: Any) -> Any:
 
 
 def _decode_field(name: str, attributes: Mapping[str, Any]) -> Any:
-    """Reads one field of a header as `ShardHeader.make_attributes` writes it."""
     if name == "precision":
         return attributes.get(name)
     value = attributes[name]

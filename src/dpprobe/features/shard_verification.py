@@ -82,7 +82,7 @@ class ContentHash:
             self.layers.setdefault(layer, hashlib.sha256()).update(block.data)
 
     def make_digests(self) -> dict[str, Any]:
-        """Returns `features_sha256`, `rows_sha256`, and `layers_sha256` where there are layers."""
+        """Returns `features_sha256`, `rows_sha256`, and `layers_sha256` if there are layers."""
         columns = {name: digest.hexdigest() for name, digest in self._columns.items()}
         digests: dict[str, Any] = {
             "features_sha256": self.features.hexdigest(),

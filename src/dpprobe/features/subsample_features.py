@@ -66,7 +66,6 @@ def select_shard(
 def _find_places(
     store: FeatureStore, whole: SplitTable, source: SplitTable, rows: slice
 ) -> npt.NDArray[np.int64]:
-    """Returns the ascending places of the part's rows in the whole split."""
     known = {row_id: place for place, row_id in enumerate(store.ids)}
     hashes, labels = whole.image_hashes(), store.labels
     places = []
