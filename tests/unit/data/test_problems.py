@@ -282,7 +282,7 @@ def test_twins_can_be_allowed_and_are_counted(rows: Rows, caplog: pytest.LogCapt
     facts = json.loads((rows.directory / "out/dataset.json").read_text())
     assert facts["duplicates_across_splits"] == 2, "two images, one of them three times"
     assert "test row 2 (id test-2): the same bytes as train id train-5" in caplog.text
-    assert "2 images stand in train and in test" in caplog.text
+    assert "2 images are in train and in test" in caplog.text
 
 
 def test_repeated_training_images_are_counted(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
