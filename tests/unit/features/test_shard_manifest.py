@@ -1,4 +1,4 @@
-"""The job that writes a manifest: what it adds for split tables of an earlier dpprobe."""
+"""The job that writes a manifest."""
 
 from __future__ import annotations
 
