@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 RARE_NAMED = 3  # classes named of those with fewer than RARE images
-# Evidence that two images are one.
-BYTES, BYTES_AND_PIXELS = "bytes", "bytes and pixels"
 CopyCounts = dict[str, int | str]
 
 
@@ -60,7 +58,7 @@ class _First(NamedTuple):
     id: str
     sha256: bytes
     unit: str | None
-    label: Any = None
+    label: Any
 
     def say_what_agrees(self, image: CheckedImage) -> str:
         return "bytes" if image.sha256 == self.sha256 else "pixels"
@@ -92,7 +90,11 @@ class Checks:
         self._strict_test = needed and options.missing_classes == "error"
         # The first row of each image, by a hash of its pixels, or of its bytes if not decoded.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
-        self._copies = _Copies(by_unit=units)
+        # The training rows, and their units, of each image that is in more than one row.
+        self._copies: Counter[bytes] = Counter()
+        self._copy_units: dict[bytes, set[str | None]] = {}
+        self._copies_of_others = 0
+        self._by_unit = units
         self._decoded = True
         self._contradictions = 0
         self._groups: dict[str, dict[str, None]] = {}
@@ -152,7 +154,10 @@ class Checks:
         detail += (contradiction := self._describe_contradiction(first, label))
         self._contradictions += bool(contradiction)
         add_problem(self._problems, "copy", detail, split="train", image=image)
-        self._copies.add_copy(key, first, unit)
+        self._copies[key] += 1
+        units = self._copy_units.setdefault(key, {first.unit})
+        self._copies_of_others += unit not in units
+        units.add(unit)
 
     def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by image and by patient.
@@ -160,7 +165,15 @@ class Checks:
         For each: `rows` that have the image of an earlier row of another unit, the `most` units
         with one image, and `by` what images were compared.
         """
-        return self._copies.count_copies(by=BYTES_AND_PIXELS if self._decoded else BYTES)
+        by = "bytes and pixels" if self._decoded else "bytes"
+        most = max(self._copies.values(), default=0) + 1
+        counts: dict[str, CopyCounts] = {
+            "image": {"rows": self._copies.total(), "most": most, "by": by}
+        }
+        if self._by_unit:
+            most = max(map(len, self._copy_units.values()), default=1)
+            counts["patient"] = {"rows": self._copies_of_others, "most": most, "by": by}
+        return counts
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
         """Checks classes, sizes and names after the last batch.
@@ -275,29 +288,3 @@ def label_words(label: Any, class_names: Sequence[str]) -> str:
         return "+".join(n for n, has in zip(class_names, label, strict=False) if has) or "none"
     known = isinstance(label, int) and 0 <= label < len(class_names)
     return class_names[label] if known else str(label)
-
-
-class _Copies:
-    """Counts the training rows of each image that is in more than one."""
-
-    def __init__(self, *, by_unit: bool) -> None:
-        self._by_unit = by_unit
-        self._rows: Counter[bytes] = Counter()
-        self._units: dict[bytes, set[str | None]] = {}
-        self._rows_of_others = 0
-
-    def add_copy(self, key: bytes, first: _First, unit: str | None) -> None:
-        self._rows[key] += 1
-        units = self._units.setdefault(key, {first.unit})
-        self._rows_of_others += unit not in units
-        units.add(unit)
-
-    def count_copies(self, *, by: str) -> dict[str, CopyCounts]:
-        most = max(self._rows.values(), default=0) + 1
-        counts: dict[str, CopyCounts] = {
-            "image": {"rows": self._rows.total(), "most": most, "by": by}
-        }
-        if self._by_unit:
-            most = max(map(len, self._units.values()), default=1)
-            counts["patient"] = {"rows": self._rows_of_others, "most": most, "by": by}
-        return counts
