@@ -105,14 +105,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows, or the error of one of them.
-
-    `faults` are those of rows that are left out.
-    """
+    """Decoded images of consecutive rows; `faults` are those of rows that are left out."""
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
-    error: str | None
     seconds: float
     faults: tuple[Fault, ...] = ()
 
@@ -228,15 +224,11 @@ class Decoder:
     def decode_piece(self, images: list[EncodedImage]) -> Piece:
         started = time.perf_counter()
         rows = tuple((image.row, image.id) for image in images)
-        stacked, failure, sizes = None, None, _Sizes(self.split)
-        try:
-            tensors = [self.decode_one(image) for image in images]
-            for row, tensor in zip(rows, tensors, strict=True):
-                sizes.check_size(row, tensor.shape)
-            stacked = self._stack_tensors(tensors)
-        except DataError as error:
-            failure = str(error)
-        return Piece(rows, stacked, failure, time.perf_counter() - started)
+        tensors = [self.decode_one(image) for image in images]
+        sizes = _Sizes(self.split)
+        for row, tensor in zip(rows, tensors, strict=True):
+            sizes.check_size(row, tensor.shape)
+        return Piece(rows, self._stack_tensors(tensors), time.perf_counter() - started)
 
     def _stack_tensors(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         if self._memory_of is None:
@@ -272,7 +264,7 @@ class TolerantDecoder(Decoder):
             except DataError as error:
                 faults.append(Fault(row, str(error)))
         stacked = self._stack_tensors(tensors) if tensors else None
-        return Piece(tuple(rows), stacked, None, time.perf_counter() - started, tuple(faults))
+        return Piece(tuple(rows), stacked, time.perf_counter() - started, tuple(faults))
 
 
 class _Sizes:
@@ -350,8 +342,6 @@ def _on_cpu(
 
 
 def _check_piece(piece: Piece, sizes: _Sizes) -> None:
-    if piece.error is not None:
-        raise DataError(piece.error)
     if piece.images is not None:
         sizes.check_size(piece.rows[0], piece.images.shape[1:])
 
