@@ -122,11 +122,12 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
 def _assign_sides(
     options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> dict[SplitName, list[SplitName | None]]:
+    codes = parts["train"].codes
     return patient_sides.assign_sides(
         options,
         {name: len(rows.frame) for name, rows in parts.items()},
         ids=lambda: _make_ids(options, parts["train"]),
-        strata=lambda: _assign_strata(options, parts["train"]),
+        strata=lambda: [0] * len(codes) if options.multi_label() else codes[:, 0].tolist(),
         units=_read_units(options, parts),
     )
 
@@ -351,14 +352,6 @@ def _parse_label(options: TableOptions, column: str, text: str) -> int:
             policy = policy.get(column, "error")
         return {"ones": 1, "zeros": 0, "drop": DROP, "error": UNCERTAIN}[policy]
     return int(number) if number in (0, 1) else OTHER
-
-
-def _assign_strata(options: TableOptions, rows: ManifestRows) -> list[int]:
-    """Returns each row's class; the same number for all if rows have several labels."""
-    if options.label_columns is not None:
-        return [0] * len(rows.codes)
-    labels: list[int] = rows.codes[:, 0].tolist()
-    return labels
 
 
 def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:

@@ -39,13 +39,6 @@ class Receipt:
     files: tuple[Fetched, ...]
     params: Mapping[str, Any] | None
 
-    def find_sha256(self, name: str) -> str:
-        """Returns the recorded SHA-256 of a file; raises DataError for an unknown file."""
-        for file in self.files:
-            if file.name == name:
-                return file.sha256
-        raise DataError(f"{name}: not in {RECEIPT}; delete {RECEIPT} and run again")
-
 
 def write_receipt(
     directory: Path, fetched: Iterable[Fetched], *, params: Mapping[str, Any] | None

@@ -95,11 +95,6 @@ class Options(CountedRows):
     def vector_names(self) -> tuple[str, ...]:
         return vector_names({"source": self.source, "vectors": self.vectors})
 
-    def vector_dimensions(self) -> dict[str, int | None]:
-        """Returns the length of each vector; None if only reading all rows tells."""
-        known = self.open_vectors("train").list_vectors()
-        return {name: known[at].dimension for name, at in self.locate_vectors("train").items()}
-
     def open_vectors(self, split: SplitName) -> EmbeddingFile:
         from dpprobe.data.embedding_files import open_embeddings  # heavy: numpy
 

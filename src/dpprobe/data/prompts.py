@@ -21,11 +21,6 @@ WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
 OWN = "own"
 
 
-def prompt_sets() -> dict[str, dict[str, Any]]:
-    sets: dict[str, dict[str, Any]] = resources.read_yaml("prompts.yaml")
-    return sets
-
-
 def check_prompts(prompts: str | Sequence[str]) -> None:
     """Looks up a set's name, or reads templates; cheap.
 
@@ -113,7 +108,7 @@ def make_sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[
 
 
 def _find_set(name: str) -> dict[str, Any]:
-    sets = prompt_sets()
+    sets: dict[str, dict[str, Any]] = resources.read_yaml("prompts.yaml")
     if name in sets:
         return sets[name]
     known = ", ".join(sorted(sets))

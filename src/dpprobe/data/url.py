@@ -262,8 +262,9 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
       DataError: when a file is missing, or a row is not what it should be.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
+    hashes = {file.name: file.sha256 for file in receipt.files}
     for file in options.files:
-        _unpack_file(file, downloaded, receipt.find_sha256(file.file_name))
+        _unpack_file(file, downloaded, hashes[file.file_name])
     try:
         layout = options.locate_layout(downloaded)
         layout.check_files()

@@ -144,11 +144,13 @@ class ShardOptions(UnitOptions):
         assert written is not None
         shards: list[Path] = []
         for pattern in [written] if isinstance(written, str) else written:
-            matches = _match_shards(pattern)
+            path = resolve_path(pattern)
+            folder = path.is_dir()
+            matches = tar_shards.list_tars(path) if folder else match_files(path)
             if not matches:
+                place = f"in the folder {pattern}" if folder else pattern
                 raise ConfigError(
-                    f"{name}: no .tar file {_describe_place(pattern)}; correct it or put the "
-                    f"shards there"
+                    f"{name}: no .tar file {place}; correct it or put the shards there"
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(
@@ -162,14 +164,3 @@ class ShardOptions(UnitOptions):
         if self.image_member is not None:
             return extension == self.image_member
         return f".{extension}" in EXTENSIONS
-
-
-def _match_shards(pattern: str) -> list[Path]:
-    path = resolve_path(pattern)
-    if path.is_dir():
-        return tar_shards.list_tars(path)
-    return match_files(path)
-
-
-def _describe_place(pattern: str) -> str:
-    return f"in the folder {pattern}" if resolve_path(pattern).is_dir() else pattern

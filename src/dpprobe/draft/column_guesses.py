@@ -74,16 +74,13 @@ def guess_label(columns: Columns) -> str | None:
 
 def guess_labels(columns: Columns) -> list[str]:
     """Returns two or more columns of 0 and 1, for several labels per image; or none."""
+    usual = {*find_usual(columns, [*PATIENTS, *CASES, *SPLITS, *GROUPS])}
     binary = [
         name
         for name, column in columns.items()
-        if column.values and column.values <= _YES_NO | _UNCERTAIN and not _is_usual(name)
+        if column.values and column.values <= _YES_NO | _UNCERTAIN and name not in usual
     ]
     return binary if len(binary) > 1 else []
-
-
-def _is_usual(name: str) -> bool:
-    return any(find_usual([name], [*PATIENTS, *CASES, *SPLITS, *GROUPS]))
 
 
 def no_label(columns: Columns, place: str) -> ConfigError:

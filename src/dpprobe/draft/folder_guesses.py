@@ -37,10 +37,14 @@ def look_at_folder(place: str) -> Seen:
     for classes in listing.files.values():
         counts.update({name: len(files) for name, files in classes.items()})
     check_counts(counts, place)
-    parted = "test" in listing.files
+    parts = "train/<class>/ and test/<class>/" if "test" in listing.files else "<class>/"
+    comment = (
+        f"The images are in {parts}. Every head publishes the class names, so each name must be "
+        "public."
+    )
     keys = {
         "source": Line(value="imagefolder"),
-        "path": Line(value=place, comment=_describe_layout(parted)),
+        "path": Line(value=place, comment=comment),
     }
     return Seen(
         place=place,
@@ -48,14 +52,6 @@ def look_at_folder(place: str) -> Seen:
         counts=dict(counts),
         images=counts.total(),
         notes=tuple(_list_notes(root, listing) + rare_notes(counts)),
-    )
-
-
-def _describe_layout(parted: bool) -> str:
-    parts = "train/<class>/ and test/<class>/" if parted else "<class>/"
-    return (
-        f"The images are in {parts}. Every head publishes the class names, so each name must be "
-        "public."
     )
 
 
@@ -114,12 +110,9 @@ def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
         "a folder names no patients, so the unit of privacy is one image; if people have several "
         "images, list them in a CSV with a column of patients and run init on that CSV"
     ]
-    unused = {entry.name for entry in root.iterdir()} - set(PARTS)
-    unused = {name for name in unused if not name.startswith(".")}
+    unused = sorted({entry.name for entry in root.iterdir()} - set(PARTS))
+    unused = [name for name in unused if not name.startswith(".")]
     if "test" in listing.files and unused:
-        notes.append(f"ignored (neither train nor test): {_name_some(sorted(unused))}")
+        more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+        notes.append(f"ignored (neither train nor test): {', '.join(unused[:5])}{more}")
     return notes
-
-
-def _name_some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

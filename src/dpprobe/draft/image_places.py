@@ -58,7 +58,7 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     first = _first_value(columns, candidates[0])
     raise ConfigError(
         f"{table}: column {candidates[0]} names {first!r}, and there is no such image under "
-        f"{' or '.join(_normal_path(folder) for folder in roots)}; name the folder that paths "
+        f"{' or '.join(os.path.normpath(folder) for folder in roots)}; name the folder that paths "
         "start at with --root, or the column with --image"
     )
 
@@ -86,7 +86,8 @@ def _list_additions(
         return
     suffixes = [""]
     if not is_image(values[0]):
-        known = sorted(EXTENSIONS, key=_usual_first)
+        # The usual suffixes first.
+        known = sorted(EXTENSIONS, key=lambda suffix: (suffix not in (".jpg", ".png"), suffix))
         suffixes = [*known, *map(str.upper, known)]
     yield "", ""
     yield from (("", suffix) for suffix in suffixes if suffix)
@@ -95,11 +96,3 @@ def _list_additions(
     for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir()):
         if not name.startswith(".") and not set("{}") & set(name):
             yield from ((f"{name}/", suffix) for suffix in suffixes)
-
-
-def _usual_first(suffix: str) -> tuple[bool, str]:
-    return suffix not in (".jpg", ".png"), suffix
-
-
-def _normal_path(folder: Path) -> str:
-    return os.path.normpath(folder)

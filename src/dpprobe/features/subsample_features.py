@@ -12,7 +12,7 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import RowColumns
-from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_header import row_range
 from dpprobe.features.shard_writer import write_shard
 
 
@@ -45,8 +45,9 @@ def select_shard(
         )
     start, stop = row_range(source.rows, shard, shards)
     rows = _find_places(store, SplitTable(whole), source, slice(start, stop))
+    record = next(record for record in store.shards if record.stop > rows[0])
     header = replace(
-        _header_at(store, int(rows[0])),
+        store.read_header(record),
         split=split,
         rows=source.rows,
         dataset_fingerprint=read_info(table.with_name("dataset.json")).fingerprint,
@@ -59,7 +60,7 @@ def select_shard(
         RowColumns.read_table(source, start, stop),
         store.read_rows(rows),
         layers={name: store.read_rows(rows, layer=name) for name in store.layers},
-        probe=next(record.probe for record in store.shards if record.stop > rows[0]),
+        probe=record.probe,
     )
 
 
@@ -83,8 +84,3 @@ def _find_places(
             )
         places.append(place)
     return np.array(places, dtype=np.int64)
-
-
-def _header_at(store: FeatureStore, row: int) -> ShardHeader:
-    record = next(record for record in store.shards if record.stop > row)
-    return store.read_header(record)
