@@ -23,7 +23,7 @@ import numpy as np
 
 from dpprobe.errors import StoreError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import CACHE_BYTES, feature_array, stored_blocks
+from dpprobe.features.shard_file import CACHE_BYTES, RowColumns, feature_array, stored_blocks
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_verification import verify_shard
@@ -43,9 +43,8 @@ def write_store(folder: Path, rows: int, dimension: int) -> Path:
     folder.mkdir()
     path = folder / "shard-00000-of-00001.h5"
     features = np.random.default_rng(0).normal(size=(rows, dimension)).astype(np.float16)
-    write_shard(
-        path, header, features=features, labels=np.arange(rows) % 2, ids=list(map(str, range(rows)))
-    )
+    columns = RowColumns(np.arange(rows) % 2, list(map(str, range(rows))))
+    write_shard(path, header, columns, features)
     write_manifest([path], folder / "manifest.json", rows=rows, dataset_fingerprint="d")
     return folder / "manifest.json"
 

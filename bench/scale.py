@@ -28,6 +28,7 @@ from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_file import RowColumns
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
@@ -219,9 +220,8 @@ def write_shards(folder: Path, rows: int) -> None:
         write_shard(
             folder / "features" / f"shard-{shard:05d}-of-{shards:05d}.h5",
             header(split.rows, shard, shards, info),
-            features=features[: stop - start].astype("float16"),
-            labels=split.read_labels(start, stop),
-            ids=split.read_ids(start, stop),
+            RowColumns(split.read_labels(start, stop), split.read_ids(start, stop)),
+            features[: stop - start].astype("float16"),
         )
 
 

@@ -33,7 +33,8 @@ from PIL import Image
 
 from dpprobe.data import torchvision_datasets
 from dpprobe.study.catalog import DatasetEntry
-from tests.support.hub_server import TOKEN, Hub, Repository
+from tests.support.hub_server import TOKEN, Hub, Repository, ask_only
+from tests.support.torchvision_files import fetch_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,8 @@ def _idx(kind: str, entry: DatasetEntry, place: Place) -> Small:
         for name, data in contents.items():
             resources.append((name, _publish(place, name, gzip.compress(data))))
     place.patch.setattr(getattr(torchvision.datasets, kind), "resources", resources)
-    return Small(values={"mirror": place.url}, train=3 * classes, test=2 * classes, classes=classes)
+    fetch_from(place.url, place.patch)
+    return Small(values={}, train=3 * classes, test=2 * classes, classes=classes)
 
 
 def _cifar(
@@ -169,9 +171,8 @@ def _cifar(
     place.patch.setattr(cls, "meta", {**cls.meta, "md5": _md5(packed[meta])})
     test = files[cls.test_list[0][0]]
     train = sum(files.values()) - test
-    return Small(
-        values={"mirror": place.url}, train=train * classes, test=test * classes, classes=classes
-    )
+    fetch_from(place.url, place.patch)
+    return Small(values={}, train=train * classes, test=test * classes, classes=classes)
 
 
 def mnist(entry: DatasetEntry, place: Place) -> Small:
@@ -203,7 +204,8 @@ def eurosat(entry: DatasetEntry, place: Place) -> Small:
     }
     md5 = _publish(place, "EuroSAT.zip", _zip(files))
     place.patch.setattr(torchvision_datasets, "EUROSAT_MD5", md5)
-    return Small(values={"mirror": place.url}, train=40, test=10, classes=10)
+    fetch_from(place.url, place.patch)
+    return Small(values={}, train=40, test=10, classes=10)
 
 
 def places365(entry: DatasetEntry, place: Place) -> Small:
@@ -241,7 +243,8 @@ def places365(entry: DatasetEntry, place: Place) -> Small:
         )
     place.patch.setattr(Places365, "_CATEGORIES_META", renewed(Places365._CATEGORIES_META))
     rows = len(names)
-    return Small(values={"mirror": place.url}, train=rows, test=rows, classes=rows)
+    fetch_from(place.url, place.patch)
+    return Small(values={}, train=rows, test=rows, classes=rows)
 
 
 def _archive(entry: DatasetEntry, place: Place, files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -319,8 +322,8 @@ def imagenet(entry: DatasetEntry, place: Place) -> Small:
     real = json.dumps([[number % 3] if number != 2 else [] for number in range(1, 7)]).encode()
     _publish(place, "real.json", real)
     labels = {"url": f"{place.url}/real.json", "sha256": hashlib.sha256(real).hexdigest()}
-    values = {"endpoint": place.hub.url, "accepted_labels": labels}
-    return Small(values=values, train=6, test=6, classes=3)
+    ask_only(place.hub.url, place.patch)
+    return Small(values={"accepted_labels": labels}, train=6, test=6, classes=3)
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dpprobe.features.shard_file import RowColumns
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
@@ -50,8 +51,9 @@ def write_split(
         part = slice(*row_range(rows, shard, shards))
         paths.append(folder / f"shard-{shard:05d}-of-{shards:05d}.h5")
         write_shard(
-            paths[-1], ShardHeader(**values, shard=shard), features=features[part],
-            labels=labels[part], ids=names[part], units=units and units[part], probe=probe,
+            paths[-1], ShardHeader(**values, shard=shard),
+            RowColumns(labels[part], list(names[part]), units=units and list(units[part])),
+            features[part], probe=probe,
             layers={name: values[part] for name, values in (layers or {}).items()},
         )  # fmt: skip
     manifest = folder / "manifest.json"

@@ -19,8 +19,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+import pytest
+
 TOKEN = "hf_" + "a" * 34  # no one's: the stand-in's own
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def ask_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes huggingface_hub ask another server, as HF_ENDPOINT does for a process."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
 @dataclass

@@ -13,6 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 from urllib.parse import urlsplit
 
+import pytest
+from tenacity.wait import wait_none
+
+from dpprobe.data import downloads
+
 PAGE = b"<!DOCTYPE html>\n<html><body>Please log in.</body></html>"
 
 
@@ -53,6 +58,13 @@ class Unsized:
 
 
 Fault = Cut | Answer | Silent | Slow | Unsized
+
+
+def make_quick(monkeypatch: pytest.MonkeyPatch, *, attempts: int) -> None:
+    """Makes downloads give up after a few tries, without waits."""
+    monkeypatch.setattr(downloads, "ATTEMPTS", attempts)
+    monkeypatch.setattr(downloads, "WAIT", wait_none())
+    monkeypatch.setattr(downloads, "TIMEOUT", 0.5)
 
 
 def page(status: int = 200) -> Answer:

@@ -51,6 +51,16 @@ def serve_dataset(
     return makers[name](name, folder, monkeypatch, per_class)
 
 
+def fetch_from(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes downloads come from another server, under the same file names."""
+    original = torchvision_datasets.list_remotes
+
+    def list_remotes(name: str) -> list[torchvision_datasets.Remote]:
+        return [each._replace(url=f"{url.rstrip('/')}/{each.file}") for each in original(name)]
+
+    monkeypatch.setattr(torchvision_datasets, "list_remotes", list_remotes)
+
+
 def _md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 

@@ -8,14 +8,10 @@ from urllib.parse import urlsplit
 
 
 def check_address(value: str) -> str:
-    """Checks an address of a file, as a user wrote it, and returns it.
-
-    Raises:
-      ValueError: for one that is no http address, or that holds a login.
-    """
+    """Returns a file's address; raises ValueError for no http address, and for a login in it."""
     parts = urlsplit(value)
     if "@" in parts.netloc:
-        # The address is not shown: it may hold a password.
+        # The address is not shown: it may contain a password.
         raise ValueError(
             "a user name or password in the address would be written into the results; "
             "remove it and put it into ~/.netrc"

@@ -1,41 +1,44 @@
-"""Names as text, and names that look alike: but for case, spaces or the coding of accents."""
+"""Names as text, and names that differ only in case, spaces or the coding of accents."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 
 def text_of(value: Any) -> str:
-    """Returns a name as text; empty for null and NaN, which stand for what is missing."""
+    """Returns a name as text; empty for null and NaN."""
     return "" if value is None or value != value else str(value)
 
 
 def fold_name(name: str) -> str:
-    """Returns what names that look alike have in common."""
+    """Returns one spelling for all names that look alike."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Lists the names that another one looks like, each with all that do, in their order."""
+    """Lists the groups of names that look alike, in their order."""
     same: dict[str, dict[str, None]] = {}
     for name in names:
         same.setdefault(fold_name(name), {})[name] = None
     return [tuple(group) for group in same.values() if len(group) > 1]
 
 
-def joined_labels(written: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
-    """Lists labels that are several names in one: `benign;malignant`, also with | or a comma.
+def find_name_fault(names: Sequence[str]) -> str | None:
+    """Returns the fault of names of classes that are equal or look alike."""
+    if len(set(names)) != len(names):
+        return f"{', '.join(names)}: a name appears twice; remove one"
+    if same := find_alike(names):
+        return f"{in_words(same[0])} differ only in case or spaces; remove one"
+    return None
 
-    Args:
-      names: the classes; by default what is written.
-    """
-    texts = sorted(set(written))
-    known = set(texts if names is None else names)
-    parts = {text: [part.strip() for part in re.split(r"[;|,]", text)] for text in texts}
-    return [text for text in texts if len(parts[text]) > 1 and known.issuperset(parts[text])]
+
+def joined_labels(labels: Collection[str]) -> list[str]:
+    """Lists labels that join several others: `benign;malignant`, also with | or a comma."""
+    parts = {text: [part.strip() for part in re.split(r"[;|,]", text)] for text in sorted(labels)}
+    return [text for text in parts if len(parts[text]) > 1 and parts.keys() >= set(parts[text])]
 
 
 def in_words(names: Iterable[str]) -> str:

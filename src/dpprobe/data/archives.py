@@ -11,20 +11,18 @@ import secrets
 import shutil
 import stat
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO
 
 from filelock import FileLock, Timeout
 
 from dpprobe import artifacts
 from dpprobe.artifacts import format_size
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import DataError
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -37,7 +35,6 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 # Added to archives by macOS; no content of the dataset.
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
-COPY_BYTES = 1 << 20
 # The errors of zip, tar and their compressions for a damaged archive.
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error)
 
@@ -51,7 +48,7 @@ def folder_name(name: str) -> str | None:
 
 
 def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
-    """Unpacks an archive into `directory`, which then holds its members and nothing else.
+    """Unpacks an archive into `directory`, which then contains its members and nothing else.
 
     It is unpacked beside and renamed, so `directory` is whole or as it was; a second process waits
     until the first is done. Unpacking the same content again does nothing, unless the folder has
@@ -59,13 +56,12 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
 
     Args:
       archive: a zip, or a tar with or without gzip, bzip2 or xz, by its suffix.
-      directory: replaced where it holds another archive's content.
-      sha256: of the archive where it is known; computed where it is absent.
+      directory: replaced if it contains another archive's content.
+      sha256: of the archive; computed if absent.
 
     Raises:
-      DataError: naming archive and member, for one that is damaged, encrypted, reaches outside the
-        folder, holds devices, or does not fit the disk. Nothing is left of it.
-      ConfigError: for a tar on a Python without tarfile's filters.
+      DataError: naming archive and member, for an archive that is damaged, encrypted, reaches
+        outside the folder, contains devices, or does not fit the disk. Nothing is left of it.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
@@ -97,26 +93,21 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
 
 
 def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
-    """Returns True if a folder holds this archive's content, by number and size of files."""
+    """Returns True if a folder has this archive's content, by number and size of files."""
     if not directory.is_dir() or not mark.is_file():
         return False
     try:
         known = artifacts.read_json(mark)
     except ValueError:
         return False
-    if not isinstance(known, dict) or any(known.get(key) != state[key] for key in state):
-        return False
-    return known == {**state, **_count_contents(directory)}
+    return bool(known == {**state, **_count_contents(directory)})
 
 
 def _count_contents(folder: Path) -> dict[str, int]:
-    """Counts the files of a folder and the bytes that they have together."""
-    files, size = 0, 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            files += 1
-            size += os.lstat(f"{place}/{name}").st_size
-    return {"files": files, "bytes": size}
+    sizes = [
+        os.lstat(f"{place}/{name}").st_size for place, _, names in os.walk(folder) for name in names
+    ]
+    return {"files": len(sizes), "bytes": sum(sizes)}
 
 
 @contextmanager
@@ -143,14 +134,11 @@ def _lock_folder(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
+def decompress_file(archive: Path, path: Path) -> None:
     """Unpacks a gzip of one file.
 
-    Args:
-      largest: bytes; more than that is an error.
-
     Raises:
-      DataError: when it is damaged or larger.
+      DataError: if it is damaged.
     """
     with (
         _explain_errors(archive, path.parent),
@@ -158,7 +146,7 @@ def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
         gzip.open(archive) as packed,
         temporary.open("wb") as stream,
     ):
-        _copy_limited(packed, stream, limit=largest, where=archive.name)
+        shutil.copyfileobj(packed, stream)
 
 
 def _remove_folder(folder: Path) -> None:
@@ -186,41 +174,32 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
                 f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
                 f"{artifacts.DISK_REMEDY}"
             ) from error
-        raise DataError(
-            f"{archive}: cannot be unpacked into {directory.parent} "
-            f"({error.strerror}); correct the permissions, or replace the archive"
-        ) from error
+        raise
 
 
 def _damaged_error(archive: Path, error: Exception) -> DataError:
     line = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
     return DataError(
-        f"{archive}: damaged or cut off ({line}); nothing was unpacked. Delete it and run again, "
-        "or, where its checksum is the declared one, get it from another place"
+        f"{archive}: damaged or cut off ({line}); nothing was unpacked. Delete it and run again; "
+        "if its checksum is the declared one, get it from another place"
     )
 
 
-def _check_name(archive: Path, name: str) -> None:
-    """Refuses a member that would lie outside the folder."""
-    places = (PurePosixPath(name), PureWindowsPath(name))
-    outside = any(place.is_absolute() or ".." in place.parts for place in places)
-    if outside or PureWindowsPath(name).drive or not PurePosixPath(name).name:
-        raise DataError(
-            f"{archive}: member {name!r} lies outside the folder it is unpacked into; nothing was "
-            "unpacked. Do not trust this archive: get it from another place"
-        )
+def _check_members(archive: Path, members: dict[str, int], folder: Path) -> None:
+    """Refuses names that lead outside the folder, and files larger than the disk.
 
-
-def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) -> None:
-    """Checks names and sizes of the files."""
-    names: set[str] = set()
-    for name, _ in members:
-        _check_name(archive, name)
-        if name in names:
-            raise DataError(f"{archive}: member {name!r} appears twice; replace the archive")
-        names.add(name)
-    size = sum(size for _, size in members)
-    free = shutil.disk_usage(folder).free
+    Args:
+      members: name -> bytes, 0 for a folder.
+    """
+    for name in members:
+        places = (PurePosixPath(name), PureWindowsPath(name))
+        outside = any(place.is_absolute() or ".." in place.parts for place in places)
+        if outside or PureWindowsPath(name).drive:
+            raise DataError(
+                f"{archive}: member {name!r} lies outside the folder it is unpacked into; nothing "
+                "was unpacked. Do not trust this archive: get it from another place"
+            )
+    size, free = sum(members.values()), shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
             f"{archive}: it takes {format_size(size)} unpacked, but only {format_size(free)} "
@@ -242,23 +221,15 @@ def _extract_zip(archive: Path, folder: Path) -> None:
                     f"{archive}: {member.filename!r} is encrypted; unpack it by hand with its "
                     "password and name the folder as an imagefolder"
                 )
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise DataError(
                     f"{archive}: member {member.filename!r} is a link or a device; nothing was "
                     "unpacked. Get the archive from another place"
                 )
-            if member.is_dir():
-                _check_name(archive, member.filename)
-        files = [member for member in members if not member.is_dir()]
-        _check_members(archive, [(one.filename, one.file_size) for one in files], folder)
-        with _make_progress(archive, len(files)) as progress:
-            for member in files:
-                path = folder / member.filename
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with packed.open(member) as source, path.open("wb") as target:
-                    where = f"{archive.name}: {member.filename}"
-                    _copy_limited(source, target, limit=member.file_size, where=where)
+        _check_members(archive, {one.filename: one.file_size for one in members}, folder)
+        with Progress(len(members), label=f"unpack {archive.name}", unit="files") as progress:
+            for member in members:
+                packed.extract(member, folder)
                 progress.advance_by(1)
 
 
@@ -276,57 +247,20 @@ class _StrictTarInfo(tarfile.TarInfo):
 
 
 def _extract_tar(archive: Path, folder: Path) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise ConfigError(
-            f"{archive}: Python {sys.version.split()[0]} cannot unpack a tar safely; "
-            "install Python 3.11.4 or newer"
-        )
     with tarfile.open(archive, tarinfo=_StrictTarInfo) as packed:
         members = [member for member in packed.getmembers() if not _is_ignored(member.name)]
         # tarfile stops before the checksum at the end of a compressed stream.
-        while packed.fileobj is not None and packed.fileobj.read(COPY_BYTES):
+        while packed.fileobj is not None and packed.fileobj.read(1 << 20):
             pass
-        for member in members:
-            if member.isdir():
-                if PurePosixPath(member.name).parts:
-                    _check_name(archive, member.name)
-            elif not (member.isfile() or member.issym() or member.islnk()):
-                raise DataError(
-                    f"{archive}: member {member.name!r} is a device; nothing was unpacked. Get "
-                    "the archive from another place"
-                )
-        files = [member for member in members if not member.isdir()]
-        _check_members(archive, [(one.name, one.size) for one in files], folder)
-        with _make_progress(archive, len(files)) as progress:
+        _check_members(archive, {member.name: member.size for member in members}, folder)
+        with Progress(len(members), label=f"unpack {archive.name}", unit="files") as progress:
             for member in members:
-                _extract_member(archive, packed, member, folder)
-                progress.advance_by(int(not member.isdir()))
-
-
-def _extract_member(
-    archive: Path, packed: tarfile.TarFile, member: tarfile.TarInfo, folder: Path
-) -> None:
-    try:
-        packed.extract(member, folder, set_attrs=False, filter="data")
-    except tarfile.FilterError as error:
-        raise DataError(
-            f"{archive}: member {member.name!r} leads outside the folder it is unpacked into "
-            f"({error}); nothing was unpacked. Do not trust this archive: get it from another "
-            "place"
-        ) from error
-
-
-def _make_progress(archive: Path, files: int) -> Progress:
-    return Progress(files, label=f"unpack {archive.name}", unit="files")
-
-
-def _copy_limited(
-    source: IO[bytes] | gzip.GzipFile, target: IO[bytes], *, limit: int, where: str
-) -> None:
-    """Copies at most `limit` bytes; more is an error."""
-    done = 0
-    while chunk := source.read(COPY_BYTES):
-        done += len(chunk)
-        if done > limit:
-            raise DataError(f"{where}: larger than the {limit} bytes it should have; replace it")
-        target.write(chunk)
+                try:
+                    packed.extract(member, folder, set_attrs=False, filter="data")
+                except tarfile.FilterError as error:
+                    raise DataError(
+                        f"{archive}: member {member.name!r} is a device, or leads outside the "
+                        f"folder it is unpacked into ({error}); nothing was unpacked. Do not trust "
+                        "this archive: get it from another place"
+                    ) from error
+                progress.advance_by(1)

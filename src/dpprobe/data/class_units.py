@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dpprobe.data.options import ClassUnits, DatasetOptions
-from dpprobe.data.train_test_split import count_test
 
 RARE = 5  # units, or images, of a class of which too little is known
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # of test units, that a message compares
@@ -23,7 +22,7 @@ _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """All that planning counts of a split: rows of both tables, training patients, classes."""
+    """Counts of a split for planning: rows of both tables, training patients, classes."""
 
     rows: tuple[int, int]
     patients: int | None
@@ -34,7 +33,7 @@ _counted: dict[tuple[object, ...], SplitCounts] = {}
 
 
 def count_once(options: DatasetOptions, count: Callable[[], SplitCounts]) -> SplitCounts:
-    """Returns what `count` does; from memory while the options and their files are the same.
+    """Returns the result of `count`, from memory while the options and their files are the same.
 
     Planning asks for rows, patients and classes several times, and a table may be large.
     """
@@ -70,10 +69,10 @@ def count_classes(
 
 
 def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[int, int]]:
-    """Yields (row, class number) for each class that a row has.
+    """Yields (row, class number) for each class of a row.
 
     Args:
-      labels: of each row, a class number, or zeros and ones; None where it is missing.
+      labels: of each row, a class number, or zeros and ones; None if it is missing.
     """
     for row, label in enumerate(labels):
         if isinstance(label, int):
@@ -92,18 +91,9 @@ def count_pairs(
     Args:
       pairs: of `list_pairs`.
       sides: the side of each row; None for a row that is left out.
-      units: whose each row is; None where a row is a unit.
+      units: the patient of each row; None if a row is a unit.
     """
     if units is None:
         return Counter((sides[row], label) for row, label in pairs)
     each_once = {(sides[row], label, units[row]) for row, label in pairs}
     return Counter((side, label) for side, label, _ in each_once)
-
-
-def count_by_class(rows: Iterable[int], fraction: float) -> Sides:
-    """Counts the units of a split by class, from the sizes of the classes."""
-    sides: Sides = Counter()
-    for label, size in enumerate(rows):
-        sides["test", label] = count_test(size, fraction)
-        sides["train", label] = size - sides["test", label]
-    return sides

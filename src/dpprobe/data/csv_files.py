@@ -1,7 +1,7 @@
 """The CSV files of a manifest: their headers and their records.
 
-Python's own reader counts the lines, so that a fault names the line of the file: pandas counts
-rows, which differ where a quoted value spans lines.
+Python's own reader counts the lines of the file, for messages; pandas counts rows, which differ if
+a quoted value spans lines.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> Con
 
 
 def other_delimiter(names: Sequence[str]) -> str | None:
-    """Returns what divides the columns of a header that was not divided by anything."""
+    """Guesses the delimiter of a header that was read as one column."""
     if len(names) != 1:
         return None
     counts = {character: names[0].count(character) for character in DELIMITERS}
@@ -98,7 +98,7 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
     """Reads the names of a file's columns.
 
     Raises:
-      ConfigError: when it is missing, cannot be read, or two columns have one name.
+      ConfigError: if it is missing, cannot be read, or two columns have one name.
     """
     if (columns := options.open_columns(file)) is not None:
         return columns.columns
@@ -126,7 +126,7 @@ def open_rows(options: TableOptions, file: str) -> Iterator[Reader]:
     """Opens the records of a file, its header first.
 
     Raises:
-      ConfigError: naming the line, when it cannot be read.
+      ConfigError: naming the line that cannot be read.
     """
     path = options.locate_path(file)
     tabs = file.lower().removesuffix(".gz").endswith(".tsv")
@@ -151,7 +151,7 @@ def _open_file(path: Path) -> IO[bytes]:
 
 
 def _check_kind(file: str, begin: bytes) -> None:
-    """Refuses what is no text in UTF-8 by how it begins."""
+    """Refuses UTF-16 and workbooks by their first bytes."""
     if begin.startswith(UTF_16):
         raise ConfigError(
             f"{file} line 1: encoded as UTF-16, like Excel's Unicode text; "
@@ -162,9 +162,9 @@ def _check_kind(file: str, begin: bytes) -> None:
 
 
 def _not_utf_8(file: str, path: Path) -> ConfigError:
-    """Returns the error of a file that is not UTF-8, with its first such line.
+    """Returns the error for a file that is not UTF-8, with its first such line.
 
-    The reader is of no help there: it decodes many lines before it counts the first.
+    The reader does not know the line: it decodes many lines before it counts the first.
     """
     remedy = _AS_UTF_8.format("WINDOWS-1252")
     with _open_file(path) as stream:

@@ -1,11 +1,9 @@
 """A manifest: a CSV file with one row per image.
 
-Paths and labels are columns, or are made of columns; other files can be joined to it by keys, as
-the labels, splits and patients of MIMIC-CXR are. Images are read where they lie. All paths, those
-of the CSV files too, are relative to `root`. The CSV files are watched; the images are not, but
-one that changes after the tables were written is refused by its hash.
-
-`unit_column` says whose an image is: see `units`.
+Paths and labels are columns, or are made of columns. Other files can be joined by keys, like the
+labels, splits and patients of MIMIC-CXR. Images are read in place. All paths, also of CSV files,
+are relative to `root`. The CSV files are watched; the images are not, but one that changes after
+the tables were written is refused by its hash.
 """
 
 from __future__ import annotations
@@ -37,25 +35,17 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a manifest.
 
     Args:
-      recorded: the options that the study wrote, where another source made these.
+      recorded: the study's options, if another source made these.
 
     Raises:
-      ConfigError: when a file cannot be read as the options say.
-      DataError: for faulty rows, all of them told at once.
+      ConfigError: if a file cannot be read as the options say.
+      DataError: for faulty rows, all in one message.
     """
-    from dpprobe.data import csv_rows, table  # heavy: numpy, pandas and pyarrow
+    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
     options.check_files()
     parts = csv_rows.read_rows(options)
-    table.write_dataset(
-        directory,
-        csv_rows.make_batches(options, parts),
-        options=recorded or options,
-        class_names=options.class_names_or_labels(),
-        multi_label=options.multi_label(),
-        groups=list(options.list_groups()),
-        units=options.names_units(),
-        rows=sum(len(rows.frame) for rows in parts.values()),
-        embed=options.embed,
-        chosen_test=options.has_test(),
+    batches = csv_rows.make_batches(options, parts)
+    csv_rows.write_tables(
+        directory, options, parts, batches, recorded=recorded, embed=options.embed
     )

@@ -7,20 +7,14 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
-from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.options import Limit
+from dpprobe.data.options import Embed
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
-from dpprobe.data.train_test_split import SplitName
+from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
 
@@ -29,7 +23,7 @@ UncertainPolicy = Literal["ones", "zeros", "drop", "error"]
 
 
 class Extract(Block):
-    """A column made of another one."""
+    """A column extracted from another one."""
 
     column: str = Field(description="A column of the manifest.")
     pattern: str = Field(
@@ -54,7 +48,7 @@ class Extract(Block):
 
 
 class Join(Block):
-    """Another file's columns, found by keys; blank where it has no such key."""
+    """Another file's columns, found by keys; blank for an unknown key."""
 
     file: str = Field(min_length=1, description="A csv or tsv file, relative to `root`.")
     by: str | tuple[str, ...] | dict[str, str] = Field(
@@ -78,7 +72,7 @@ class Join(Block):
 
 
 class ColumnFile(Protocol):
-    """A file of another kind than CSV that has columns of labels, patients and groups."""
+    """A file with columns of labels, patients and groups that is no CSV."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -87,9 +81,9 @@ class ColumnFile(Protocol):
 
 
 class TableOptions(UnitOptions):
-    """The options of a table with one row per example, whatever stands for the example itself."""
+    """The options of a table with one row per example, an image or vectors."""
 
-    paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
+    paths: ClassVar = ("root", "train", "test", "joins.*.file")
 
     root: str = Field(".", min_length=1, description="Folder to which all paths here are relative.")
     train: str = Field(
@@ -156,17 +150,8 @@ class TableOptions(UnitOptions):
     filters: dict[str, tuple[Value, ...]] = Field(
         {}, description="Column -> the values to keep; rows with other values are left out."
     )
-    limit: Limit = Limit()
-    test_fraction: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of the images, or of the patients, in the test split, if there is none "
-        "yet.",
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     @model_validator(mode="after")
     def _check_together(self) -> TableOptions:
@@ -183,18 +168,14 @@ class TableOptions(UnitOptions):
         if self.split_column is not None and both:
             shared = ", ".join(sorted(both))
             yield f"test_values: {shared}: also in train_values; remove it from one"
-        if not self.has_test() and self.limit.test is not None:
-            yield "limit.test: there is no test split to limit; remove it"
         names = self.class_names or self.label_columns
         if names is None:
             yield (
                 "class_names: missing; with label_column write all classes in the order of their "
                 "numbers (a public list, not read off the labels)"
             )
-        elif len(set(names)) != len(names):
-            yield f"class_names: {', '.join(names)}: a name appears twice; remove one"
-        elif same := find_alike(names):
-            yield f"class_names: {in_words(same[0])} differ only in case or spaces; remove one"
+        elif fault := find_name_fault(names):
+            yield f"class_names: {fault}"
         if self.label_columns is None:
             if self.uncertain != "error":
                 yield "uncertain: works only with label_columns; remove it"
@@ -208,10 +189,10 @@ class TableOptions(UnitOptions):
                 yield f"uncertain.{name}: not one of label_columns; correct its spelling"
 
     def image_params(self) -> dict[str, Any]:
-        """Returns the options that say which images these are.
+        """Returns the options that determine the set of images.
 
-        The column of the split is none of them, nor are columns that are made, unless paths or
-        filters are of them.
+        Without the column of the split, and without extracted or joined columns unless paths or
+        filters use them.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -221,31 +202,29 @@ class TableOptions(UnitOptions):
         return {name: value for name, value in params.items() if name not in others}
 
     def has_test(self) -> bool:
-        """Returns True if the manifest itself says which rows are tested on."""
         return self.test is not None or self.split_column is not None
 
     def class_names_or_labels(self) -> tuple[str, ...]:
-        """Returns the classes, or the labels."""
         names = self.class_names or self.label_columns
-        assert names is not None  # see _faults
+        assert names is not None  # see _list_faults
         return names
 
     def group_names(self) -> tuple[str, ...]:
         return tuple(self.list_groups())
 
     def list_groups(self) -> dict[str, Group]:
-        """Returns the subgroups: column of the split tables -> the column of its values."""
+        """Maps columns of the split tables to the columns of their values."""
         return list_groups(self.group_columns)
 
     def unit_name(self) -> str | None:
-        """Returns the column that says whose each image is, with what it is made of.
+        """Returns the column of patients, with its pattern or join.
 
         Another pattern under the same name makes other units, whose prices do not add up.
         """
         return None if self.unit_column is None else self._describe_column(self.unit_column)
 
     def _describe_column(self, column: str) -> str:
-        """Returns a column's name; of one that is made also what it is made of."""
+        """Returns a column's name, with the pattern or join of an added column."""
         if column in self.extract:
             made = self.extract[column]
             return f"{column} ({made.pattern} in {made.column})"
@@ -259,11 +238,8 @@ class TableOptions(UnitOptions):
         return column
 
     def locate_path(self, name: str) -> Path:
-        """Returns a path that is written here: relative to `root`, unless it is absolute."""
+        """Returns a path of these options, relative to `root` unless it is absolute."""
         return resolve_path(self.root) / resolve_path(name)
-
-    def row_limit(self) -> Limit:
-        return self.limit
 
     def side_options(self, *, own_test: bool) -> set[str]:
         made = {"extract", "joins"}
@@ -277,20 +253,8 @@ class TableOptions(UnitOptions):
         return {*names, *made}
 
     def id_options(self) -> set[str]:
-        """Returns the options that ids are read from without `id_column`: places in the files."""
+        """Returns the options that determine ids without `id_column`: places in the files."""
         return {"train"}
-
-    def split_fault(self, *, own_test: bool) -> str | None:
-        """Returns why a unit can move another: by the split, or by a limit after other choices."""
-        if fault := super().split_fault(own_test=own_test):
-            return fault
-        options = self._describe_filters()
-        if not options or self.limit == Limit():
-            return None
-        return (
-            f"limit takes the first rows that {options} leave, so that one row left out lets "
-            "another in; remove limit, or write a file of the rows to use"
-        )
 
     def images_fault(self) -> str | None:
         options = self._describe_filters()
@@ -302,7 +266,7 @@ class TableOptions(UnitOptions):
         )
 
     def _describe_filters(self) -> str:
-        """Returns the options that leave rows out by their values, in words; empty for none."""
+        """Names the options that drop rows by their values; empty for none."""
         policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
         chosen = {
             "filters": bool(self.filters),
@@ -312,7 +276,7 @@ class TableOptions(UnitOptions):
         return " and ".join(name for name, chooses in chosen.items() if chooses)
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns the CSV files, without the images: a changed one is refused by its hash."""
+        """Returns the CSV files, without the images: a changed image is refused by its hash."""
         files = [self.split_file(name) for name in self.list_splits()] + [
             join.file for join in self.joins
         ]
@@ -325,32 +289,27 @@ class TableOptions(UnitOptions):
         return len(self.class_names_or_labels())
 
     def list_splits(self) -> tuple[SplitName, ...]:
-        """Returns the splits that have a file each."""
+        """Returns the splits with a file of their own."""
         return ("train",) if self.test is None else ("train", "test")
 
     def split_file(self, split: SplitName) -> str:
-        """Returns a split's file, as written."""
         written = self.train if split == "train" else self.test
         assert written is not None
         return written
 
     def path_columns(self) -> tuple[str, ...]:
-        """Returns the columns that a path is made of; none where rows have no paths."""
+        """Returns the columns of a row's path; none if rows have no paths."""
         return ()
 
     def open_columns(self, file: str) -> ColumnFile | None:  # noqa: ARG002
-        """Opens a file that has its columns in another form than CSV; None for CSV."""
+        """Opens a file that is no CSV; None for CSV."""
         return None
 
     def check_length(self, split: SplitName, rows: int) -> None:
-        """Checks the number of rows of a split's table against what belongs to them.
-
-        Raises:
-          ConfigError: for another number.
-        """
+        """Raises ConfigError if a split's table has another number of rows than its vectors."""
 
     def list_columns(self) -> dict[str, str]:
-        """Returns every column that is read, but the keys of joins -> the option that names it."""
+        """Maps every column that is read, except keys of joins, to the option that names it."""
         wanted: dict[str, str] = {}
         for name in ("label_column", "id_column", "split_column", "unit_column"):
             if getattr(self, name) is not None:
@@ -371,11 +330,7 @@ class ManifestOptions(TableOptions):
         description="Instead of `path_column`, a path with columns in braces, such as "
         "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is the first two characters.",
     )
-    embed: bool = Field(
-        False,
-        description="Copy the images into the split tables. Otherwise the tables name the files, "
-        "which must then stay in place, unchanged.",
-    )
+    embed: Embed = False
 
     @field_validator("path_template")
     @classmethod
@@ -388,18 +343,6 @@ class ManifestOptions(TableOptions):
         yield from super()._list_faults()
         if self.path_column is not None and self.path_template is not None:
             yield "path_column, path_template: write one of the two"
-
-    @model_serializer(mode="wrap")
-    def _in_recorded_order(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Writes the options in the order of earlier versions.
-
-        Snakemake compares params as text: in another order, finished tables would be made again.
-        """
-        values: dict[str, Any] = serialise(self)
-        place: dict[str, float] = {name: at for at, name in enumerate(type(self).model_fields)}
-        place["path_column"], place["path_template"] = (place["delimiter"] + x for x in (0.1, 0.2))
-        place["embed"] = place["limit"] + 0.1
-        return dict(sorted(values.items(), key=lambda item: place[item[0]]))
 
     def id_options(self) -> set[str]:
         return {"path_column", "path_template"}

@@ -1,7 +1,7 @@
 """The rows of a CSV manifest: read, joined, filtered, split, and given to the tables' writer.
 
-A fault of a file as a whole is a `ConfigError` before any image is read. Faults of single rows are
-kept as small codes and told by the tables' report, with all others.
+A fault of a whole file is a `ConfigError` before any image is read. Faults of single rows are small
+codes, which the tables' report explains together with all others.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpprobe.data import class_units, patient_sides, table, train_test_split
-from dpprobe.data.alike_names import fold_name, joined_labels
+from dpprobe.data import class_units, patient_sides, table
+from dpprobe.data.alike_names import fold_name
 from dpprobe.data.class_units import SplitCounts
 from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
 from dpprobe.data.group_columns import BLANKS
+from dpprobe.data.options import DatasetOptions
 from dpprobe.data.path_template import fill_template, template_parts
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
@@ -45,8 +47,8 @@ class ManifestRows:
     Attributes:
       file: as the study writes it.
       frame: the columns that are needed, as text, and the rows' lines.
-      codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative where a
-        label is at fault.
+      codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative for a faulty
+        label.
     """
 
     file: str
@@ -54,32 +56,17 @@ class ManifestRows:
     codes: np.ndarray
 
     def take_rows(self, rows: np.ndarray | slice) -> ManifestRows:
-        """Takes some of the rows: those of a slice, or those where a mask is true."""
+        """Takes the rows of a slice or of a mask."""
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
 def count_split(options: TableOptions) -> SplitCounts:
-    """Counts rows, patients and classes by one read of the manifest. No image is looked at.
-
-    Raises:
-      ConfigError: when a file cannot be read as it should.
-    """
+    """Counts rows, patients and classes by one read of the manifest; opens no image."""
     return class_units.count_once(options, lambda: _count_split(options))
 
 
 def _count_split(options: TableOptions) -> SplitCounts:
     parts = load_columns(options, _columns_that_decide(options), quiet=True)
-    names = options.class_names_or_labels()
-    if _sizes_decide(options):
-        strata = Counter(_assign_strata(options, parts["train"]))
-        sizes = [strata[number] for number in range(len(names))]
-        return SplitCounts(
-            rows=train_test_split.count_rows(strata.values(), options.test_fraction),
-            patients=None,
-            classes=class_units.count_classes(
-                options, names, lambda at: class_units.count_by_class(sizes, at.test_fraction)
-            ),
-        )
     sides = _assign_sides(options, parts)
     rows = Counter(itertools.chain(*sides.values()))
     units = _read_units(options, parts)
@@ -99,23 +86,16 @@ def _count_split(options: TableOptions) -> SplitCounts:
     return SplitCounts(
         rows=(rows["train"], rows["test"]),
         patients=patients,
-        classes=class_units.count_classes(options, names, count_at),
+        classes=class_units.count_classes(options, options.class_names_or_labels(), count_at),
     )
 
 
-def _sizes_decide(options: TableOptions) -> bool:
-    """Returns True if sizes of classes tell the split's: no id is needed, and no row is chosen."""
-    alone = options.unit_column is None and options.label_columns is None
-    return options.split_by == "class" and alone and not options.has_test()
-
-
 def _columns_that_decide(options: TableOptions) -> set[str]:
-    """Returns the columns that say which rows are used, and in which table."""
+    """Returns the columns that determine which rows are used, and in which table."""
     single = {options.label_column, options.split_column, options.unit_column}
+    if options.unit_column is None and not options.has_test():
+        single |= {options.id_column} if options.id_column else {*options.path_columns()}
     named = {column for column in single if column is not None}
-    by_id = not (_sizes_decide(options) or options.has_test())
-    if by_id and options.unit_column is None:
-        named |= {options.id_column} if options.id_column else {*options.path_columns()}
     return named | {*options.filters, *(options.label_columns or ())}
 
 
@@ -123,22 +103,15 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
     """Reads the rows of both tables.
 
     Raises:
-      ConfigError: when a file cannot be read as it should, or no row is left.
+      ConfigError: if a file cannot be read as the options say, or no row is left.
     """
-    return _read_sides(options, set(options.list_columns()), quiet=False)
-
-
-def _read_sides(
-    options: TableOptions, needed: set[str], *, quiet: bool
-) -> dict[SplitName, ManifestRows]:
-    """Reads the needed columns of both tables' rows."""
-    parts = load_columns(options, needed, quiet=quiet)
+    parts = load_columns(options, set(options.list_columns()))
     train, sides = parts["train"], _assign_sides(options, parts)
     chosen = np.array(sides["train"], dtype=object)
     parts["train"] = train.take_rows(chosen == "train")
     if not options.has_test():
         parts["test"] = train.take_rows(chosen == "test")
-    if not quiet and options.max_images_per_patient is not None:
+    if options.max_images_per_patient is not None:
         logger.info(
             "%s: %d rows left out by max_images_per_patient",
             options.train, sides["train"].count(None),
@@ -149,12 +122,12 @@ def _read_sides(
 def _assign_sides(
     options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> dict[SplitName, list[SplitName | None]]:
-    """Assigns each row that was read to a table; None where it is left out."""
+    codes = parts["train"].codes
     return patient_sides.assign_sides(
         options,
         {name: len(rows.frame) for name, rows in parts.items()},
         ids=lambda: _make_ids(options, parts["train"]),
-        strata=lambda: _assign_strata(options, parts["train"]),
+        strata=lambda: [0] * len(codes) if options.multi_label() else codes[:, 0].tolist(),
         units=_read_units(options, parts),
     )
 
@@ -162,7 +135,6 @@ def _assign_sides(
 def _read_units(
     options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> dict[SplitName, list[str]] | None:
-    """Reads the patient of each row; None without a `unit_column`."""
     if options.unit_column is None:
         return None
     return {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}
@@ -171,7 +143,7 @@ def _read_units(
 def load_columns(
     options: TableOptions, needed: set[str], *, quiet: bool = False
 ) -> dict[SplitName, ManifestRows]:
-    """Reads the needed columns of the manifest's splits, or of "train" where it is the only one."""
+    """Reads the needed columns of the manifest's splits, or of "train" if it is the only one."""
     if options.split_column is None:
         return {
             name: _use_rows(
@@ -201,7 +173,7 @@ def load_columns(
 def _use_rows(
     options: TableOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
 ) -> ManifestRows:
-    """Returns the rows that filters, labels and the limit leave."""
+    """Returns the rows after filters and dropped labels."""
     file = options.split_file(name) if options.split_column is None else options.train
     total = len(frame)
     for column, values in options.filters.items():
@@ -225,17 +197,16 @@ def _use_rows(
             "%s: %s: %d rows, %d left out by filters, %d by their labels",
             file, name, total, filtered, int((~kept).sum()),
         )  # fmt: skip
-    most = getattr(options.limit, name)
-    return rows if most is None else rows.take_rows(slice(most))
+    return rows
 
 
 def _choose_rows(
     frame: pd.DataFrame, column: str, values: Sequence[Any], option: str, file: str
 ) -> pd.Series:
-    """Returns where a column has one of the values that an option names.
+    """Returns a mask of the rows whose column has one of the values that an option names.
 
     Raises:
-      ConfigError: for a value that looks like one of these, whose rows would be lost in silence.
+      ConfigError: for a value that looks like one of these: its rows would be lost in silence.
     """
     wanted = {str(value) for value in values}
     looks = {fold_name(value): value for value in wanted}
@@ -252,16 +223,15 @@ def _choose_rows(
 def _read_split(
     options: TableOptions, name: SplitName, needed: set[str], *, quiet: bool
 ) -> pd.DataFrame:
-    """Reads one split's file with its extracted and joined columns, in the order of its lines."""
+    """Reads a split's file with its extracted and joined columns, in the order of its lines."""
     file = options.split_file(name)
-    made = {column: options.extract[column] for column in options.extract}
     joins: list[Join] = []
     wanted = set(needed)
     for join in reversed(options.joins):  # a join's key may be another's column
         if wanted & set(join.columns):
             joins.insert(0, join)
             wanted |= join.key_columns.keys()
-    used = {column: made[column] for column in made if column in wanted}
+    used = {column: made for column, made in options.extract.items() if column in wanted}
     header = read_header(options, file, name)
     columns = {column for column in header if column in wanted}
     frame = _read_file(options, file, columns | {extract.column for extract in used.values()})
@@ -281,7 +251,7 @@ def _read_split(
 
 
 def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFrame:
-    """Reads columns of a file as text, and the line of each row; empty lines are passed over."""
+    """Reads columns of a file as text, and the line of each row; ignores empty lines."""
     if (other := options.open_columns(file)) is not None:
         frame = pd.DataFrame(other.read_columns(columns), dtype=object)
         return frame.assign(**{LINE: np.arange(len(frame))})
@@ -351,13 +321,14 @@ def _describe_key(row: pd.Series, columns: Sequence[str]) -> str:
 
 
 def _encode_labels(options: TableOptions, frame: pd.DataFrame) -> np.ndarray:
-    """Returns the labels as numbers; negative where they are none."""
+    """Returns the labels as numbers; negative for a faulty label."""
     if options.label_columns is None:
         assert options.label_column is not None
         names = options.class_names_or_labels()
         blank = DROP if options.missing == "drop" else BLANK
         numbers = {name: number for number, name in enumerate(names)}
-        if not any(_is_index(name) for name in names):  # a number among the names is a name
+        # A number among the names is a name.
+        if not any(name.lstrip("+-").isdecimal() for name in names):
             numbers |= {str(number): number for number in range(len(names))}
         codes = frame[options.label_column].map({**numbers, "": blank})
         return codes.fillna(OTHER).to_numpy(dtype=np.int64)[:, None]
@@ -368,12 +339,7 @@ def _encode_labels(options: TableOptions, frame: pd.DataFrame) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def _is_index(name: str) -> bool:
-    return name.lstrip("+-").isdecimal()
-
-
 def _parse_label(options: TableOptions, column: str, text: str) -> int:
-    """Returns the code of one label of several."""
     if text.lower() in BLANKS:
         return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
     try:
@@ -388,14 +354,6 @@ def _parse_label(options: TableOptions, column: str, text: str) -> int:
     return int(number) if number in (0, 1) else OTHER
 
 
-def _assign_strata(options: TableOptions, rows: ManifestRows) -> list[int]:
-    """Returns each row's stratum: its class, or the same for all where there are several labels."""
-    if options.label_columns is not None:
-        return [0] * len(rows.codes)
-    labels: list[int] = rows.codes[:, 0].tolist()
-    return labels
-
-
 def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:
     if options.id_column is not None:
         return list(rows.frame[options.id_column])
@@ -407,7 +365,7 @@ def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:
 
 
 def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
-    """Returns each row's path as the manifest has it; empty where a column of it is blank."""
+    """Returns each row's path as the manifest has it; empty if a column of it is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
     if options.path_template is None:
         return next(iter(columns.values()))
@@ -439,8 +397,32 @@ def make_batches(
             yield name, batch
 
 
+def write_tables(
+    directory: Path,
+    options: TableOptions,
+    parts: Mapping[SplitName, ManifestRows],
+    batches: Iterator[tuple[str, pa.Table]],
+    *,
+    recorded: DatasetOptions | None = None,
+    embed: bool = False,
+) -> None:
+    """Writes the split tables of rows that were read."""
+    table.write_dataset(
+        directory,
+        batches,
+        options=recorded or options,
+        class_names=options.class_names_or_labels(),
+        multi_label=options.multi_label(),
+        groups=list(options.list_groups()),
+        units=options.names_units(),
+        rows=sum(len(rows.frame) for rows in parts.values()),
+        embed=embed,
+        chosen_test=options.has_test(),
+    )
+
+
 def find_mistaken(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> dict[str, str]:
-    """Finds the patients that are none, see `patient_sides.find_mistaken`."""
+    """Finds faulty patients, see `patient_sides.find_mistaken`."""
     if options.unit_column is None:
         return {}
     column = options.unit_column
@@ -456,12 +438,7 @@ def make_batch(
     paths: Sequence[str | None],
     faults: list[list[tuple[str, str]]],
 ) -> pa.Table:
-    """Makes a batch for the tables.
-
-    Args:
-      images, paths: of `table.make_batch`.
-      faults: of each row, to which those of labels, groups and patients are added.
-    """
+    """Makes a batch for the tables; adds faults of labels, groups and patients to `faults`."""
     labels = _make_labels(options, rows, faults)
     groups = {
         name: group.read_values(rows.frame[group.column].tolist(), faults)
@@ -490,24 +467,12 @@ def make_batch(
 def _make_labels(
     options: TableOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
-    """Returns the labels; None, and a fault that says why, where there is none."""
+    """Returns the labels, None for a faulty one; adds its fault."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
-    hinted = options.label_columns is not None
     for row, label in np.argwhere(rows.codes < 0).tolist():
         text, code = written[label][row], int(rows.codes[row, label])
-        fault = _label_fault(options, columns[label], text, code)
-        if (
-            not hinted
-            and code not in (BLANK, UNCERTAIN)
-            and joined_labels([text], options.class_names_or_labels())
-        ):
-            hinted = True  # of rows beyond the first the same is true
-            fault += (
-                "; its parts are: for several labels per image write a column of 0 and 1 for each "
-                "class, and label_columns in place of label_column"
-            )
-        faults[row].append(("label", fault))
+        faults[row].append(("label", _label_fault(options, columns[label], text, code)))
     bad = [bool(row.any()) for row in rows.codes < 0]
     if options.label_columns is None:
         values = rows.codes[:, 0].tolist()

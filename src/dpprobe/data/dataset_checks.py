@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 RARE_NAMED = 3  # classes named of those with fewer than RARE images
-# Evidence that two images are one.
-BYTES, BYTES_AND_PIXELS = "bytes", "bytes and pixels"
 CopyCounts = dict[str, int | str]
 
 
@@ -29,9 +27,9 @@ class CheckedImage(NamedTuple):
     """One row's image after it was read.
 
     Attributes:
-      sha256: of its bytes; None where they cannot be read.
-      pixels: a hash of its pixels; None where they were not decoded.
-      data: its bytes, where they are kept.
+      sha256: of its bytes; None if they cannot be read.
+      pixels: a hash of its pixels; None if they were not decoded.
+      data: its bytes, if they are kept.
       fault: a kind of problem and its detail.
     """
 
@@ -54,13 +52,13 @@ def add_problem(
 
 
 class _First(NamedTuple):
-    """The first row of a split that holds an image."""
+    """The first row of a split with an image."""
 
     row: int
     id: str
     sha256: bytes
     unit: str | None
-    label: Any = None
+    label: Any
 
     def say_what_agrees(self, image: CheckedImage) -> str:
         return "bytes" if image.sha256 == self.sha256 else "pixels"
@@ -90,9 +88,13 @@ class Checks:
         self._problems = problems
         needed = strict_test or options.needs_every_class()
         self._strict_test = needed and options.missing_classes == "error"
-        # The first row of each image, by a hash of its pixels, or of its bytes where there is none.
+        # The first row of each image, by a hash of its pixels, or of its bytes if not decoded.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
-        self._copies = _Copies(by_unit=units)
+        # The training rows, and their units, of each image that is in more than one row.
+        self._copies: Counter[bytes] = Counter()
+        self._copy_units: dict[bytes, set[str | None]] = {}
+        self._copies_of_others = 0
+        self._by_unit = units
         self._decoded = True
         self._contradictions = 0
         self._groups: dict[str, dict[str, None]] = {}
@@ -105,15 +107,10 @@ class Checks:
         labels: Sequence[Any],
         columns: Mapping[str, Any],
     ) -> None:
-        """Looks at the rows of a batch.
-
-        Args:
-          columns: of the batch: `unit` where it says whose each row is, and `group_*`.
-        """
-        units: Sequence[str | None] | None = columns.get("unit")
-        for place, image in enumerate(images):
-            unit = None if units is None else units[place]
-            self._look_for_twins(split, image, labels[place], unit)
+        """Looks at the rows of a batch, with its columns `group_*` and perhaps `unit`."""
+        units = columns.get("unit") or [None] * len(labels)
+        for image, label, unit in zip(images, labels, units, strict=True):
+            self._look_for_twins(split, image, label, unit)
         for name, values in columns.items():
             known = self._units if name == "unit" else self._groups.setdefault(name, {})
             known.update(dict.fromkeys(value for value in values if value))
@@ -121,7 +118,6 @@ class Checks:
     def _look_for_twins(
         self, split: str, image: CheckedImage, label: Any, unit: str | None
     ) -> None:
-        """Looks for the image among those seen; whatever the order of rows, each is found."""
         if image.sha256 is None or image.fault is not None:
             return
         key = image.pixels or image.sha256
@@ -142,7 +138,6 @@ class Checks:
                 logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
 
     def _describe_contradiction(self, first: _First, label: Any) -> str:
-        """Says that a picture has two labels; nothing where they agree."""
         if label == first.label:
             return ""
         names = " and ".join(
@@ -159,24 +154,35 @@ class Checks:
         detail += (contradiction := self._describe_contradiction(first, label))
         self._contradictions += bool(contradiction)
         add_problem(self._problems, "copy", detail, split="train", image=image)
-        self._copies.add_copy(key, first, unit)
+        self._copies[key] += 1
+        units = self._copy_units.setdefault(key, {first.unit})
+        self._copies_of_others += unit not in units
+        units.add(unit)
 
     def count_copies(self) -> dict[str, CopyCounts]:
-        """Counts the copies among the training rows, by the unit that they stand under.
+        """Counts the copies among the training rows, by image and by patient.
 
-        For each unit, `rows` that hold the image of an earlier row of another unit, the `most`
-        units that hold one image, and `by` what images were compared.
+        For each: `rows` that have the image of an earlier row of another unit, the `most` units
+        with one image, and `by` what images were compared.
         """
-        return self._copies.count_copies(by=BYTES_AND_PIXELS if self._decoded else BYTES)
+        by = "bytes and pixels" if self._decoded else "bytes"
+        most = max(self._copies.values(), default=0) + 1
+        counts: dict[str, CopyCounts] = {
+            "image": {"rows": self._copies.total(), "most": most, "by": by}
+        }
+        if self._by_unit:
+            most = max(map(len, self._copy_units.values()), default=1)
+            counts["patient"] = {"rows": self._copies_of_others, "most": most, "by": by}
+        return counts
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
-        """Checks what is known only at the end.
+        """Checks classes, sizes and names after the last batch.
 
         Args:
-          sizes: of each split its rows, and the rows of each class.
+          sizes: split -> its rows, and the rows of each class.
         """
         if self.twins and self._options.duplicates == "warn":
-            logger.warning("%d images stand in train and in test", self.twins)
+            logger.warning("%d images are in train and in test", self.twins)
         self._warn_of_copies()
         self._check_spelling()
         for name, (rows, per_class) in sizes.items():
@@ -282,47 +288,3 @@ def label_words(label: Any, class_names: Sequence[str]) -> str:
         return "+".join(n for n, has in zip(class_names, label, strict=False) if has) or "none"
     known = isinstance(label, int) and 0 <= label < len(class_names)
     return class_names[label] if known else str(label)
-
-
-class _Copies:
-    """The training rows of each image that stands in more than one, counted."""
-
-    def __init__(self, *, by_unit: bool) -> None:
-        self._by_unit = by_unit
-        self._rows: Counter[bytes] = Counter()
-        self._units: dict[bytes, set[str | None]] = {}
-        self._rows_of_others = 0
-
-    def add_copy(self, key: bytes, first: _First, unit: str | None) -> None:
-        self._rows[key] += 1
-        units = self._units.setdefault(key, {first.unit})
-        self._rows_of_others += unit not in units
-        units.add(unit)
-
-    def count_copies(self, *, by: str) -> dict[str, CopyCounts]:
-        most = max(self._rows.values(), default=0) + 1
-        counts: dict[str, CopyCounts] = {
-            "image": {"rows": self._rows.total(), "most": most, "by": by}
-        }
-        if self._by_unit:
-            most = max(map(len, self._units.values()), default=1)
-            counts["patient"] = {"rows": self._rows_of_others, "most": most, "by": by}
-        return counts
-
-
-def count_copies(
-    images: Sequence[bytes], units: Sequence[str | None] | None
-) -> dict[str, CopyCounts]:
-    """Counts as `Checks.count_copies` does, from what a table has of its training rows.
-
-    Args:
-      images: the SHA-256 of each row's encoded image.
-      units: whose each row is; None where nothing says it.
-    """
-    copies, seen = _Copies(by_unit=units is not None), dict[bytes, _First]()
-    for row, image in enumerate(images):
-        unit = None if units is None else units[row]
-        first = seen.setdefault(image, _First(row, "", image, unit))
-        if first.row != row:
-            copies.add_copy(image, first, unit)
-    return copies.count_copies(by=BYTES)

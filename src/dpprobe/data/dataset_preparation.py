@@ -1,6 +1,6 @@
 """Downloads a dataset and writes its split tables, by the module of its source.
 
-A source is one module with an `Options` class and a `prepare_dataset` function, named in
+A source is one module with an `Options` class and a `prepare` function, named in
 `dpprobe.data.registry.SOURCES`.
 """
 
@@ -24,8 +24,8 @@ def download_dataset(options: DatasetOptions, directory: Path) -> None:
     continues where it was.
 
     Raises:
-      ConfigError: when something must be done first, such as accepting a licence.
-      DownloadError: when the server does not give the right content.
+      ConfigError: if something must be done first, such as accepting a licence.
+      DownloadError: if the server does not give the right content.
     """
     module = importlib.import_module(SOURCES[options.source])
     with artifacts.explain_full_disk(directory, "files were fetched"):
@@ -45,12 +45,12 @@ def prepare_dataset(
 
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder of the tables of all rows; they are made, and removed,
-        where it is not given.
+      whole: with `subsample`, the folder of the tables of all rows; if absent, they are made and
+        removed.
 
     Raises:
-      ConfigError: when the source is not there.
-      DataError: when its content cannot be a dataset.
+      ConfigError: if the source is not there.
+      DataError: if its content cannot be a dataset.
     """
     with artifacts.explain_full_disk(directory, "the split tables were written"):
         # A report of an earlier run would pass for one of this run.
@@ -69,7 +69,6 @@ def prepare_dataset(
 
 
 def _prepare_whole(options: DatasetOptions, directory: Path, downloaded: Path | None) -> None:
-    """Writes the split tables of all rows."""
     module = importlib.import_module(SOURCES[options.source])
     if options.download_params() is None:
         module.prepare(options, directory)

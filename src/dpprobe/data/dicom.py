@@ -1,11 +1,10 @@
-"""DICOM files as pictures of 8 bits: what a viewer shows when it opens one.
+"""DICOM files as pictures of 8 bits, as a viewer first shows them.
 
 Grey values go through the file's rescale slope and intercept (or modality table), then through its
-first window (or value-of-interest table), and from the window's dark end to its bright end become 0
-to 255. Without a window, or with a blank one, the smallest and the largest value of that image are
-the ends. MONOCHROME1, whose small values are bright, is turned round; padding is black. All of this
-looks at one file alone, so an image's pixels never depend on another image, and no privacy is
-spent.
+first window (or value-of-interest table), from whose dark end to whose bright end they become 0 to
+255. Without a window the ends are the smallest and the largest value of the image. MONOCHROME1,
+whose small values are bright, is inverted; padding is black. An image's pixels never depend on
+another image, so no privacy is spent.
 
 Only header fields that describe pixels are read: names, dates and numbers of patients never reach
 this program's memory, and no message repeats a value from a file.
@@ -49,12 +48,12 @@ UNPACK = "write it uncompressed (gdcmconv --raw), or install python-gdcm beside 
 
 
 def is_dicom(data: bytes) -> bool:
-    """Returns True for the content of a DICOM file, or for its first 132 bytes."""
+    """Returns True for the content, or the first 132 bytes, of a DICOM file."""
     return data[PREAMBLE : PREAMBLE + len(MAGIC)] == MAGIC
 
 
 def looks_bare(data: bytes) -> bool:
-    """Returns True for what begins as DICOM does without its preamble."""
+    """Returns True for content that begins like DICOM without its preamble."""
     return data[:2] in _BARE and data[2:4] < b"\x20\x00"
 
 
@@ -62,7 +61,7 @@ def open_dicom(data: bytes) -> Image.Image:
     """Decodes a DICOM file of one image, grey or of 8-bit colours.
 
     Raises:
-      ImageError: saying what about it cannot be read, and the remedy; never a value of its header.
+      ImageError: with the fault and the remedy, but no value of its header.
     """
     import numpy as np
     from PIL import Image
@@ -86,7 +85,7 @@ def _read_dicom(data: bytes) -> Dataset:
     import pydicom
     from pydicom import config
 
-    # A fault of a value would be told with the value.
+    # Its messages about faulty values would repeat them.
     config.settings.reading_validation_mode = config.IGNORE
     try:
         return pydicom.dcmread(io.BytesIO(data), specific_tags=list(_TAGS))
@@ -98,7 +97,7 @@ def _read_dicom(data: bytes) -> Dataset:
 
 
 def _check_dicom(dataset: Dataset) -> None:
-    """Refuses what is no single picture, before its pixels are decoded."""
+    """Refuses a file without a single picture, before its pixels are decoded."""
     if not any(name in dataset for name in _PIXELS):
         raise ImageError(
             "DICOM: it contains no pixels; it may be cut short, or be a report or an index of "
@@ -174,7 +173,7 @@ def _compute_shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
 
 
 def _drop_blanks(dataset: Dataset) -> None:
-    """Removes what is there without a value, as in files that were de-identified."""
+    """Removes blank fields, as in files that were de-identified."""
     for name in _OPTIONAL:
         values = dataset.get(name)
         several = values if isinstance(values, Sequence) else [values]
@@ -196,7 +195,6 @@ def _by_window(dataset: Dataset, values: np.ndarray) -> np.ndarray:
 
 
 def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
-    """Returns shades by the file's first table of values of interest."""
     import numpy as np
     from pydicom.pixels.processing import apply_voi
 
@@ -209,7 +207,6 @@ def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
 
 
 def _by_range(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
-    """Returns shades from the smallest to the largest value of this image."""
     import numpy as np
 
     if shown.size == 0 or shown.min() == shown.max():
@@ -218,11 +215,6 @@ def _by_range(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
 
 
 def _read_number(value: Any, otherwise: int) -> int:
-    """Returns a header's whole number, or another one where it is absent or blank.
-
-    Raises:
-      ImageError: for what is no number.
-    """
     try:
         return otherwise if value in (None, "") else int(value)
     except (TypeError, ValueError):

@@ -21,9 +21,8 @@ class Fetched:
 
     Attributes:
       name: its path relative to the download folder.
-      sha256: of its content, hex.
-      url: where it came from, without user, password and query.
-      revision: the version that was asked for, where the source has versions.
+      url: without user, password and query.
+      revision: the requested version, if the source has versions.
     """
 
     name: str
@@ -39,18 +38,6 @@ class Receipt:
 
     files: tuple[Fetched, ...]
     params: Mapping[str, Any] | None
-    revision: str | None
-
-    def find_sha256(self, name: str) -> str:
-        """Returns the recorded SHA-256 of a file.
-
-        Raises:
-          DataError: for a file that was not downloaded.
-        """
-        for file in self.files:
-            if file.name == name:
-                return file.sha256
-        raise DataError(f"{name}: not in {RECEIPT}; delete {RECEIPT} and run again")
 
 
 def write_receipt(
@@ -72,11 +59,7 @@ def write_receipt(
 
 
 def read_receipt(directory: Path) -> Receipt:
-    """Reads `receipt.json`.
-
-    Raises:
-      DataError: when it is missing or is no receipt.
-    """
+    """Reads `receipt.json`; raises DataError if it is missing or no receipt."""
     path = directory / RECEIPT
     remedy = f"delete {path} and run again"
     try:
@@ -85,7 +68,7 @@ def read_receipt(directory: Path) -> Receipt:
         if values["format"] != FORMAT or values["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format {values['format']} {values['format_version']}")
         files = tuple(Fetched(**file) for file in values["files"])
-        return Receipt(files=files, params=values["params"], revision=values["revision"])
+        return Receipt(files=files, params=values["params"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a download's receipt ({error}); {remedy}") from error
 
@@ -97,7 +80,7 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
       params: `DatasetOptions.download_params()` of the study.
 
     Raises:
-      DataError: when a file is not there, or something else was downloaded.
+      DataError: if a file is missing, or something else was downloaded.
     """
     receipt = read_receipt(directory)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):

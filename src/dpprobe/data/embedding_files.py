@@ -1,17 +1,15 @@
 """Files of vectors that another program wrote, read in blocks of rows.
 
-NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad. Labels, patients
-and groups may stand beside the vectors: as arrays of one dimension, as columns, or in `obs`.
+NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad. A file may also
+contain labels, patients and groups: as arrays of one dimension, as columns, or in `obs`.
 """
 
 from __future__ import annotations
 
-import glob
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.data.alike_names import text_of
+from dpprobe.data.option_paths import match_files
 from dpprobe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 NUMBERS = "fiu"  # kinds of NumPy's numbers: neither truth values nor complex ones
-# The vectors that are meant where a file has several and the study names none.
+# The vectors that are read if a file has several and the study names none.
 USUAL = ("X", "embedding", "embeddings")
 _FORTRAN = "is stored column by column; save numpy.ascontiguousarray of it"
 
@@ -36,7 +35,7 @@ Blocks = Iterator[Sequence[Array]]
 
 
 class Shape(NamedTuple):
-    """The size of an array of vectors; `dimension` is None where only reading it tells."""
+    """The size of an array of vectors; `dimension` is None if only reading it tells."""
 
     rows: int
     dimension: int | None
@@ -55,11 +54,11 @@ class EmbeddingFile(ABC):
 
     @abstractmethod
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
-        """Reads columns as text; blank where a value is missing."""
+        """Reads columns as text; blank for a missing value."""
 
     @abstractmethod
     def list_vectors(self) -> dict[str, Shape]:
-        """Lists the arrays of vectors, by the name that each has in the file."""
+        """Lists the arrays of vectors, by their names in the file."""
 
     @abstractmethod
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
@@ -69,7 +68,7 @@ class EmbeddingFile(ABC):
         """Finds the vectors that a study names; without a name, the only or the usual ones.
 
         Raises:
-          ConfigError: naming those that the file has.
+          ConfigError: if the file has no such vectors; lists those that it has.
         """
         known = self.list_vectors()
         if name is None:
@@ -96,7 +95,7 @@ class EmbeddingFile(ABC):
 
 @contextmanager
 def explain_damage(path: Path) -> Iterator[None]:
-    """Turns what libraries raise on a damaged file into one line."""
+    """Turns the errors of libraries on a damaged file into one line."""
     try:
         yield
     except (ConfigError, DataError):
@@ -116,7 +115,6 @@ def check_numbers(path: Path, name: str, kind: object) -> None:
 
 
 def _write_texts(values: Array) -> list[str]:
-    """Writes an array of one dimension as texts."""
     return [
         each.decode() if isinstance(each, bytes) else text_of(each).strip()
         for each in values.tolist()
@@ -124,8 +122,6 @@ def _write_texts(values: Array) -> list[str]:
 
 
 class NumpyHeader(NamedTuple):
-    """The header of an array in NumPy's format."""
-
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype[Any]
@@ -253,17 +249,12 @@ def _slice_blocks(parts: Sequence[Any], rows: int) -> Blocks:
         yield [np.asarray(part[start : min(start + BLOCK_ROWS, rows)]) for part in parts]
 
 
-def list_parquet(path: Path) -> list[Path]:
-    """Lists the files that a path, or a glob pattern, names; in the order of their names."""
-    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
-
-
 class ParquetFiles(EmbeddingFile):
     """Parquet files of one dataset, with vectors as lists of numbers."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.paths = list_parquet(path)
+        self.paths = match_files(path)
 
     def _read_schema(self) -> pa.Schema:
         import pyarrow.parquet as pq
@@ -331,7 +322,7 @@ def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
             f"{where} row {start + row}: {described}, the first row of its block has {lengths[0]}; "
             "give every row a vector of one length"
         )
-    # Not `values`: a null among the numbers becomes NaN, which the row is told for.
+    # Not `values`: a null among the numbers becomes NaN, which is reported with its row.
     numbers = lists.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(numbers).reshape(len(lists), -1)
 
@@ -358,15 +349,16 @@ class AnnDataFile(EmbeddingFile):
     def list_vectors(self) -> dict[str, Shape]:
         with self._open_file() as file:
             places = ["X", *(f"obsm/{name}" for name in file.get("obsm", ()))]
-            arrays = {name: _open_matrix(file[name]) for name in places if name in file}
-            for name, array in arrays.items():
-                check_numbers(self.path, name, array.dtype)
-            return {name: Shape(*array.shape) for name, array in arrays.items()}
+            # X is often sparse, with counts: no vectors of a model.
+            dense = [name for name in places if getattr(file.get(name), "ndim", 0) == 2]
+            for name in dense:
+                check_numbers(self.path, name, file[name].dtype)
+            return {name: Shape(*file[name].shape) for name in dense}
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         with self._open_file() as file:
-            parts = [_open_matrix(file[name]) for name in names]
-            yield from _slice_blocks(parts, parts[0].shape[0])
+            parts = [file[name] for name in names]
+            yield from _slice_blocks(parts, len(parts[0]))
 
 
 def _read_obs(column: Any) -> list[str]:
@@ -380,42 +372,6 @@ def _read_obs(column: Any) -> list[str]:
     return ["" if missing else text for text, missing in both]
 
 
-def _open_matrix(place: Any) -> Any:
-    """Opens a dense matrix, or one stored by compressed rows."""
-    if hasattr(place, "dtype"):
-        if place.ndim != 2:
-            raise ValueError(f"{place.name} has {place.ndim} dimensions in place of 2")
-        return place
-    if place.attrs.get("encoding-type") != "csr_matrix":
-        raise ValueError(f"{place.name} is neither an array nor a csr_matrix")
-    return _SparseRows(place)
-
-
-@dataclass(frozen=True)
-class _SparseRows:
-    """A matrix stored by compressed rows, of which slices are read as arrays."""
-
-    group: Any
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.group.attrs["shape"]
-        return int(rows), int(columns)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        kind: np.dtype[Any] = self.group["data"].dtype
-        return kind
-
-    def __getitem__(self, rows: slice) -> Array:
-        edges = self.group["indptr"][rows.start : rows.stop + 1].astype(np.int64)
-        block = np.zeros((rows.stop - rows.start, self.shape[1]), self.dtype)
-        chosen = slice(int(edges[0]), int(edges[-1]))
-        places = np.repeat(np.arange(len(block)), np.diff(edges))
-        block[places, self.group["indices"][chosen]] = self.group["data"][chosen]
-        return block
-
-
 FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
     ".h5ad": AnnDataFile,
     ".npy": NumpyFile,
@@ -427,17 +383,13 @@ FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
 
 
 def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
-    """Opens a file of vectors by its name.
-
-    Raises:
-      ConfigError: naming the option, for a file that is missing or of another kind.
-    """
+    """Opens a file of vectors; raises ConfigError if it is missing or of another kind."""
     make = FORMATS.get(path.suffix.lower())
     if make is None:
         raise ConfigError(
             f"{option}: {path}: no file of vectors by its name; write one that ends in "
             f"{', '.join(FORMATS)}"
         )
-    if not path.is_file() and not (make is ParquetFiles and list_parquet(path)):
+    if not path.is_file() and not (make is ParquetFiles and match_files(path)):
         raise ConfigError(f"{option}: no file {path}; correct it or put the file there")
     return make(path)

@@ -1,4 +1,4 @@
-"""The vectors of one row of a split table, as bytes: they stand where an image's bytes would."""
+"""The vectors of one row of a split table, as bytes in place of an image's bytes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
 
 
 def read_vector(row: EncodedImage, name: str, *, split: str) -> Array:
-    """Reads one vector of a row.
-
-    Raises:
-      DataError: naming split, row and id, for a row without it, or one that was changed.
-    """
+    """Reads one vector of a row; raises DataError if it is missing or was changed."""
     where = f"{split} row {row.row} (id {row.id})"
     if row.data is None or hashlib.sha256(row.data).digest() != row.sha256:
         raise DataError(f"{where}: changed since the dataset was prepared; prepare it again")

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from dpprobe.data import csv_files
 from dpprobe.data.counted_rows import CountedRows
 from dpprobe.data.csv_options import ColumnFile
+from dpprobe.data.option_paths import match_files
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Name
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from dpprobe.data.csv_rows import ManifestRows
     from dpprobe.data.embedding_files import EmbeddingFile
 
-# The name of vectors where a study names none.
+# The name of vectors if a study names none.
 ONLY = "vectors"
 
 
@@ -42,10 +43,7 @@ def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
 class Options(CountedRows):
     """Vectors computed elsewhere, one per row, with their labels."""
 
-    paths: ClassVar = {
-        "root": "moves", "train": "stays", "test": "stays", "table": "stays",
-        "test_table": "stays", "joins.*.file": "stays",
-    }  # fmt: skip
+    paths: ClassVar = ("root", "train", "test", "table", "test_table", "joins.*.file")
     holds_vectors: ClassVar[bool] = True
 
     source: Literal["embeddings"] = "embeddings"
@@ -92,36 +90,19 @@ class Options(CountedRows):
     def check_files(self) -> None:
         for split in self.list_splits():
             csv_files.check_columns(self, split)
-        dimensions = {name: set[int]() for name in self.vector_names()}
-        for split in self.list_splits():
-            file, known = self.open_vectors(split), self.open_vectors(split).list_vectors()
-            for name, where in self.locate_vectors(split).items():
-                if (dimension := known[where].dimension) is not None:
-                    dimensions[name].add(dimension)
-                if len(dimensions[name]) > 1:
-                    both = " and ".join(map(str, sorted(dimensions[name])))
-                    raise ConfigError(
-                        f"{file.path}: vectors {name!r} of training and test rows have {both} "
-                        "numbers; name vectors of one model"
-                    )
+            self.locate_vectors(split)
 
     def vector_names(self) -> tuple[str, ...]:
         return vector_names({"source": self.source, "vectors": self.vectors})
 
-    def vector_dimensions(self) -> dict[str, int | None]:
-        """Returns the length of each vector; None where only reading all rows tells."""
-        known = self.open_vectors("train").list_vectors()
-        return {name: known[at].dimension for name, at in self.locate_vectors("train").items()}
-
     def open_vectors(self, split: SplitName) -> EmbeddingFile:
-        """Opens the file of a split's vectors."""
         from dpprobe.data.embedding_files import open_embeddings  # heavy: numpy
 
         option: SplitName = "test" if split == "test" and self.test is not None else "train"
         return open_embeddings(self._vector_path(option), option=option)
 
     def locate_vectors(self, split: SplitName) -> dict[str, str]:
-        """Returns the array of each of the study's vectors, by the name that the file gives it."""
+        """Maps each of the study's vectors to its name in the file."""
         file = self.open_vectors(split)
         names: Mapping[str, str | None] = self.vectors or {ONLY: None}
         return {name: file.find_vectors(where) for name, where in names.items()}
@@ -139,13 +120,9 @@ class Options(CountedRows):
         return self.test_table or self.test
 
     def open_columns(self, file: str) -> ColumnFile | None:
-        return None if file.lower().endswith(csv_files.SUFFIXES) else self._open(file)
-
-    def _open(self, file: str) -> ColumnFile:
-        from dpprobe.data.embedding_files import open_embeddings  # as above
-
-        option = "test" if file == self.test else "train"
-        return open_embeddings(self.locate_path(file), option=option)
+        if file.lower().endswith(csv_files.SUFFIXES):
+            return None
+        return self.open_vectors("test" if file == self.test else "train")
 
     def check_length(self, split: SplitName, rows: int) -> None:
         known = self.open_vectors(split).list_vectors()
@@ -160,10 +137,8 @@ class Options(CountedRows):
         return tuple(dict.fromkeys((*self.image_files(), *super().input_files())))
 
     def image_files(self) -> tuple[str, ...]:
-        from dpprobe.data.embedding_files import list_parquet  # as above
-
         paths = [self._vector_path(split) for split in self.list_splits()]
-        return tuple(str(file) for path in paths for file in list_parquet(path) or [path])
+        return tuple(str(file) for path in paths for file in match_files(path) or [path])
 
     def side_options(self, *, own_test: bool) -> set[str]:
         tables = {"table", "test_table"} if own_test else set()
@@ -177,30 +152,20 @@ def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of vectors.
 
     Raises:
-      ConfigError: when a file cannot be read as the options say.
-      DataError: for faulty rows, all of them told at once, and for vectors of other lengths.
+      ConfigError: if a file cannot be read as the options say.
+      DataError: for faulty rows, all in one message, and for vectors of other lengths.
     """
-    from dpprobe.data import csv_rows, table  # heavy: numpy, pandas and pyarrow
+    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
     options.check_files()
     parts = csv_rows.read_rows(options)
-    table.write_dataset(
-        directory,
-        _make_batches(options, parts),
-        options=options,
-        class_names=options.class_names_or_labels(),
-        multi_label=options.multi_label(),
-        groups=list(options.list_groups()),
-        units=options.names_units(),
-        rows=sum(len(rows.frame) for rows in parts.values()),
-        chosen_test=options.has_test(),
-    )
+    csv_rows.write_tables(directory, options, parts, _make_batches(options, parts))
 
 
 def _make_batches(
     options: Options, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields batches for the tables, of the rows of one block of vectors each."""
+    """Yields a batch for the tables per block of vectors."""
     import numpy as np  # as above
 
     from dpprobe.data import csv_rows
@@ -215,7 +180,7 @@ def _make_batches(
             stop = start + len(arrays[0])
             first, last = np.searchsorted(places, [start, stop]).tolist()
             chosen = places[first:last] - start
-            with np.errstate(over="ignore"):  # infinite numbers are told below
+            with np.errstate(over="ignore"):  # _find_faults reports infinite numbers
                 vectors = {
                     name: array[chosen].astype(np.float32)
                     for name, array in zip(named, arrays, strict=True)
@@ -248,7 +213,7 @@ def _make_batches(
 def _find_faults(
     vectors: Mapping[str, npt.NDArray[np.float32]], rows: int
 ) -> list[list[tuple[str, str]]]:
-    """Finds the rows with numbers that no head can use."""
+    """Finds the rows with numbers that are not finite."""
     import numpy as np  # as above
 
     faults: list[list[tuple[str, str]]] = [[] for _ in range(rows)]

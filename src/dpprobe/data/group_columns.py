@@ -1,4 +1,4 @@
-"""Names of the columns that say which subgroup a row is of."""
+"""Columns of subgroups: their names, ranges of numbers, and blanks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-)
+from pydantic import AfterValidator, Field, field_validator
 
 from dpprobe.data.alike_names import text_of
 from dpprobe.options import Options as Block
@@ -25,26 +19,24 @@ from dpprobe.options import Options as Block
 logger = logging.getLogger("dpprobe")
 
 GROUP_PREFIX = "group_"
-# The name of the classes where they are taken for groups.
+# The name of the classes if they are used as groups.
 CLASSES = "class"
-# Numbers that stand for what is unknown in many tables: -1, -9, -99 and so on.
+# Numbers that mean unknown in many tables: -1, -9, -99 and so on.
 MISSING_CODE = re.compile(r"-(1|9+)(\.0+)?")
 # Spellings of a blank number.
 BLANKS = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "?"})
 
 
 def group_column(name: str) -> str:
-    """Returns the name of a subgroup's column: `group_` before it, once."""
     return name if name.startswith(GROUP_PREFIX) else GROUP_PREFIX + name
 
 
 def group_name(name: str) -> str:
-    """Returns a subgroup's name, without `group_` before it."""
     return name.removeprefix(GROUP_PREFIX)
 
 
 class Group(Block):
-    """A subgroup: a column, whose numbers may be gathered in ranges."""
+    """A subgroup: a column, whose numbers may be grouped into ranges."""
 
     column: str = Field(description="A column of numbers or names.")
     bins: tuple[float, ...] = Field(
@@ -53,19 +45,10 @@ class Group(Block):
         "blanks are unknown.",
     )
     ignore_case: bool = Field(
-        False, description="Merge values that differ only in case, and write them in lower case."
+        False,
+        exclude_if=lambda value: not value,  # tables of before stay current
+        description="Merge values that differ only in case, and write them in lower case.",
     )
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves `ignore_case` out where it is not written.
-
-        So tables that were made before there was such an option are still current.
-        """
-        values: dict[str, Any] = serialise(self)
-        if not self.ignore_case:
-            values.pop("ignore_case", None)
-        return values
 
     @field_validator("bins")
     @classmethod
@@ -75,11 +58,11 @@ class Group(Block):
         return value
 
     def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
-        """Returns a column's values as they are, or the ranges that they fall in.
+        """Returns a column's values as they are, or their ranges.
 
         Args:
-          values: of rows, with `tolist` where they are an array of Arrow.
-          faults: of the same rows; a number that is none is added.
+          values: of rows; a list, or an array of Arrow.
+          faults: of the same rows; receives values that are no numbers.
         """
         if not self.bins and not self.ignore_case:
             return values
@@ -104,11 +87,6 @@ Groups = tuple[str, ...] | dict[str, str | Group]
 
 
 def _check_groups(value: Groups) -> Groups:
-    """Checks the names of subgroups.
-
-    Raises:
-      ValueError: for one that cannot be a column's name, and for two that would become one.
-    """
     names, remedy = tuple(value), "write a mapping, {name: column}"
     columns = [group_column(name) for name in names]
     for name, column in zip(names, columns, strict=True):
@@ -132,7 +110,7 @@ GroupColumns = Annotated[
 
 
 def list_groups(given: Groups) -> dict[str, Group]:
-    """Returns the subgroups: column of the split tables -> the column of its values."""
+    """Maps columns of the split tables to the columns of their values."""
     pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
     return {
         group_column(name): Group(column=of) if isinstance(of, str) else of for name, of in pairs
@@ -141,7 +119,7 @@ def list_groups(given: Groups) -> dict[str, Group]:
 
 @cache
 def warn_of_code(column: str, text: str, effect: str) -> None:
-    """Warns of a number that may stand for what is unknown; of each once."""
+    """Warns of a number that may mean unknown; once for each."""
     logger.warning(
         "%s: %s may be a code for unknown, and %s; if it is one, leave these fields blank",
         column, text, effect,
@@ -152,7 +130,7 @@ def bin_name(value: str, bins: Sequence[float]) -> str:
     """Returns the range of a number: `<18`, `18-39`, `>=40` of [18, 40]; empty for a blank.
 
     Raises:
-      ValueError: when the value is neither blank nor a number.
+      ValueError: if the value is neither blank nor a number.
     """
     if value.lower() in BLANKS:
         return ""

@@ -1,10 +1,9 @@
 """Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
 
-The Hub's library lists the files and reads their checksums. The bytes are fetched by
-`dpprobe.data.downloads`, which continues where an interrupted run stopped and compares each file
-with the SHA-256 that the Hub states: `hf_hub_download` drops the bytes that it has when it fails
-(seen in huggingface_hub 2.4). The token is that of HF_TOKEN or of `hf auth login`; it is never
-written anywhere.
+The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
+bytes, because it resumes interrupted transfers: `hf_hub_download` drops the bytes that it has when
+it fails (seen in huggingface_hub 2.4). The token comes from HF_TOKEN or `hf auth login` and is
+never written anywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -89,11 +87,6 @@ class Options(parquet.ColumnOptions):
     accepted_labels: AcceptedLabels | None = Field(
         None, description="Labels that count as correct beside `label`, for the test images (ReaL)."
     )
-    endpoint: str | None = Field(
-        None,
-        pattern=r"^https?://[^/\s]\S*$",
-        description="The Hub's address; if absent, the address of huggingface_hub, or HF_ENDPOINT.",
-    )
 
     @field_validator("revision")
     @classmethod
@@ -107,16 +100,6 @@ class Options(parquet.ColumnOptions):
             "commits/main)"
         )
 
-    @field_validator("endpoint")
-    @classmethod
-    def _check_endpoint(cls, value: str | None) -> str | None:
-        # The address is not shown: it may hold a password.
-        if value is not None and "@" in urlsplit(value).netloc:
-            raise ValueError(
-                "it contains a user name or token; remove that, and set HF_TOKEN instead"
-            )
-        return value
-
     def check_files(self) -> None:
         parquet.check_splits(
             self.limit, test=self.test is not None, accepted=self.accepted_labels is not None
@@ -128,12 +111,10 @@ class Options(parquet.ColumnOptions):
         return {**{name: written[name] for name in kept}, **self._accepted_params()}
 
     def preparation_params(self) -> dict[str, Any]:
-        params = super().preparation_params()
-        params.pop("endpoint")
-        return {**params, **self._accepted_params()}
+        return {**super().preparation_params(), **self._accepted_params()}
 
     def _accepted_params(self) -> dict[str, Any]:
-        """Returns the accepted labels by content: an address may hold a token."""
+        """Returns the accepted labels by content: an address may contain a token."""
         labels = self.accepted_labels
         return {"accepted_labels": None if labels is None else {"sha256": labels.sha256}}
 
@@ -144,7 +125,6 @@ class Options(parquet.ColumnOptions):
         return self.expected_rows()
 
     def multi_label(self) -> bool:
-        """Returns `several_labels`, which is compared with the files once they are here."""
         return self.several_labels
 
     def count_classes(self) -> int | None:
@@ -152,19 +132,19 @@ class Options(parquet.ColumnOptions):
 
 
 def download(options: Options, directory: Path) -> list[Fetched]:
-    """Fetches the files that `train` and `test` name, and compares each with the Hub's checksum.
+    """Fetches the files of `train` and `test`, and compares each with the Hub's checksum.
 
     Raises:
-      ConfigError: for a repository or a commit that is not there, a pattern without a file, a
-        licence that must be accepted first, a token that is not valid, offline mode.
-      DownloadError: when the Hub cannot be reached or gives other content than it states.
+      ConfigError: for an unknown repository or commit, a pattern without a file, a licence that
+        must be accepted first, an invalid token, offline mode.
+      DownloadError: if the Hub cannot be reached or gives other content than it states.
     """
     from huggingface_hub import HfApi, get_token
 
     from dpprobe.data import downloads  # heavy: requests
 
     token = get_token()
-    api = HfApi(endpoint=options.endpoint, token=token or False, library_name="dpprobe")
+    api = HfApi(token=token or False, library_name="dpprobe")
     info = _ask_hub(
         lambda: api.dataset_info(options.repo, revision=options.revision, timeout=TIMEOUT),
         options,
@@ -195,7 +175,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
 
 def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
-    """Returns the files that patterns name, in the order of the patterns, then of the names."""
+    """Returns the files of patterns, in the order of the patterns, then of the names."""
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = sorted(name for name in names if fnmatchcase(name, pattern))
@@ -213,9 +193,9 @@ def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options
 def _fetch_checked(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
-    """Fetches one file and compares it with the checksum that the Hub states at its address.
+    """Fetches one file and compares it with the checksum at its address.
 
-    The listing would state it, too, but hides it of gated files.
+    The Hub's listing also has checksums, but hides those of gated files.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
@@ -225,13 +205,7 @@ def _fetch_checked(
         raise DownloadError(
             f"{options.repo}: file {name!r} lies outside the repository; tell its owner"
         )
-    url = hf_hub_url(
-        options.repo,
-        name,
-        repo_type="dataset",
-        revision=options.revision,
-        endpoint=options.endpoint,
-    )
+    url = hf_hub_url(options.repo, name, repo_type="dataset", revision=options.revision)
     stated = _ask_hub(
         lambda: get_hf_file_metadata(url, token=token or False, timeout=TIMEOUT),
         options,
@@ -254,7 +228,7 @@ def _fetch_checked(
 def _ask_hub(
     question: Callable[[], Answer], options: Options, *, address: str, token: str | None
 ) -> Answer:
-    """Asks the Hub, and asks again where the answer may come later.
+    """Asks the Hub, with retries.
 
     Raises:
       ConfigError, DownloadError: as `download`.
@@ -295,7 +269,6 @@ def _ask_hub(
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Returns True for a fault that may be gone when the Hub is asked again."""
     import httpx2
     from huggingface_hub import errors
 
@@ -317,7 +290,7 @@ def _describe_fault(error: BaseException | None) -> str:
 def _explain_error(
     error: Any, options: Options, *, token: str | None
 ) -> ConfigError | DownloadError:
-    """Returns an error that says the remedy. It quotes nothing of the request."""
+    """Returns an error with the remedy; quotes nothing of the request."""
     from huggingface_hub import errors
 
     page = f"https://huggingface.co/datasets/{options.repo}"
@@ -351,11 +324,11 @@ def _explain_error(
 
 
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
-    """Writes the split tables of the files that `download` put into `downloaded`.
+    """Writes the split tables of downloaded files.
 
     Raises:
-      ConfigError: when a column is missing, or classes are not named.
-      DataError: when a file is not there, or its rows cannot be a dataset.
+      ConfigError: if a column is missing, or classes have no names.
+      DataError: if a file is missing, or for faulty rows.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     names = [

@@ -1,7 +1,7 @@
-"""Image files: which files are taken for images, and the one function that decodes them.
+"""Image files: which files count as images, and the one function that decodes them.
 
-Reads all formats of Pillow; HEIC and DICOM have libraries of their own, imported when such a file
-is met, so only by the jobs that read images.
+Reads all formats of Pillow; HEIC and DICOM have libraries of their own, imported with the first
+such file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SIXTEEN_BITS = 65535
 def is_image_file(path: Path | str) -> bool:
     """Returns True for a file that is an image by its extension, or DICOM by its first bytes.
 
-    Hospitals' exports give DICOM files numbers for names. A file that cannot be read is none.
+    Hospitals export DICOM files under numbers. A file that cannot be read is no image.
     """
     if Path(path).suffix.lower() in EXTENSIONS:
         return True
@@ -50,24 +50,25 @@ def is_image_file(path: Path | str) -> bool:
 
 
 def encode_png(image: Image.Image) -> bytes:
-    """Encodes an image without loss."""
     stream = io.BytesIO()
     image.save(stream, format="PNG")
     return stream.getvalue()
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Decodes an image, and turns it upright where its EXIF data says how it was held.
+    """Decodes an image, and turns it upright by its EXIF data.
 
     Raises:
-      ImageError: when it is no image, or holds several.
+      ImageError: if it is no image, or contains several.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     if is_dicom(data):
         return open_dicom(data)
     if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS:
-        _learn_heif()
+        import pillow_heif
+
+        pillow_heif.register_heif_opener(thumbnails=False)
     try:
         picture = Image.open(io.BytesIO(data))
         frames = getattr(picture, "n_frames", 1)
@@ -91,9 +92,8 @@ def open_image(data: bytes) -> Image.Image:
 def pixel_hash(picture: Image.Image) -> bytes:
     """Returns a SHA-256 of a picture's size and pixels, whatever file they came from.
 
-    They are hashed in full, as the colours that a backbone sees: grey as its three equal colours, a
-    palette's as what they stand for, without transparency. Grey of 16 bits is hashed as it is, as
-    colours of 8 bits would not tell all of its values apart.
+    Hashes the RGB colours that a backbone sees, without transparency. Grey of 16 bits is hashed as
+    it is, because colours of 8 bits merge some of its values.
     """
     mode = "I" if picture.mode.startswith("I") else "RGB"
     digest = hashlib.sha256(f"{mode} {picture.width} {picture.height}\n".encode())
@@ -104,7 +104,7 @@ def pixel_hash(picture: Image.Image) -> bytes:
 
 
 def hint_misspelling(path: str) -> str:
-    """Returns a hint for a missing file whose name is there in another spelling; or nothing."""
+    """Returns a hint for a missing file if its name exists in another spelling."""
     if "\\" in path:
         return ": the path has backslashes, as on Windows; write / in their place"
     parent, name = os.path.split(path)
@@ -114,18 +114,10 @@ def hint_misspelling(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _list_names(folder: str) -> dict[str, str]:
-    """Returns the names in a folder by what they look like."""
     try:
         return {fold_name(path.name): path.name for path in Path(folder).iterdir()}
     except OSError:
         return {}
-
-
-def _learn_heif() -> None:
-    """Teaches Pillow to read HEIC."""
-    import pillow_heif
-
-    pillow_heif.register_heif_opener(thumbnails=False)
 
 
 def _describe_start(data: bytes) -> str:
@@ -139,7 +131,7 @@ def _describe_start(data: bytes) -> str:
 
 
 def _check_mode(picture: Image.Image) -> None:
-    """Refuses pixels that extraction cannot turn into 8 bits: see `backbones.images.convert`."""
+    """Refuses pixels that extraction cannot convert to 8 bits."""
     mode, values, known = picture.mode, "", True
     if mode == "LAB":
         raise ImageError("pixels of mode LAB cannot become RGB; convert the image to RGB")

@@ -1,17 +1,15 @@
-"""Images in folders, one folder a class.
+"""Images in folders, one folder per class.
 
 Either `train/<class>/...` and `test/<class>/...`, or `<class>/...` alone, which is then split.
 Class names are the sorted names of the folders; they are published with the weights.
 
-A row's id is its path under the folder. That holds the class, but is a function of that row alone:
-split by id, an image in another folder may itself be on the other side, and moves no other image.
+A row's id is its path under the folder. The path contains the class, but depends on that row alone.
+With a split by id, an image that moves to another folder may change sides, but moves no other one.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import itertools
 import logging
 import os
 from collections import Counter
@@ -21,11 +19,11 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dpprobe.data import class_units, train_test_split
+from dpprobe.data import class_units
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
-from dpprobe.data.options import ClassUnits, DatasetOptions
-from dpprobe.data.train_test_split import SplitOptions
+from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
+from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -38,32 +36,21 @@ BYSTANDERS = frozenset({"thumbs.db", "desktop.ini"})
 class Options(SplitOptions):
     """Images in folders: `train/<class>/...` and `test/<class>/...`, or `<class>/...`."""
 
-    paths: ClassVar = {"path": "moves"}
+    paths: ClassVar = ("path",)
 
     source: Literal["imagefolder"] = "imagefolder"
     path: str = Field(min_length=1, description="The folder, relative to the working directory.")
     exclude: tuple[str, ...] = Field((), description="Class folders that are left out.")
-    embed: bool = Field(
-        False,
-        description="Copy the images into the split tables. Otherwise the tables name the files, "
-        "which must then stay in place, unchanged.",
-    )
-    test_fraction: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of the images in the test split, if the folder has no train/ and test/.",
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    embed: Embed = False
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def check_files(self) -> None:
         list_images(self)
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns every folder that is searched; `source_state` changes with the images in them."""
+        """Returns every folder that is searched; `source_state` covers the images in them."""
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def source_state(self) -> str:
@@ -92,37 +79,18 @@ class Options(SplitOptions):
         return (self.path,)
 
     def count_rows(self) -> tuple[int, int]:
-        listing = list_images(self)
-        sizes = {
-            name: [len(files) for files in classes.values()]
-            for name, classes in listing.files.items()
-        }
-        if "test" in sizes:
-            return sum(sizes["train"]), sum(sizes["test"])
-        if self.split_by == "class":
-            return train_test_split.count_rows(sizes["train"], self.test_fraction)
-        ids = itertools.chain.from_iterable(listing.files["train"].values())
-        return train_test_split.count_by_id(ids, fraction=self.test_fraction, seed=self.split_seed)
+        rows = _split_rows(self, list_images(self))
+        return len(rows["train"]), len(rows["test"])
 
     def count_classes(self) -> int:
         return len(list_images(self).class_names)
 
     def count_class_units(self) -> ClassUnits:
         listing = list_images(self)
-        train = [listing.files["train"][name] for name in listing.class_names]
-        test = listing.files.get("test")
 
         def count_at(at: Options) -> class_units.Sides:
-            if test is None and at.split_by == "class":
-                return class_units.count_by_class(map(len, train), at.test_fraction)
-            fraction, seed = at.fraction_and_seed()
-            sides: class_units.Sides = Counter()
-            for number, (name, files) in enumerate(zip(listing.class_names, train, strict=True)):
-                split = len(files), len((test or {}).get(name, ()))
-                if test is None:
-                    split = train_test_split.count_by_id(files, fraction=fraction, seed=seed)
-                sides["train", number], sides["test", number] = split
-            return sides
+            rows = _split_rows(at, listing)
+            return Counter((name, label) for name, part in rows.items() for _, label in part)
 
         return class_units.count_classes(self, listing.class_names, count_at)
 
@@ -146,11 +114,10 @@ class Listing(NamedTuple):
 def list_images(options: Options) -> Listing:
     """Lists the images; opens none of them.
 
-    Without `train/` and `test/` all files stand under "train".
+    Without `train/` and `test/` all files are listed under "train".
 
     Raises:
-      ConfigError: when the folder is missing or not laid out as it should be; a line for each kind
-        of fault.
+      ConfigError: if the folder is missing or has another layout; a line per kind of fault.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -192,7 +159,6 @@ def list_images(options: Options) -> Listing:
 
 
 def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
-    """Tells of all files that are no images at once."""
     if others:
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
         one = len(others) == 1
@@ -205,7 +171,7 @@ def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
 
 
 def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> Iterator[str]:
-    """Tells of classes without images, and of class folders that are one to a person."""
+    """Yields faults of classes without images, and of folder names that look alike."""
     for name, classes in files.items():
         place = f"{options.path}/{name}" if len(files) > 1 else options.path
         for folder, images in classes.items():
@@ -221,7 +187,7 @@ def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> I
 def _list_classes(
     root: Path, folder: Path, exclude: Sequence[str], others: list[str]
 ) -> dict[str, list[str]]:
-    """Lists the files of each class; adds to `others` the files that are no images."""
+    """Lists the files of each class; adds files that are no images to `others`."""
     classes: dict[str, list[str]] = {}
     for entry in sorted(path.name for path in folder.iterdir()):
         if entry.startswith(".") or entry in exclude or entry.lower() in BYSTANDERS:
@@ -247,7 +213,7 @@ def _list_files(root: Path, folder: Path, others: list[str]) -> list[str]:
 def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
     """Yields a folder and all below it, each with its files.
 
-    Names that begin with a dot are passed over, and the files that Windows puts beside images.
+    Ignores names that begin with a dot, and the files that Windows puts beside images.
 
     Raises:
       ConfigError: for a folder that cannot be listed.
@@ -266,54 +232,47 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
                     else:
                         files.append(entry)
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise ConfigError(
-                    f"path: {folder}: it contains a link to itself or to a folder above it; "
-                    f"remove the link {_find_repeated_link(current)}"
-                ) from error
             raise ConfigError(
-                f"path: {current} cannot be listed ({error.strerror}); correct its permissions"
+                f"path: {current} cannot be listed ({error.strerror}); correct its permissions, or "
+                "remove the link"
             ) from error
         yield current, files
 
 
-def _find_repeated_link(folder: Path) -> Path:
-    """Returns the first link on the way to a folder."""
-    return next((each for each in reversed(folder.parents) if each.is_symlink()), folder)
+def _split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, int]]]:
+    """Returns the rows of both tables: file and class number."""
+    rows = {
+        name: [
+            (file, label)
+            for label, folder in enumerate(listing.class_names)
+            for file in classes.get(folder, ())
+        ]
+        for name, classes in listing.files.items()
+    }
+    if "test" not in rows:
+        tested = options.choose_test(*zip(*rows["train"], strict=True))
+        pairs = [*zip(rows["train"], tested, strict=True)]
+        for name, chosen in (("train", False), ("test", True)):
+            rows[name] = [row for row, test in pairs if test == chosen]
+    return rows
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
     """Writes the split tables of a folder of images.
 
-    Every file is read once, for the fingerprint; a row's id is its path under the folder.
-
     Args:
-      recorded: the options that the study wrote, where another source made these.
+      recorded: the study's options, if another source made these.
 
     Raises:
-      ConfigError: when the folder is not laid out as it should be.
-      DataError: for faulty images, all of them told at once.
+      ConfigError: for another layout of the folder.
+      DataError: for faulty images, all in one message.
     """
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
     listing = list_images(options)
     root = resolve_path(options.path)
-    labels_of = {name: label for label, name in enumerate(listing.class_names)}
-    rows: dict[str, list[tuple[str, int]]] = {
-        name: [(file, labels_of[folder]) for folder, files in classes.items() for file in files]
-        for name, classes in listing.files.items()
-    }
-    if "test" not in rows:
-        ids, labels = zip(*rows["train"], strict=True)
-        tested = options.choose_test(ids, labels)
-        everything = rows["train"]
-        for name in table.SPLITS:
-            rows[name] = [
-                row
-                for row, is_test in zip(everything, tested, strict=True)
-                if is_test == (name == "test")
-            ]
-    else:
+    rows = _split_rows(options, listing)
+    if "test" in listing.files:
         unused = sorted({path.name for path in root.iterdir()} - {"train", "test"})
         if unused:
             logger.warning("%s: not used: %s", options.path, ", ".join(unused))

@@ -1,51 +1,48 @@
-"""The paths in a source's options: changed all in one way, and the files that they name."""
+"""The paths in a source's options, and the files that they name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import glob
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import ConfigError
 
-# (path, key, "moves" or "stays") -> path
-Change = Callable[[str, str, str], str]
+Change = Callable[[str, str], str]  # (path, key) -> path
 
 
-def with_paths(
-    options: Mapping[str, Any], paths: Mapping[str, str], change: Change
-) -> dict[str, Any]:
-    """Returns a source's options with its paths changed.
+def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change) -> dict[str, Any]:
+    """Returns a source's options, JSON-compatible, with its paths changed.
 
     Args:
-      options: JSON-compatible.
-      paths: the options that are paths, such as "joins.*.file", each "moves" or "stays".
-      change: is given a path, its key and which of the two it does.
+      paths: the options that are paths, such as "joins.*.file".
     """
     values = dict(options)
-    for key, fate in paths.items():
-        first, *inner = key.split(".")
-        values[first] = _change_paths(values[first], inner, key=first, fate=fate, change=change)
+    for path in paths:
+        key, *inner = path.split(".")
+        values[key] = _change_paths(values[key], inner, key, change)
     return values
 
 
-def _change_paths(value: Any, inner: list[str], *, key: str, fate: str, change: Change) -> Any:
+def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any:
     """Returns a value with the paths in it changed; `inner` leads to them."""
-
-    def change_inner(value: Any, inner: list[str], key: str) -> Any:
-        return _change_paths(value, inner, key=key, fate=fate, change=change)
-
     if value is None:
         return None
     if isinstance(value, str):
-        return change(value, key, fate)
+        return change(value, key)
     if isinstance(value, list):
         return [
-            change_inner(each, inner[1:], f"{key}.{number}" if inner else key)
+            _change_paths(each, inner[1:], f"{key}.{number}" if inner else key, change)
             for number, each in enumerate(value)
         ]
     name, *rest = inner
-    return {**value, name: change_inner(value[name], rest, f"{key}.{name}")}
+    return {**value, name: _change_paths(value[name], rest, f"{key}.{name}", change)}
+
+
+def match_files(path: Path) -> list[Path]:
+    """Lists the files of a path or a glob pattern, by name."""
+    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
 
 
 def each_once(key: str, files: list[Path]) -> list[Path]:

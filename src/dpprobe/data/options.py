@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -35,13 +35,13 @@ class Limit(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassUnits:
-    """Units of each class, or label, before `subsample`: patients where named, else images.
+    """Units of each class, or label, before `subsample`: patients if named, otherwise images.
 
     Private: for the owner's screen, never for a file.
 
     Attributes:
-      test_at: what `test` would be at larger values of `test_fraction`; empty where no class has
-        fewer than five test units, and where the source has its own test split.
+      test_at: `test` at larger values of `test_fraction`; empty if each class has five test units,
+        or if the source has its own test split.
     """
 
     train: Mapping[str, int]
@@ -51,8 +51,8 @@ class ClassUnits:
 
 Prompts = str | tuple[str, ...]
 Headline = Literal["accuracy", "auc", "macro_accuracy"]
-# Above this ratio of the largest class's test rows to the smallest's, accuracy is no headline: a
-# head that knows nothing but which class is frequent is right in two rows of three and more.
+# Above this ratio of the largest class's test rows to the smallest's, accuracy is no headline:
+# always predicting the majority class scores at least 67%.
 IMBALANCED = 2.0
 # Options of a dataset that do not decide its tables, only whether they are accepted.
 DATASET_NOTES = frozenset(
@@ -62,21 +62,32 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
+# Left out of the parameters of the split tables at their defaults: tables that were made before
+# these options existed stay current.
+_OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label a source's images, but do not say which images they are.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
-    "accepted_labels", "class_names", "embed", "endpoint", "group_columns", "id_column",
-    "label_column", "label_columns", "limit", "max_images_per_patient", "mirror", "missing",
+    "accepted_labels", "class_names", "embed", "group_columns", "id_column",
+    "label_column", "label_columns", "limit", "max_images_per_patient", "missing",
     "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
     "uncertain", "unit_column",
 }  # fmt: skip
 
 
+Embed = Annotated[
+    bool,
+    Field(
+        description="Copy the images into the split tables. Otherwise the tables name the files, "
+        "which must then stay in place, unchanged.",
+    ),
+]
+
+
 class DatasetOptions(Options, ABC):
     """A dataset; `source` selects the module that reads it."""
 
-    # The options that are paths, such as "joins.*.file". A source that downloads puts a path that
-    # "moves" under the download folder; one that "stays" is relative to such a path.
-    paths: ClassVar[Mapping[str, Literal["moves", "stays"]]] = {}
+    # The options that are paths, such as "joins.*.file".
+    paths: ClassVar[tuple[str, ...]] = ()
     # True for a source of vectors that were computed elsewhere, in place of images.
     holds_vectors: ClassVar[bool] = False
 
@@ -153,10 +164,10 @@ class DatasetOptions(Options, ABC):
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError when a file that they name is not there. Cheap: no image is read."""
+        """Raises ConfigError if a file that the options name is missing. Reads no image."""
 
     def download_params(self) -> dict[str, Any] | None:
-        """Returns the options that decide the download, JSON-compatible; None without one."""
+        """Returns the options that decide the download, JSON-compatible; None if there is none."""
         return None
 
     def input_files(self) -> tuple[str, ...]:
@@ -164,122 +175,116 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def image_folders(self) -> tuple[str, ...]:
-        """Returns the folders of which every file is taken for an image."""
+        """Returns the folders in which every file counts as an image."""
         return ()
 
     def source_state(self) -> str | None:
-        """Returns a hash that changes with the files that `input_files` does not list one by one.
+        """Returns a hash of the files that `input_files` does not list; None if it lists all.
 
-        None where it lists them all. Cheap: asked at each start of Snakemake, reads no image.
+        Cheap: computed at each start of Snakemake, reads no image.
         """
         return None
 
     def preparation_params(self) -> dict[str, Any]:
-        """Returns the options that decide the split tables, JSON-compatible.
-
-        `subsample` only where it is written: tables that were made before there was such an option
-        are still current.
-        """
-        unset = () if self.subsample else ("subsample",)
-        return self.model_dump(mode="json", exclude={*DATASET_NOTES, *unset})
+        """Returns the options that decide the split tables, JSON-compatible."""
+        written = self.model_dump(include=set(_OMITTED_AT_DEFAULT), exclude_defaults=True)
+        omitted = DATASET_NOTES | (_OMITTED_AT_DEFAULT - written.keys())
+        return self.model_dump(mode="json", exclude=set(omitted))
 
     def without_subsample(self) -> Self:
-        """Returns the options of all rows, without `subsample`."""
         return self.model_copy(update={"subsample": None})
 
     def image_params(self) -> dict[str, Any]:
-        """Returns the options that say which images these are, however they are split.
+        """Returns the options that determine the set of images, whatever its split.
 
-        Equal for paths that lead to one place, however they are written.
+        Paths to one place give equal options.
         """
         options = self.model_dump(mode="json")
-        values = with_paths(options, self.paths, lambda path, *_: str(resolve_path(path).resolve()))
+        values = with_paths(options, self.paths, lambda path, _: str(resolve_path(path).resolve()))
         return _drop_options(values, _OF_THE_SAME_IMAGES)
 
     def image_files(self) -> tuple[str, ...]:
-        """Returns the files of which every image is the dataset's, but for a `limit`.
+        """Returns the files whose images all belong to the dataset, apart from a `limit`.
 
-        Datasets that have one in common have images in common. Empty where rows are chosen by their
-        values, and where only a download tells.
+        Datasets with a common file have common images. Empty if values choose the rows, or if the
+        files are not downloaded yet.
         """
         return ()
 
     def text_params(self) -> dict[str, Any]:
-        """Returns the options that decide the sentences for a text encoder, JSON-compatible."""
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
     def row_limit(self) -> Limit:
-        """Returns the largest number of rows that are used of each split."""
         return Limit()
 
     def has_test(self) -> bool:
-        """Returns True if the source says which rows are tested on; else a rule splits them."""
+        """Returns True if the source has a test split; otherwise a rule splits the rows."""
         return True
 
     def release_fault(self) -> str | None:
-        """Returns why a release cannot take this dataset's split, in words with the remedy.
+        """Explains why a release cannot use this dataset's split, with the remedy.
 
-        None where one unit cannot move another: each is on its side, and within a limit, by its
-        id, by its place in the files, or as the source itself says.
+        None if no unit can move another: the side and the limit follow from its own id, from its
+        place in the files, or from the source's own split.
         """
         return self.subsample_fault()
 
     def subsample_fault(self) -> str | None:
-        """Returns why a release cannot take this part of the training rows, with the remedy."""
+        """Explains why a release cannot use this part of the training rows, with the remedy."""
         if self.subsample is None or self.subsample.fraction is not None:
             return None
-        kind = "counts" if self.subsample.counts else "per_class"
-        fault = "ranks the units of a class, so one unit can decide whether another is kept"
+        fault = "per_class ranks the units of a class, so one can decide whether another is kept"
         if self.subsample.fractions:
-            kind = "fractions"
-            fault = "chooses rows by class, so the public number of rows n would reveal labels"
-        return f"subsample: {kind} {fault}; write fraction, one number for all classes"
+            fault = (
+                "fractions chooses rows by class, so the public number of rows n would "
+                "reveal labels"
+            )
+        return f"subsample: {fault}; write fraction, one number for all classes"
 
     def public_subsample(self) -> dict[str, Any] | None:
-        """Returns the public rule that chose training rows by name alone; None without one."""
+        """Returns the public rule that chose training rows by name alone; None without a rule."""
         if self.subsample is None or self.subsample.fraction is None:
             return None
         return {"fraction": self.subsample.fraction, "public_seed": self.subsample.seed}
 
     def images_fault(self) -> str | None:
-        """Returns why a release cannot have images of patients as units, with the remedy.
+        """Explains why image-level privacy is refused for a dataset with patients.
 
-        None where no image can let in another one of its patient.
+        None if no image can let in another image of its patient.
         """
         return None
 
     def split_rule(self) -> str:
-        """Returns public words for how units come to be on the two sides, for a bundle."""
+        """Describes the rule of the split for a bundle, in public words."""
         return "source"
 
     def split_key(self) -> str:
-        """Returns a short text that names how units come to be on the two sides, for a ledger.
+        """Returns a short text that identifies the split, for a ledger.
 
-        It may hold hashes of private files. The same for equal splits and different for different
-        ones, as far as options say: `source` where the source itself has both sides, or such as
-        `id, seed 0, fraction 0.2`. Files that change under the same names do not change it: see
-        `split_follows_names`.
+        It may contain hashes of private files. Equal options give equal texts: `source` if the
+        source has both sides, otherwise for example `id, seed 0, fraction 0.2`. Files that change
+        under the same names do not change it: see `split_follows_names`.
         """
         return "source"
 
     def split_follows_names(self) -> bool:
-        """Returns True if a unit's side follows from its name, whatever becomes of the files.
+        """Returns True if a unit's side follows from its name, whatever happens to the files.
 
-        Equal `split_key`s then mean equal sides for good; else only while the files stay as they
-        are, as places in them, or the files themselves, say who is on which side.
+        Then equal `split_key`s mean equal sides for good; otherwise only while the files stay as
+        they are, because places in the files determine the sides.
         """
         return False
 
     def names_rows(self) -> bool:
         """Returns True if a column names each row, or its patient.
 
-        Ids that are paths change with the folders, and places in a file with the rows before them.
+        Ids that are paths change with folders; places in a file change with the rows before them.
         """
         columns = self.model_dump(include={"unit_column", "id_column"})
         return any(column is not None for column in columns.values())
 
     def expected_counts(self) -> Expected:
-        """Returns `expect`, as far as a limit and `subsample` leave it."""
+        """Returns `expect` after a limit and `subsample`."""
         limit = self.row_limit()
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
@@ -289,7 +294,7 @@ class DatasetOptions(Options, ABC):
         return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
 
     def expected_rows(self) -> tuple[int, int] | None:
-        """Returns the rows of the train and the test table where `expect` says both."""
+        """Returns the rows of the train and the test table if `expect` has both."""
         sizes = self.expected_counts()
         return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
 
@@ -297,56 +302,40 @@ class DatasetOptions(Options, ABC):
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`. Cheap.
 
-        None where only a download tells; the checks that need them then follow it.
+        None before a download; the checks that need them then follow it.
         """
-
-    def class_rows(self) -> Mapping[str, int] | None:
-        """Counts the training rows of each class, by name, before `subsample`; None if unknown."""
-        return None
 
     def count_class_units(self) -> ClassUnits | None:
         """Counts units by class on both sides before `subsample`. For the owner's screen alone.
 
-        None where counting needs a download, or reads all files: then the tables are checked.
+        None if counting needs a download, or reads all files: then the tables are checked.
         """
         return None
 
     def needs_every_class(self) -> bool:
-        """Returns True if the metric of tables is of every class, so that none may be untested."""
+        """Returns True if the metric covers every class, so that each needs test rows."""
         if self.metric is None:
             return self.multi_label() or self.count_classes() == 2
         return self.metric != "accuracy"
 
     def used_rows(self) -> tuple[int, int] | None:
-        """Counts the rows that the train and the test table will hold; None as in `count_rows`.
+        """Counts the rows of the train and the test table; None as in `count_rows`.
 
-        None, too, for a part by fractions, which only the names of its rows determine, and for
-        counts of patients, which only the source knows.
-
-        Raises:
-          ConfigError: for a class that `subsample` names and is not there, or has too few rows.
+        Also None for fractions, which only the names of rows determine, and for numbers of
+        patients, which only the source knows.
         """
         if self.subsample is None:
             return self.count_rows()
-        sizes = self.class_rows()
-        if sizes is not None and (faults := self.subsample.list_faults(sizes)):
-            raise ConfigError("; ".join(f"subsample: {fault}" for fault in faults))
-        by_hash = self.subsample.chooses_by_hash
-        if by_hash or self.names_units() or (rows := self.count_rows()) is None:
+        each, classes, rows = self.subsample.per_class, self.count_classes(), self.count_rows()
+        if each is None or classes is None or rows is None or self.names_units():
             return None
-        kept, each = None, self.subsample.per_class
-        if sizes is not None:
-            kept = self.subsample.count_rows(sizes)
-        elif each is not None and (classes := self.count_classes()) is not None:
-            kept = each * classes
-        return None if kept is None else (kept, rows[1])
+        return each * classes, rows[1]
 
     def multi_label(self) -> bool:
-        """Returns True if a row may have several labels. Cheap."""
         return False
 
     def count_classes(self) -> int | None:
-        """Counts the classes, or the labels; None where only preparing the data tells. Cheap."""
+        """Counts the classes, or the labels; None before the data are prepared. Cheap."""
         return None
 
     def vector_names(self) -> tuple[str, ...]:
@@ -354,23 +343,23 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def group_names(self) -> tuple[str, ...]:
-        """Returns the columns of the split tables that say which subgroup a row is of."""
+        """Returns the columns of the split tables with subgroups."""
         return ()
 
     def named_unit(self) -> Literal["image", "patient"] | None:
-        """Returns the unit of privacy that the dataset asks for; None for the study's."""
+        """Returns the dataset's own unit of privacy; None for the study's."""
         return None
 
     def names_units(self) -> bool:
-        """Returns True if a column says whose each image is."""
+        """Returns True if a column names the patient of each image."""
         return False
 
     def unit_name(self) -> str | None:
-        """Returns the column that says whose each image is; None without one."""
+        """Returns the column that names the patient of each image, if any."""
         return None
 
     def images_per_patient(self) -> int | None:
-        """Returns the largest number of training images of a patient; None for any number."""
+        """Returns the largest number of training images per patient; None for any number."""
         return None
 
     def count_units(self) -> int | None:
@@ -378,12 +367,12 @@ class DatasetOptions(Options, ABC):
         return None
 
     def used_units(self) -> int | None:
-        """Counts the patients of the train table; None where only preparing the data tells."""
+        """Counts the patients of the train table; None before the data are prepared."""
         return None if self.subsample else self.count_units()
 
 
 def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
-    """Returns options without those of some names, also within options."""
+    """Returns options without some names, also within nested options."""
     return {
         name: _drop_options(value, names) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -398,12 +387,12 @@ def headline_metric(
     multi_label: bool,
     test_counts: Sequence[int] = (),
 ) -> Headline:
-    """Returns the metric that stands for a cell in tables and figures.
+    """Returns the metric that represents a cell in tables and figures.
 
     Args:
       metric: the dataset's choice.
-      num_classes: None where it is not known yet; the choice is then believed.
-      test_counts: the test rows of each class, where they are known.
+      num_classes: None if it is not known yet; then the choice is not checked.
+      test_counts: the test rows of each class, if they are known.
 
     Raises:
       ConfigError: for auc with one label per row and other than two classes, and for macro_accuracy
@@ -429,20 +418,13 @@ def headline_metric(
 
 
 def compute_imbalance(counts: Sequence[int]) -> float:
-    """Returns the rows of the largest class divided by those of the smallest; 1 for one class.
-
-    Classes without rows are left out.
-    """
+    """Divides the rows of the largest class by the rows of the smallest class with rows."""
     present = [count for count in counts if count]
     return max(present) / min(present) if present else 1.0
 
 
 def check_several_labels(*, declared: bool, actual: bool) -> None:
-    """Compares a study's word on labels that only a download tells with the files.
-
-    Raises:
-      DataError: when they differ.
-    """
+    """Raises DataError if the study's `several_labels` differs from the downloaded files."""
     if actual != declared:
         raise DataError(
             "several_labels: the downloaded files have "

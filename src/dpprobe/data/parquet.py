@@ -4,14 +4,13 @@ An image column (struct of bytes and path), a label column (integers, or lists o
 multi-label sets), class names in the schema's metadata. Files are streamed: images are never all
 in memory.
 
-A row without an `id_column` has its place in the files for an id. Places are fixed where null rows
-stand in for a unit, so that split by id no unit moves another; a row added before others would. A
-`limit` takes rows by their places too, before the split.
+Without an `id_column` a row's id is its place in the files. Null rows that replace a unit keep all
+places, so with a split by id no unit moves another; a row added before others would. A `limit` also
+takes rows by their places, before the split.
 """
 
 from __future__ import annotations
 
-import glob
 import itertools
 import re
 from collections import Counter
@@ -22,13 +21,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from dpprobe import artifacts
-from dpprobe.data import class_units, patient_sides, train_test_split
+from dpprobe.data import class_units, patient_sides
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.option_paths import each_once
+from dpprobe.data.option_paths import each_once, match_files
 from dpprobe.data.options import ClassUnits, DatasetOptions, Limit
 from dpprobe.data.patient_sides import UnitOptions
-from dpprobe.data.train_test_split import SplitName
+from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
@@ -41,7 +40,7 @@ BATCH_ROWS = 128
 Paths = str | tuple[str, ...]
 
 
-# File names of ImageNet's validation images (ILSVRC 2012) number them from 1 in this way.
+# File names of ImageNet's validation images (ILSVRC 2012) contain their numbers, from 1.
 _IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -76,12 +75,8 @@ class ColumnOptions(UnitOptions):
         "published with the weights, so the list must be public, not read off the labels.",
     )
     limit: Limit = Limit()
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split, if `test` is absent."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def list_groups(self) -> dict[str, Group]:
         """Returns the subgroups: column of the split tables -> the column of its values."""
@@ -104,7 +99,7 @@ class ColumnOptions(UnitOptions):
 class Options(ColumnOptions):
     """Parquet files in the Hugging Face image convention."""
 
-    paths: ClassVar = {"train": "moves", "test": "moves", "accepted_labels.file": "moves"}
+    paths: ClassVar = ("train", "test", "accepted_labels.file")
 
     source: Literal["parquet"] = "parquet"
     train: Paths = Field(
@@ -157,37 +152,26 @@ class Options(ColumnOptions):
         return self.test is not None
 
     def count_rows(self) -> tuple[int, int]:
-        hashed = self.test is None and self.split_by == "id"
-        if self.unit_column is not None or hashed:
-            sides = _assign_sides(self, _all_ids(self), _read_patients(self))
-            counts = Counter(side for part in sides.values() for side in part)
-            return counts["train"], counts["test"]
-        rows = self._count_rows("train")
-        if self.test is not None:
-            return rows, self._count_rows("test")
-        if self.multi_label():
-            return train_test_split.count_rows([rows], self.test_fraction)
-        labels = _read_column(self, "train", self.label_column)
-        return train_test_split.count_rows(Counter(labels).values(), self.test_fraction)
+        sides = Counter(itertools.chain(*_assign_sides(self, _read_patients(self)).values()))
+        return sides["train"], sides["test"]
 
     def count_units(self) -> int | None:
         patients = _read_patients(self)
         if patients is None:
             return None
-        sides = _assign_sides(self, _all_ids(self), patients)
-        pairs = zip(patients["train"], sides["train"], strict=True)
+        pairs = zip(patients["train"], _assign_sides(self, patients)["train"], strict=True)
         return len({unit for unit, side in pairs if side == "train"})
 
     def count_class_units(self) -> ClassUnits | None:
         names = self.class_names_or_labels()
         if names is None:
             return None
-        ids, patients = _all_ids(self), _read_patients(self)
+        patients = _read_patients(self)
         pairs = [*class_units.list_pairs(self.read_values(self.label_column))]
         whose = None if patients is None else [*itertools.chain(*patients.values())]
 
         def count_at(at: Options) -> class_units.Sides:
-            sides = [*itertools.chain(*_assign_sides(at, ids, patients).values())]
+            sides = [*itertools.chain(*_assign_sides(at, patients).values())]
             return class_units.count_pairs(pairs, sides, whose)
 
         return class_units.count_classes(self, names, count_at)
@@ -200,7 +184,7 @@ class Options(ColumnOptions):
         return len(names) if names else None
 
     def class_names_or_labels(self) -> tuple[str, ...] | None:
-        """Returns the classes, or the labels; None where neither option nor file names them."""
+        """Returns the classes, or the labels; None if neither option nor file names them."""
         return self.class_names or _read_header(self, self._list_files("train")[0]).class_names
 
     def read_values(self, column: str) -> list[Any]:
@@ -230,8 +214,7 @@ class Options(ColumnOptions):
         assert written is not None
         files: list[Path] = []
         for pattern in [written] if isinstance(written, str) else written:
-            path = resolve_path(pattern)
-            matches = [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+            matches = match_files(resolve_path(pattern))
             if not matches:
                 raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
             files.extend(matches)
@@ -239,15 +222,7 @@ class Options(ColumnOptions):
 
 
 def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
-    """Checks the options that only make sense with a test split.
-
-    Args:
-      test: True if there is such a split.
-      accepted: True if accepted labels are named.
-
-    Raises:
-      ConfigError: naming the one that has nothing to work on.
-    """
+    """Raises ConfigError for a limit or accepted labels of a test split that is not there."""
     if not test and limit.test is not None:
         raise ConfigError("limit.test: there is no `test` to limit; remove it")
     if not test and accepted:
@@ -257,8 +232,6 @@ def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
 
 
 class Header(NamedTuple):
-    """The description that a file carries, without its rows."""
-
     path: Path
     multi_label: bool
     class_names: tuple[str, ...] | None
@@ -306,7 +279,7 @@ def _read_header(options: Options, path: Path) -> Header:
 
 
 def _label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
-    """Returns the Hugging Face metadata of the label column; empty where there is none."""
+    """Returns the Hugging Face metadata of the label column; empty if there is none."""
     written = (schema.metadata or {}).get(b"huggingface")
     feature: Any = _read_metadata(written, path) if written else {}
     for key in ("info", "features", column):
@@ -315,7 +288,6 @@ def _label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]
 
 
 def _read_metadata(written: bytes, path: Path) -> dict[str, Any]:
-    """Reads a JSON object of a schema's metadata."""
     try:
         values = artifacts.parse_json(written)
     except ValueError as error:
@@ -352,34 +324,31 @@ def prepare(
     """Writes the split tables of parquet files.
 
     Args:
-      recorded: the options that dataset.json names as the source, where they are others: those of
-        a source that has put the files where `options` finds them.
+      recorded: the study's options for dataset.json, if another source made these.
       revision: the version of the files, for dataset.json.
 
     Raises:
-      ConfigError: when a file or a column is missing.
-      DataError: when a row has no label, no image, an id twice, or a label without a class; when
-        accepted labels do not fit the test rows.
+      ConfigError: if a file or a column is missing.
+      DataError: for faulty rows, and for accepted labels that do not fit the test rows.
     """
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
     options.check_files()
     header = _read_header(options, options._list_files("train")[0])
     class_names = options.class_names or header.class_names
-    assert class_names is not None  # check() refuses a dataset without
-    ids = _all_ids(options)
+    assert class_names is not None  # check_files() refuses a dataset without
     accepted = None
     if options.accepted_labels is not None:
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
     table.write_dataset(
         directory,
-        _make_batches(options, ids, accepted),
+        _make_batches(options, accepted),
         options=recorded or options,
         class_names=class_names,
         multi_label=header.multi_label,
         groups=options.group_names(),
         units=options.names_units(),
-        rows=sum(len(part) for part in ids.values()),
+        rows=sum(options._count_rows(name) for name in options._list_splits()),
         accepted=accepted is not None,
         revision=revision,
         chosen_test=options.test is not None,
@@ -387,7 +356,6 @@ def prepare(
 
 
 def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
-    """Reads one list of labels per image, in the order of the images' numbers."""
     where = f"accepted_labels: {file}"
     try:
         lists = artifacts.read_json(resolve_path(file))
@@ -408,7 +376,6 @@ def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
 
 
 def _merge_accepted(lists: list[list[int]], path: str | None, *, row: str) -> list[int]:
-    """Returns the labels that count as right for one test row."""
     match = _IMAGENET_VALIDATION.search(path or "")
     if match is None:
         raise DataError(
@@ -435,47 +402,37 @@ def _make_ids(options: Options, name: SplitName) -> list[str]:
     return [f"{prefix}-{row:08d}" for row in range(options._count_rows(name))]
 
 
-def _all_ids(options: Options) -> dict[SplitName, list[str]]:
-    return {name: _make_ids(options, name) for name in options._list_splits()}
-
-
 def _read_patients(options: Options) -> dict[SplitName, list[str]] | None:
-    """Reads the patient of each row of the splits' files, blank where a row has none.
-
-    None without a `unit_column`.
-    """
+    """Reads the patient of each row, blank if a row has none; None without a `unit_column`."""
     if options.unit_column is None:
         return None
-    columns = {
-        name: _read_column(options, name, options.unit_column) for name in options._list_splits()
+    return {
+        name: [text_of(value) for value in _read_column(options, name, options.unit_column)]
+        for name in options._list_splits()
     }
-    return {name: [text_of(value) for value in values] for name, values in columns.items()}
 
 
 def _assign_sides(
-    options: Options,
-    ids: Mapping[SplitName, Sequence[str]],
-    patients: Mapping[SplitName, Sequence[str]] | None,
+    options: Options, patients: Mapping[SplitName, Sequence[str]] | None
 ) -> dict[SplitName, list[SplitName | None]]:
-    """Returns the table that each row of a split's files goes into; None where it is left out."""
 
     def read_strata() -> list[int]:
         if options.multi_label():
-            return [0] * len(ids["train"])
+            return [0] * options._count_rows("train")
         labels = _read_column(options, "train", options.label_column)
         return [-1 if label is None else label for label in labels]
 
     return patient_sides.assign_sides(
         options,
-        {name: len(part) for name, part in ids.items()},
-        ids=lambda: ids["train"],
+        {name: options._count_rows(name) for name in options._list_splits()},
+        ids=lambda: _make_ids(options, "train"),
         strata=read_strata,
         units=patients,
     )
 
 
 def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
-    """Reads one column of a split's files, up to the split's limit; not for images."""
+    """Reads one column of a split's files, up to the limit; not for images."""
     values: list[Any] = []
     for batch in _stream_batches(options, name, [column], rows=65_536):
         values.extend(batch.column(0).to_pylist())
@@ -504,28 +461,15 @@ def _stream_batches(
                         return
 
 
-def _accepted_of(
-    accepted: list[list[int]], name: SplitName, paths: pa.Array, start: int
-) -> list[list[int]]:
-    """Returns one list a row; those of training rows are empty."""
-    if name == "train":
-        return [[] for _ in range(len(paths))]
-    return [
-        _merge_accepted(accepted, path, row=f"{name} row {start + offset}")
-        for offset, path in enumerate(paths.to_pylist())
-    ]
-
-
 def _make_batches(
-    options: Options,
-    ids: dict[SplitName, list[str]],
-    accepted: list[list[int]] | None,
+    options: Options, accepted: list[list[int]] | None
 ) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
     patients = _read_patients(options)
+    ids = {name: _make_ids(options, name) for name in options._list_splits()}
     faults: dict[SplitName, Any] = {name: [[] for _ in part] for name, part in ids.items()}
-    sides = _assign_sides(options, ids, patients)
+    sides = _assign_sides(options, patients)
     if patients is not None and options.unit_column is not None:
         mistaken = patient_sides.find_mistaken(patients)
         faults = {
@@ -540,6 +484,14 @@ def _make_batches(
         for batch in _stream_batches(options, name, columns):
             stop = start + batch.num_rows
             images, of_batch = batch.column(options.image_column), faults[name][start:stop]
+            right = None
+            if accepted is not None:  # of test rows alone
+                right = [
+                    _merge_accepted(accepted, path, row=f"{name} row {row}")
+                    if name == "test"
+                    else []
+                    for row, path in enumerate(images.field("path").to_pylist(), start)
+                ]
             part = table.make_batch(
                 ids=ids[name][start:stop],
                 labels=batch.column(options.label_column),
@@ -549,9 +501,7 @@ def _make_batches(
                     group: each.read_values(batch.column(each.column), of_batch)
                     for group, each in groups.items()
                 },
-                accepted=None
-                if accepted is None
-                else _accepted_of(accepted, name, images.field("path"), start),
+                accepted=right,
                 units=None if patients is None else patients[name][start:stop],
                 faults=of_batch,
             )

@@ -16,7 +16,7 @@ Unit = Literal["image", "patient"]
 
 
 class UnitOptions(SplitOptions):
-    """Options of a source that has a column which says whose an image is."""
+    """Options of a source that may have a column of patients."""
 
     unit_column: str | None = Field(
         None,
@@ -53,15 +53,6 @@ class UnitOptions(SplitOptions):
                     )
         return self
 
-    def preparation_params(self) -> dict[str, Any]:
-        """Returns the options that decide the split tables; these only where they are written.
-
-        So tables, and features, that were made before there were such options are still current.
-        """
-        params = super().preparation_params()
-        unset = [name for name in ("unit_column", "max_images_per_patient") if not params[name]]
-        return {name: value for name, value in params.items() if name not in unset}
-
     def named_unit(self) -> Unit | None:
         return self.unit
 
@@ -83,13 +74,13 @@ def assign_sides(
     strata: Callable[[], Sequence[int]],
     units: Mapping[SplitName, Sequence[str]] | None,
 ) -> dict[SplitName, list[SplitName | None]]:
-    """Assigns each row of a source's splits to a table; None where it is left out.
+    """Assigns each row of a source's splits to a table; None if it is left out.
 
     Args:
-      rows: how many each split has; "train" alone where the rows are split here.
+      rows: of each split; "train" alone if the rows are split here.
       ids: reads the ids of the rows that are split here; called only if they decide.
       strata: reads each row's class, or one constant, in the same way.
-      units: the unit of each row, where a column names it.
+      units: the unit of each row, if a column names it.
     """
     sides: dict[SplitName, list[SplitName | None]] = {
         name: [name] * count for name, count in rows.items()
@@ -122,13 +113,10 @@ def choose_test(
     seed: int,
     by: train_test_split.SplitBy = "class",
 ) -> list[bool]:
-    """Chooses test rows by a split of the units: all rows of one are on one side.
+    """Chooses test rows by a split of the units: all rows of a unit are on one side.
 
-    By class, a unit's stratum is the class that most of its rows have, the first of these. By id,
+    By class, a unit's stratum is the most frequent class of its rows, the smallest of a tie. By id,
     the hash is of the unit's name.
-
-    Args:
-      strata: each row's class, or one constant.
     """
     if by == "id":
         return train_test_split.choose_by_id(units, fraction=fraction, seed=seed)
@@ -144,7 +132,7 @@ def choose_test(
 
 
 def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
-    """Returns True for the first `most` rows of each unit, or for all where it is None."""
+    """Returns True for the first `most` rows of each unit; for all rows if it is None."""
     seen: Counter[str] = Counter()
     kept = []
     for unit in units:
@@ -154,10 +142,9 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
 
 
 def find_mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
-    """Returns the units that are no units, each with why, as the end of a sentence.
+    """Maps each faulty unit to its fault, as the end of a sentence.
 
-    One has rows in both splits, or is a number that also stands without its fraction: 12.0 where
-    other rows of the patient have 12.
+    A unit is faulty if it has rows in both splits, or two spellings: 12.0, and 12 in other rows.
     """
     names = [set(units) for units in sides.values()]
     both = set.intersection(*names) if len(names) > 1 else set()
@@ -174,7 +161,7 @@ def find_mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
 def list_faults(
     units: Iterable[str], wrong: Mapping[str, str], column: str
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yields the problems of each row's unit: a blank, or what `find_mistaken` says of it."""
+    """Yields the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
     for unit in units:
         if not unit:
             yield [("patient", f"no patient: {column} is blank")]

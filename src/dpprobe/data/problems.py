@@ -1,7 +1,7 @@
-"""The faults of a dataset, gathered while its tables are written and told at once.
+"""The faults of a dataset, gathered while its tables are written and reported at once.
 
-The first of each kind are kept for the error's text; all of them are streamed to `problems.csv`,
-so the memory taken does not grow with their number.
+The error shows the first of each kind; all of them are streamed to `problems.csv`, so memory does
+not grow with their number.
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from __future__ import annotations
 import csv
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dpprobe import artifacts
 from dpprobe.errors import DataError
-
-if TYPE_CHECKING:
-    from _csv import Writer
 
 FILE_NAME = "problems.csv"
 COLUMNS = ("split", "row", "id", "path", "problem", "detail")
@@ -52,7 +48,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
-# Not wrong, so that a dataset with them alone is written, but listed beside it.
+# A dataset with notes alone is written; they are listed beside it.
 NOTES = {"copy": "training image that appears twice"}
 
 
@@ -63,10 +59,8 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
-    Used as a context: on leaving it, `problems.csv` stands in the folder if `make_error` was asked
-    for, or if there are notes and `keep_notes` was called. A report that something else cut short
-    would pass
-    for a whole one: it is removed.
+    A context: it leaves `problems.csv` if `make_error` was called, or `keep_notes` with notes. A
+    report that something else cut short would pass for a whole one: it is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -75,22 +69,17 @@ class Problems:
         self._shown: dict[str, list[str]] = {kind: [] for kind in KINDS}
         self._complete = False
         self._stack = ExitStack()
-        self._rows: Writer | None = None
+        self._rows: Any = None
 
     def __enter__(self) -> Problems:
         self.path.unlink(missing_ok=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._complete:
             self._stack.close()
         else:
-            self._stack.__exit__(kind, error, traceback)
+            self._stack.__exit__(*error)
 
     def __bool__(self) -> bool:
         return any(self.counts.values())
@@ -105,7 +94,7 @@ class Problems:
         row_id: str = "",
         path: str = "",
     ) -> None:
-        """Adds one problem of a row, or of a split as a whole; or a note, which stops nothing."""
+        """Adds a problem of a row or of a whole split, or a note, which stops nothing."""
         if self._rows is None:
             self._rows = self._open_writer()
         name = NOTES.get(kind) or KINDS[kind][0]
@@ -121,11 +110,11 @@ class Problems:
             self._shown[kind].append(f"{where}: {detail}" if where else detail)
 
     def keep_notes(self) -> None:
-        """Keeps the file of a dataset without problems, where it holds notes."""
+        """Keeps the file with the notes of a dataset without problems."""
         self._complete = True
 
     def make_error(self) -> DataError:
-        """Returns all problems: one line where there is one, otherwise a list by kind."""
+        """Returns all problems: one line for one problem, otherwise a list by kind."""
         self._complete = True
         total = sum(self.counts.values())
         present = {kind: count for kind, count in self.counts.items() if count}
@@ -141,7 +130,7 @@ class Problems:
                 lines.append(f"  and {count - SHOWN} more")
         return DataError("\n".join(lines))
 
-    def _open_writer(self) -> Writer:
+    def _open_writer(self) -> Any:
         temporary = self._stack.enter_context(artifacts.atomic_path(self.path))
         stream = self._stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
         rows = csv.writer(stream, lineterminator="\n")

@@ -21,12 +21,6 @@ WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
 OWN = "own"
 
 
-def prompt_sets() -> dict[str, dict[str, Any]]:
-    """Reads the sets of `resources/prompts.yaml`, by name."""
-    sets: dict[str, dict[str, Any]] = resources.read_yaml("prompts.yaml")
-    return sets
-
-
 def check_prompts(prompts: str | Sequence[str]) -> None:
     """Looks up a set's name, or reads templates; cheap.
 
@@ -64,11 +58,11 @@ def name_classes(
 
     Args:
       class_names: in the order of the labels; an underscore is read as a space.
-      prompt_names: words for those that read otherwise; or "imagenet", the thousand names that
-        CLIP's authors wrote for ImageNet, in the order of its labels.
+      prompt_names: words for some classes; or "imagenet", the thousand names that CLIP's authors
+        wrote for ImageNet, in the order of its labels.
 
     Raises:
-      ConfigError: when `prompt_names` names a class that is not there, or a list of another length.
+      ConfigError: if `prompt_names` names an unknown class, or has another number of names.
     """
     if isinstance(prompt_names, str):
         return _imagenet_words(class_names)
@@ -106,7 +100,7 @@ def choose_article(word: str) -> str:
 
 
 def make_sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:
-    """Returns for each class its sentence by each template."""
+    """Returns, per class, its sentence for each template."""
     return [
         [template.format(c=word, a=choose_article(word)) for template in templates]
         for word in words
@@ -114,7 +108,7 @@ def make_sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[
 
 
 def _find_set(name: str) -> dict[str, Any]:
-    sets = prompt_sets()
+    sets: dict[str, dict[str, Any]] = resources.read_yaml("prompts.yaml")
     if name in sets:
         return sets[name]
     known = ", ".join(sorted(sets))

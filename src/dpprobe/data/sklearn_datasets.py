@@ -13,8 +13,7 @@ from pydantic import Field
 
 from dpprobe.data import train_test_split
 from dpprobe.data.image_files import encode_png
-from dpprobe.data.train_test_split import SplitOptions
-from dpprobe.errors import DataError
+from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,15 +31,11 @@ class Options(SplitOptions):
 
     source: Literal["sklearn"] = "sklearn"
     name: Literal["digits"] = Field("digits", description="Name of scikit-learn's dataset.")
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def check_files(self) -> None:
-        """Passes: the images come with scikit-learn."""
+        """Passes: the images are part of scikit-learn."""
 
     def has_test(self) -> bool:
         return False
@@ -56,38 +51,19 @@ class Options(SplitOptions):
     def count_classes(self) -> int:
         return len(CLASS_ROWS[self.name])
 
-    def class_rows(self) -> dict[str, int] | None:
-        """Counts the training rows of each class; None where ids choose the test rows."""
-        if self.split_by == "id":
-            return None
-        return {
-            str(label): rows - train_test_split.count_test(rows, self.test_fraction)
-            for label, rows in enumerate(CLASS_ROWS[self.name])
-        }
-
 
 def _make_ids(rows: int) -> list[str]:
     return [f"digits-{row:04d}" for row in range(rows)]
 
 
 def prepare(options: Options, directory: Path) -> None:
-    """Writes the split tables of one of scikit-learn's datasets.
-
-    Raises:
-      DataError: when scikit-learn's copy is not the one this module was written for.
-    """
+    """Writes the split tables of one of scikit-learn's datasets."""
     from sklearn.datasets import load_digits
 
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
     images, labels = load_digits(return_X_y=True)
-    labels = [int(label) for label in labels]
-    rows = tuple(labels.count(label) for label in range(len(CLASS_ROWS["digits"])))
-    if rows != CLASS_ROWS["digits"]:
-        raise DataError(
-            f"scikit-learn's digits have {rows} rows per class, but {CLASS_ROWS['digits']} "
-            "are expected; install the version of scikit-learn that the lock names"
-        )
+    labels = labels.tolist()
     ids = _make_ids(len(labels))
     tested = options.choose_test(ids, labels)
 
@@ -108,13 +84,12 @@ def prepare(options: Options, directory: Path) -> None:
         directory,
         make_batches(),
         options=options,
-        class_names=[str(label) for label in range(len(rows))],
+        class_names=[str(label) for label in range(options.count_classes())],
         rows=len(ids),
     )
 
 
 def _encode_digit(pixels: object) -> bytes:
-    """Encodes grey values 0..16 as an 8-bit PNG."""
     import numpy as np
     from PIL import Image
 

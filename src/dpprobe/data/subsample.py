@@ -1,17 +1,16 @@
 """The part of each class's training rows that a study keeps: the option `subsample`.
 
-A row, or where units of privacy are named all rows that a unit has of a class, is kept by SHA-256
-of the public seed and its name, read as a number in [0, 1). A fraction, of all rows or of a class,
-keeps the names whose number lies below it; counts, and `per_class`, keep the names with the
-smallest numbers. All are beginnings of one order, so that a smaller fraction or count of the same
-seed is a part of a larger one. The number is another one than that by which `split` chooses test
-rows.
+A row, or if units of privacy are named all rows that a unit has of a class, is kept by SHA-256 of
+the public seed and its name, read as a number in [0, 1). A fraction, of all rows or of a class,
+keeps the names whose number lies below it; `per_class` keeps the names with the smallest numbers.
+All are beginnings of one order, so a smaller part of the same seed is contained in a larger one.
+The number is another one than that by which `split` chooses test rows.
 
 One fraction for all chooses by the unit's name alone: whatever is done to one unit moves no other,
 and n, which is public, is a function of names. The number of rows it keeps is random over seeds.
 Fractions by class look at labels too, so that n tells the label of a unit to those who know all
-else; a count's choice ranks units, so that one may let in or push out another. Both are for
-benchmarks, not for a release. The guarantee of a benchmark is that of the rows that were kept.
+else. `per_class` ranks units, so that one may let in or push out another. Both are for benchmarks,
+not for a release. The guarantee of a benchmark is that of the rows that were kept.
 """
 
 from __future__ import annotations
@@ -56,13 +55,11 @@ class Subsample(Options):
         description="By class name, the share to keep, by a hash of each image's or patient's "
         "name; other classes stay whole.",
     )
-    counts: Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_read_texts)] = Field(
-        {},
-        description="By class name, the number of images to keep, or of patients if they are "
-        "named; other classes stay whole.",
-    )
     per_class: int | None = Field(
-        None, ge=1, description="The same number of images for every class."
+        None,
+        ge=1,
+        description="The number of images to keep of every class, or of patients if they are "
+        "named.",
     )
     seed: int = Field(
         0,
@@ -73,43 +70,23 @@ class Subsample(Options):
 
     @model_validator(mode="after")
     def _check_one(self) -> Subsample:
-        if sum(map(bool, (self.fraction, self.fractions, self.counts, self.per_class))) != 1:
-            raise ValueError("write one of fraction, fractions, counts and per_class")
+        if sum(map(bool, (self.fraction, self.fractions, self.per_class))) != 1:
+            raise ValueError("write one of fraction, fractions and per_class")
         return self
 
-    @property
-    def chooses_by_hash(self) -> bool:
-        """True if only the rows' names tell how many are kept."""
-        return bool(self.fraction or self.fractions)
-
-    def named_classes(self) -> tuple[str, ...]:
-        """Returns the classes that it names, in the order written."""
-        return tuple(self.fractions or self.counts)
-
-    def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
-        """Lists what cannot be done to classes of these rows (patients where they are named)."""
-        unknown = [name for name in self.named_classes() if name not in class_rows]
-        if unknown:
+    def _list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
+        """Lists what cannot be done to classes of these rows (patients if they are named)."""
+        if unknown := [name for name in self.fractions if name not in class_rows]:
             known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
             return [
                 f"{name!r} is not a class of the dataset; write some of {known}" for name in unknown
             ]
-        wanted = self.counts or dict.fromkeys(class_rows, self.per_class or 0)
+        wanted = self.per_class or 0
         return [
-            (
-                f"{count} of class {name}, but there are {class_rows[name]}; write "
-                f"{class_rows[name]} or fewer"
-            )
-            for name, count in wanted.items()
-            if count > class_rows[name]
+            f"{wanted} of class {name}, but there are {rows}; write {rows} or fewer"
+            for name, rows in class_rows.items()
+            if wanted > rows
         ]
-
-    def count_rows(self, class_rows: Mapping[str, int]) -> int | None:
-        """Counts the rows that are kept; None for a fraction, where hashes decide."""
-        if self.chooses_by_hash:
-            return None
-        kept = self.counts or dict.fromkeys(class_rows, self.per_class or 0)
-        return sum(kept.get(name, rows) for name, rows in class_rows.items())
 
     def choose_rows(
         self, labels: Sequence[int], names: Sequence[str], class_names: Sequence[str]
@@ -130,7 +107,7 @@ class Subsample(Options):
         for label, name in zip(labels, names, strict=True):
             members[label].add(name)
         sizes = {each: len(rows) for each, rows in zip(class_names, members, strict=True)}
-        if faults := self.list_faults(sizes):
+        if faults := self._list_faults(sizes):
             raise DataError("\n".join(f"subsample: {fault}" for fault in faults))
         kept = [
             self._choose_members(each, members[place]) for place, each in enumerate(class_names)
@@ -140,18 +117,17 @@ class Subsample(Options):
                 raise DataError(
                     f"subsample: fraction {self.fractions[each]:g} keeps none of the "
                     f"{len(before)} rows of class {each} with seed {self.seed}; write a "
-                    "larger fraction, or counts"
+                    "larger fraction"
                 )
         return [name in kept[label] for label, name in zip(labels, names, strict=True)]
 
     def _choose_members(self, class_name: str, members: Collection[str]) -> Collection[str]:
-        """Returns the names of a class that are kept."""
         if class_name in self.fractions:
             return self._choose_below(self.fractions[class_name], members)
-        count = self.counts.get(class_name, self.per_class)
-        if count is None:
+        if self.per_class is None:
             return members
-        return set(sorted(members, key=lambda name: (self._public_place(name), name))[:count])
+        ranked = sorted(members, key=lambda name: (self._public_place(name), name))
+        return set(ranked[: self.per_class])
 
     def _choose_below(self, fraction: float, names: Collection[str]) -> set[str]:
         # in whole numbers: every digest is compared with exactly the float that was written

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,14 +10,14 @@ import pyarrow.parquet as pq
 
 from dpprobe import artifacts
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.table import SPLITS, DatasetInfo, SplitTable, read_info, write_dataset
+from dpprobe.data.table import SPLITS, SplitTable, open_table, read_info, write_dataset
 from dpprobe.errors import DataError
 
 BATCH_ROWS = 256
 
 
 def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> None:
-    """Writes the rows that `options.subsample` keeps of `whole`, in their order, and all test rows.
+    """Writes the training rows that `options.subsample` keeps, in order, and all test rows.
 
     Args:
       whole: the folder of the whole dataset's tables, whose images are known to decode.
@@ -28,78 +27,34 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
         unknown, has too few rows or would be left without any.
     """
     assert options.subsample is not None
-    tables = WholeTables.open_folder(whole)
-    info, train = tables.info, tables.splits["train"]
+    info = read_info(whole / "dataset.json")
+    tables = {name: open_table(whole / f"{name}.parquet", info) for name in SPLITS}
     if info.multi_label and options.subsample.fraction is None:
         raise DataError(
             "subsample: rows have several labels, so no row belongs to one class; remove it"
         )
-    kept = options.subsample.choose_rows(
+    train = tables["train"]
+    chosen = options.subsample.choose_rows(
         train.read_labels().tolist(), train.read_units() or train.read_ids(), info.class_names
     )
-    tables.write_part(directory, {"train": kept, "test": [True] * info.test_rows}, options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WholeTables:
-    """The split tables of all rows of a dataset, whose images are known to decode."""
-
-    folder: Path
-    info: DatasetInfo
-    splits: Mapping[str, SplitTable]
-
-    @classmethod
-    def open_folder(cls, folder: Path) -> WholeTables:
-        """Opens the tables of a folder.
-
-        Raises:
-          DataError: for tables that do not belong together.
-        """
-        info = read_info(folder / "dataset.json")
-        splits = {name: _open_table(folder / f"{name}.parquet", info) for name in SPLITS}
-        return cls(folder=folder, info=info, splits=splits)
-
-    def write_part(
-        self,
-        directory: Path,
-        kept: Mapping[str, Sequence[bool]],
-        options: DatasetOptions,
-    ) -> None:
-        """Writes some rows of each split, in their order, as tables of their own.
-
-        Args:
-          kept: of each split, True for a row that is written.
-        """
-        info = self.info
-        write_dataset(
-            directory,
-            _make_batches(self.splits, kept),
-            options=options.model_copy(update={"verify": "hash"}),  # they were decoded already
-            class_names=info.class_names,
-            multi_label=info.multi_label,
-            groups=info.groups,
-            accepted=info.accepted,
-            units=info.units is not None,
-            rows=sum(map(sum, kept.values())),
-            revision=artifacts.read_json(self.folder / "dataset.json")["revision"],
-        )
-
-
-def _open_table(path: Path, info: DatasetInfo) -> SplitTable:
-    """Opens a split table, which must be the one that its dataset.json describes."""
-    table = SplitTable(path)
-    if table.fingerprint != info.splits[table.split].fingerprint:
-        raise DataError(
-            f"{path}: not the table that its dataset.json describes; delete both and prepare the "
-            "dataset again"
-        )
-    return table
+    kept = {"train": chosen, "test": [True] * info.test_rows}
+    write_dataset(
+        directory,
+        _make_batches(tables, kept),
+        options=options.model_copy(update={"verify": "hash"}),  # they were decoded already
+        class_names=info.class_names,
+        multi_label=info.multi_label,
+        groups=info.groups,
+        accepted=info.accepted,
+        units=info.units is not None,
+        rows=sum(map(sum, kept.values())),
+        revision=artifacts.read_json(whole / "dataset.json")["revision"],
+    )
 
 
 def _make_batches(
     tables: Mapping[str, SplitTable], kept: Mapping[str, Sequence[bool]]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows of both splits that are kept, as `write_dataset` takes them."""
     for name, split in tables.items():
         start = 0
         with pq.ParquetFile(split.path, buffer_size=1 << 20) as file:

@@ -1,13 +1,13 @@
 """Split tables: one parquet file per split, in the Hugging Face image convention.
 
-Columns: `image` (struct of bytes and path; bytes are null where the file at `path` holds the
-image, relative to the working directory; inside a tar the path has its offset, see `tar_shards`),
+Columns: `image` (struct of bytes and path; if bytes are null, the image is the file at `path`,
+relative to the working directory; inside a tar the path has its offset, see `tar_shards`),
 `label` (int64, or list<int8> of 0 and 1 for multi-label), `id` (unique string), `image_sha256` (of
-the encoded image), `pixels_sha256` (of its pixels, null where they were not decoded), `group_*`
-(strings, empty where unknown) and, where a set says which labels count as right, `accepted`
+the encoded image), `pixels_sha256` (of its pixels, null if they were not decoded), `group_*`
+(strings, empty if unknown) and, for a set that says which labels count as right, `accepted`
 (list<int64>).
 Rows of vectors have these in `bytes`, see `embedding_rows`, and no hash of pixels.
-Class names stand in the schema's metadata; the footer carries a fingerprint of the content.
+Class names are in the schema's metadata; the footer has a fingerprint of the content.
 `dataset.json` beside the tables describes both and is written last.
 """
 
@@ -20,7 +20,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +36,6 @@ from dpprobe.data.dataset_checks import (
     CheckedImage,
     Checks,
     add_problem,
-    count_copies,
     label_words,
     rare_words,
 )
@@ -69,7 +68,7 @@ _FAULTS = pa.list_(pa.list_(pa.string()))
 
 
 class EncodedImage(NamedTuple):
-    """One row's image as it is stored."""
+    """The image of a row as it is stored."""
 
     row: int
     data: bytes | None
@@ -94,8 +93,8 @@ class DatasetInfo:
 
     Attributes:
       units: the number of patients of each split; None where the source does not name them.
-      copies: the training rows whose image stands in an earlier row too, by unit: see
-        `dataset_checks.Checks.count_copies`; None in tables of an earlier dpprobe.
+      copies: the training rows whose image is in an earlier row too, by unit: see
+        `dataset_checks.Checks.count_copies`; None if they were not counted.
     """
 
     class_names: tuple[str, ...]
@@ -114,13 +113,12 @@ class DatasetInfo:
 
     @property
     def untested_classes(self) -> tuple[str, ...]:
-        """The classes that no test row has: no test result speaks of them."""
+        """The classes without test rows: no test result speaks of them."""
         counts = self.splits["test"].per_class
         return tuple(n for n, count in zip(self.class_names, counts, strict=True) if count == 0)
 
     @property
     def rare_classes_note(self) -> str:
-        """Names the classes of so few images that no number about them means anything."""
         train, test = (self.splits[name].per_class for name in ("train", "test"))
         return rare_words(self.class_names, train, test)
 
@@ -129,11 +127,7 @@ class DatasetInfo:
         return self.splits["train"].rows
 
     def train_units(self, unit: str) -> int:
-        """Returns n, the number of training units: images or patients.
-
-        Raises:
-          DataError: for patients that the source does not name.
-        """
+        """Returns n, the number of training images or patients."""
         if unit == "image":
             return self.train_rows
         if self.units is None:
@@ -157,20 +151,20 @@ def make_batch(
     origins: Sequence[str] | None = None,
     units: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Rows for `write_dataset`.
+    """Makes rows for `write_dataset`.
 
     Args:
       ids: n unique strings.
       labels: n integers, or n lists of 0 and 1.
-      images: n encoded images, None where the file at the path is to be read.
+      images: n encoded images, or None to read the file at the path.
       paths: n paths or None.
       groups: column name -> n values, written as strings; null and NaN are unknown.
       accepted: n lists of the labels that count as right, which may be empty, or None for a row
         that accepts its own label; None where the set has no such lists.
-      faults: the problems that the source saw in each row, (kind of `problems.KINDS`, detail); a
+      faults: the problems that the source found in each row, (kind of `problems.KINDS`, detail); a
         label may then be None.
-      origins: where each row stands in the source, such as its file and line, for the report.
-      units: whose each row is; None where the set does not say.
+      origins: the place of each row in the source, such as its file and line, for the report.
+      units: the patient of each row; None if the set names none.
     """
     columns: dict[str, Any] = {
         "image": _image_column(images, paths),
@@ -240,25 +234,23 @@ def write_dataset(
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
-    Every row is checked, and all problems are reported at once: see `problems`. Nothing then stands
-    under a final name but the report, `problems.csv`.
+    Every row is checked, and all problems are reported at once: see `problems`. Then the only file
+    that is left is the report, `problems.csv`.
 
     Args:
       batches: (split name, rows of `make_batch`) in any order.
       options: recorded as the source, without those that are no property of the data, such as
         delta; its `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
-      class_names: one a class, in the order of the labels.
-      multi_label: True if labels are lists of 0 and 1.
       accepted: True if the batches say which labels count as right; not for multi-label.
-      units: True if the batches say whose each row is.
-      rows: how many rows the batches hold together, for the progress.
+      units: True if the batches name the patient of each row.
+      rows: of all batches, for the progress.
       embed: copy images that the batches give as paths into the tables.
       revision: of the source, as it was resolved.
-      chosen_test: True if the source itself has the test split: a class that is missing from it is
-        then a problem, as `missing_classes` says, and a warning where a rule made the split.
+      chosen_test: True if the source itself has the test split: then a class that is missing from
+        it is a problem, see `missing_classes`; if a rule made the split, it is a warning.
 
     Raises:
-      DataError: when a row, or the dataset as a whole, has a problem.
+      DataError: if a row, or the dataset as a whole, has a problem.
     """
     assert not (accepted and multi_label)
     if len(class_names) < 2 or len(set(class_names)) != len(class_names):
@@ -286,7 +278,7 @@ def write_dataset(
         for name in SPLITS:
             path = stack.enter_context(artifacts.atomic_path(directory / f"{name}.parquet"))
             writer = _SplitWriter(path, name, shape, reader=reader, problems=problems)
-            writers[name] = stack.enter_context(writer)
+            writers[name] = stack.enter_context(closing(writer))
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
             images = writers[name].write_batch(batch)
@@ -328,7 +320,7 @@ def _describe_tables(
         "groups": list(shape.groups),
         "splits": {name: writer.fingerprint for name, writer in writers.items()},
     }
-    # Not written otherwise: the fingerprints of other sets stay what they were.
+    # Not written for other sets, whose fingerprints stay what they were.
     if shape.accepted:
         content["accepted"] = True
     if shape.units:
@@ -366,7 +358,6 @@ class _Reader:
         self._keep = keep
 
     def read_images(self, batch: pa.Table, *, first: int) -> list[CheckedImage]:
-        """Reads the images of a batch whose first row is the table's row `first`."""
         rows = range(first, first + batch.num_rows)
         columns = [
             _optional_column(batch, name) for name in ("image", "id", "origin", "pixels_sha256")
@@ -384,11 +375,10 @@ class _Reader:
         path: str = image["path"] or "" if image else ""
         data: bytes | None = image["bytes"] if image else None
         digest, fault = None, None
-        if data is None and not path:
-            fault = ("missing", "no image")
-            return CheckedImage(row, row_id or "", path, origin or "", None, None, None, fault)
         try:
             if data is None:
+                if not path:
+                    raise ImageError("no image")
                 data = read_image_bytes(path)
             digest = hashlib.sha256(data).digest()
             if self._decode:
@@ -399,13 +389,13 @@ class _Reader:
         except ValueError as error:  # of a path with a NUL or half a character
             fault = ("missing", f"cannot be read ({error})")
         except ImageError as error:
-            fault = ("unreadable", str(error))
+            fault = ("missing" if data is None else "unreadable", str(error))
         kept = data if self._keep else None
         return CheckedImage(row, row_id or "", path, origin or "", digest, pixels, kept, fault)
 
 
 class _Shape(NamedTuple):
-    """The part of a dataset that its two tables have in common."""
+    """The properties that a dataset's two tables share."""
 
     class_names: tuple[str, ...]
     multi_label: bool
@@ -415,40 +405,26 @@ class _Shape(NamedTuple):
     vectors: bool
 
     def make_schema(self) -> pa.Schema:
-        label = pa.list_(pa.int8()) if self.multi_label else pa.int64()
-        fields = [
-            ("image", _IMAGE_TYPE),
-            ("label", label),
-            ("id", pa.string()),
-            ("image_sha256", pa.binary()),
-            ("pixels_sha256", pa.binary()),
-            *((name, pa.string()) for name in self.groups),
-            *([("accepted", pa.list_(pa.int64()))] if self.accepted else []),
-            *([("unit", pa.string())] if self.units else []),
-        ]
-        features: dict[str, Any] = {
-            "image": {"_type": "Image"},
-            "label": {"names": list(self.class_names), "_type": "ClassLabel"},
-            "id": {"dtype": "string", "_type": "Value"},
-            "image_sha256": {"dtype": "binary", "_type": "Value"},
-            "pixels_sha256": {"dtype": "binary", "_type": "Value"},
-            **{name: {"dtype": "string", "_type": "Value"} for name in self.groups},
+        text = {"dtype": "string", "_type": "Value"}
+        binary = {"dtype": "binary", "_type": "Value"}
+        # name -> type in parquet and feature of Hugging Face
+        columns: dict[str, tuple[pa.DataType, dict[str, Any]]] = {
+            "image": (_IMAGE_TYPE, {"_type": "Image"}),
+            "label": (pa.int64(), {"names": list(self.class_names), "_type": "ClassLabel"}),
+            "id": (pa.string(), text),
+            "image_sha256": (pa.binary(), binary),
+            "pixels_sha256": (pa.binary(), binary),
+            **{name: (pa.string(), text) for name in self.groups},
         }
         if self.vectors:
-            features["image"] = {
-                "bytes": {"dtype": "binary", "_type": "Value"},
-                "path": {"dtype": "string", "_type": "Value"},
-            }
-        if self.accepted:
-            features["accepted"] = {
-                "feature": {"dtype": "int64", "_type": "Value"},
-                "_type": "Sequence",
-            }
-        if self.units:
-            features["unit"] = {"dtype": "string", "_type": "Value"}
+            columns["image"] = (_IMAGE_TYPE, {"bytes": binary, "path": text})
         if self.multi_label:
-            inner = {"dtype": "int8", "_type": "Value"}
-            features["label"] = {"feature": inner, "_type": "Sequence"}
+            columns["label"] = (pa.list_(pa.int8()), _describe_list("int8"))
+        if self.accepted:
+            columns["accepted"] = (pa.list_(pa.int64()), _describe_list("int64"))
+        if self.units:
+            columns["unit"] = (pa.string(), text)
+        features = {name: feature for name, (_, feature) in columns.items()}
         ours = {"class_names": list(self.class_names), "multi_label": self.multi_label}
         if self.vectors:
             ours["vectors"] = True
@@ -456,7 +432,11 @@ class _Shape(NamedTuple):
             "huggingface": json.dumps({"info": {"features": features}}),
             "dpprobe": json.dumps(ours),
         }
-        return pa.schema(fields, metadata=metadata)
+        return pa.schema([(name, kind) for name, (kind, _) in columns.items()], metadata=metadata)
+
+
+def _describe_list(kind: str) -> dict[str, Any]:
+    return {"feature": {"dtype": kind, "_type": "Value"}, "_type": "Sequence"}
 
 
 class _SplitWriter:
@@ -482,14 +462,11 @@ class _SplitWriter:
             path, self._schema, compression="zstd", use_dictionary=["label", *shape.groups]
         )
 
-    def __enter__(self) -> _SplitWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._writer.close()
 
     def write_batch(self, batch: pa.Table) -> list[CheckedImage]:
-        """Checks a batch and, while there is no problem, writes it; returns its images."""
+        """Checks a batch, writes it if there was no problem so far, and returns its images."""
         if batch.num_rows == 0:
             return []
         images = self._reader.read_images(batch, first=self.rows)
@@ -500,7 +477,6 @@ class _SplitWriter:
         return images
 
     def write_footer(self) -> None:
-        """Writes the footer."""
         self._flush_rows()
         self.fingerprint = self._hash.hexdigest()
         self._writer.add_key_value_metadata({"dpprobe_fingerprint": self.fingerprint})
@@ -557,7 +533,12 @@ class _SplitWriter:
         self, batch: pa.Table, images: Sequence[CheckedImage], labels: Sequence[Any]
     ) -> None:
         groups = [batch.column(name).to_pylist() for name in self._shape.groups]
-        accepted = self._list_accepted(batch, labels)
+        accepted = _optional_column(batch, "accepted")
+        if self._shape.accepted:  # the row's own label by default
+            accepted = [
+                [label] if right is None else right
+                for label, right in zip(labels, accepted, strict=True)
+            ]
         units = _optional_column(batch, "unit")
         self.units.update(units)
         for row, image in enumerate(images):
@@ -589,15 +570,6 @@ class _SplitWriter:
         if self._pending_bytes >= GROUP_BYTES or pending_rows >= GROUP_ROWS:
             self._flush_rows()
 
-    def _list_accepted(self, batch: pa.Table, labels: Sequence[Any]) -> list[Any]:
-        """Returns the labels that count as right: the row's label where the batch says nothing."""
-        given = _optional_column(batch, "accepted")
-        if not self._shape.accepted:
-            return given
-        return [
-            [label] if right is None else right for label, right in zip(labels, given, strict=True)
-        ]
-
     def _flush_rows(self) -> None:
         if self._pending:
             table = pa.concat_tables(self._pending).combine_chunks()
@@ -606,7 +578,7 @@ class _SplitWriter:
 
 
 def _optional_column(batch: pa.Table, name: str) -> list[Any]:
-    """Returns a column's values; None for each row where the batch has no such column."""
+    """Returns a column's values; None per row if the batch has no such column."""
     if name in batch.schema.names:
         return list(batch.column(name).to_pylist())
     return [None] * batch.num_rows
@@ -671,7 +643,7 @@ class SplitTable:
     """Reads one split table; images are streamed, the other columns read when asked for.
 
     Raises:
-      DataError: when the file is missing or not a split table.
+      DataError: if the file is missing or not a split table.
     """
 
     def __init__(self, path: Path) -> None:
@@ -695,7 +667,6 @@ class SplitTable:
         self.group_names = tuple(name for name in schema.names if name.startswith(GROUP_PREFIX))
         self._has_accepted = "accepted" in schema.names
         self._has_units = "unit" in schema.names
-        self._has_pixels = "pixels_sha256" in schema.names
 
     def read_labels(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Reads the labels of rows start..stop: int64 [m], or int8 [m, classes] for multi-label."""
@@ -711,34 +682,26 @@ class SplitTable:
         return self._read_column("id", start, stop).to_pylist()
 
     def image_hashes(self) -> list[bytes]:
-        """Reads the SHA-256 of each row's encoded image."""
         return self._read_column("image_sha256").to_pylist()
 
     def content_hashes(self) -> list[bytes]:
         """Reads the SHA-256 of each encoded image, and of the pixels of each that was decoded."""
-        pixels = self._read_column("pixels_sha256").to_pylist() if self._has_pixels else []
+        pixels = self._read_column("pixels_sha256").to_pylist()
         return [*self.image_hashes(), *(each for each in pixels if each is not None)]
 
     def read_groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
-        """Reads the subgroups: column -> one string a row, empty where unknown."""
+        """Reads the subgroups: column -> a string per row, empty if unknown."""
         return {name: self._read_column(name, start, stop).to_pylist() for name in self.group_names}
 
     def read_accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:
-        """Reads the labels that count as right, a list a row; None where there are none."""
+        """Reads the labels that count as right, a list per row; None if the set has none."""
         return (
             self._read_column("accepted", start, stop).to_pylist() if self._has_accepted else None
         )
 
     def read_units(self, start: int = 0, stop: int | None = None) -> list[str] | None:
-        """Reads whose each row is; None where the source does not say."""
+        """Reads the patient of each row; None if the source names none."""
         return self._read_column("unit", start, stop).to_pylist() if self._has_units else None
-
-    def count_copies(self) -> dict[str, dict[str, int | str]]:
-        """Counts rows whose image stands in an earlier row too, as `DatasetInfo.copies`, by bytes.
-
-        For a train table of an earlier dpprobe, which did not count them when it was written.
-        """
-        return count_copies(self.image_hashes(), self.read_units())
 
     def read_images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Yields rows start..stop in order; one small batch at a time is in memory."""
@@ -774,19 +737,30 @@ class SplitTable:
         )
 
     def _row_groups(self, start: int, stop: int) -> tuple[list[int], int]:
-        """Returns the row groups that hold rows start..stop, and the first row of the first."""
+        """Returns the row groups with rows start..stop, and the first row of the first group."""
         edges = self._edges
         first = max(bisect.bisect_right(edges, start) - 1, 0)
         last = bisect.bisect_left(edges, stop)
         return list(range(first, min(last, len(self._group_rows)))), edges[first]
 
 
+def open_table(path: Path, info: DatasetInfo) -> SplitTable:
+    """Opens a split table; refuses another one than its dataset.json describes."""
+    table = SplitTable(path)
+    if table.fingerprint != info.splits[table.split].fingerprint:
+        raise DataError(
+            f"{path}: not the {table.split} table that its dataset.json describes; delete both and "
+            "prepare the dataset again"
+        )
+    return table
+
+
 def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
-    """Decodes an image; it is upright where its EXIF data says how it was held.
+    """Decodes an image, and turns it upright by its EXIF data.
 
     Raises:
-      DataError: naming split, row, id and path, when the file cannot be read, is not the one
-        that was there when the dataset was prepared, is no image, or holds several.
+      DataError: naming split, row, id and path, if the file cannot be read, changed since the
+        dataset was prepared, is no image, or contains several.
     """
     where = f"{split} row {image.row} (id {image.id})"
     data = image.data

@@ -1,14 +1,14 @@
 """Tar files of samples, as WebDataset writes them, and the places of images inside them.
 
 Members whose names agree up to the first dot of the file name are one sample: `n01/a.jpg` and
-`n01/a.cls` are the sample `n01/a`. Nothing is unpacked: an image is found again by the offset and
-the size of its bytes, which stand in its path,
+`n01/a.cls` are the sample `n01/a`. Nothing is unpacked: the path of an image has the offset and the
+size of its bytes,
 
     shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
 
-so that any process reads any row without looking through the tar. Python's own tarfile reads the
-headers: webdataset's readers are made to stream batches, and hand out neither offsets nor an error
-for a tar that ends too early.
+so that any process reads any row without searching the tar. Python's tarfile reads the headers:
+webdataset's readers stream batches, and give neither offsets nor an error for a tar that ends too
+early.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from dpprobe.errors import DataError
 SUFFIX = ".tar"
 # Compressed files are refused by name, never skipped silently.
 _SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-# Names that begin with a dot, as macOS puts them beside each file, are no samples, and neither is
-# what WebDataset keeps in folders such as __index__/.
+# No samples: names that begin with a dot, which macOS adds, and WebDataset's own folders such as
+# __index__/.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
 _NAME_BYTES = 100  # of a header, its first
-# Zeros at the end: the mark of two blocks, and what fills the last record; GNU tar writes 10 KiB.
+# Zeros at the end: a mark of two blocks, and the rest of the last record; GNU tar writes 10 KiB.
 _LONGEST_END = 1 << 20
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _REMEDY = "fetch the shard again or pack it again"
 
 
 class Member(NamedTuple):
-    """One file of a sample: where its bytes lie in the tar."""
+    """One file of a sample, with the place of its bytes in the tar."""
 
     name: str
     offset: int
@@ -49,9 +49,9 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The members of one key, by their extension in small letters.
+    """The members of one key, by their extension in lower case.
 
-    `twice` are the extensions that stand more than once; the first of each is kept.
+    `twice` are the extensions that occur more than once; the first of each is kept.
     """
 
     key: str
@@ -60,12 +60,10 @@ class Sample(NamedTuple):
 
 
 def list_tars(folder: Path) -> list[Path]:
-    """Lists the tar files of a folder by name, compressed ones too."""
     return sorted(path for path in folder.iterdir() if is_tar(path) and path.is_file())
 
 
 def is_tar(path: Path) -> bool:
-    """Returns True for the name of a tar file, plain or compressed."""
     return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")
 
 
@@ -78,8 +76,8 @@ def read_image_bytes(path: str) -> bytes:
     """Reads an image file, or an image inside a tar by its offset.
 
     Raises:
-      OSError: when it cannot be read.
-      ValueError: of a path that cannot be one.
+      OSError: if it cannot be read.
+      ValueError: for an impossible path.
     """
     place = _PLACE.fullmatch(path)
     if place is None:
@@ -92,7 +90,7 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
     """Reads bytes of a tar; threads may read the same one at once.
 
     Raises:
-      OSError: when they cannot be read, or the file ends before them.
+      OSError: if they cannot be read, or the file ends before them.
     """
     require_plain_file(shard)
     status = shard.stat()
@@ -108,19 +106,12 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
 
 @lru_cache(maxsize=16)
 def _open_tar(shard: str, *_state: int) -> BinaryIO:
-    """Keeps a few tars open: rows that follow each other lie in the same one.
-
-    A tar that is replaced has another inode, time or size, and is opened again.
-    """
+    """Keeps a few tars open, by name and state: neighbouring rows are in the same one."""
     return Path(shard).open("rb")
 
 
 def check_first(shard: Path) -> None:
-    """Looks at the first header of a tar alone.
-
-    Raises:
-      DataError: when there is none, or the file is compressed.
-    """
+    """Raises DataError if a tar has no first header, or is compressed."""
     next(_list_members(shard), None)
 
 
@@ -128,8 +119,8 @@ def read_samples(shard: Path) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
 
     Raises:
-      DataError: naming the shard and the last member that is whole, when the tar is damaged, cut
-        short or compressed.
+      DataError: naming the shard and the last whole member, if the tar is damaged, cut short or
+        compressed.
     """
     samples: dict[str, Sample] = {}
     for member in _list_members(shard):
@@ -148,8 +139,8 @@ def read_samples(shard: Path) -> Iterator[Sample]:
 def _list_members(shard: Path) -> Iterator[Member]:
     """Yields the regular files of a tar.
 
-    tarfile takes a damaged header behind the first member, zeros, and a file that ends at a header
-    for the end of the tar, and the rest would be missing in silence: so the end is looked at.
+    To tarfile a damaged header after the first member, zeros, and a file that ends at a header are
+    the end of the tar, and the rest would be missing in silence. So the end is checked.
     """
     last = "its start"
     try:
@@ -161,8 +152,6 @@ def _list_members(shard: Path) -> Iterator[Member]:
                     tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
                     last = info.name
                     if info.isreg():
-                        if info.issparse():
-                            raise DataError(f"{shard}: {last} is a sparse file; pack it again")
                         _check_name(shard, info, stream)
                         yield Member(info.name.removeprefix("./"), info.offset_data, info.size)
                     elif not info.isdir():
@@ -180,7 +169,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
 
 
 def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
-    """Refuses a name with a NUL, where tarfile ends it: a sample without its extension is lost."""
+    """Refuses a name with a NUL: tarfile ends it there, and the sample would be lost."""
     size = min(info.offset_data - info.offset, _LONGEST_END)
     blocks = os.pread(stream.fileno(), size, info.offset)
     names = [info.name, blocks[-_BLOCK:][:_NAME_BYTES].rstrip(b"\0")]
@@ -193,7 +182,7 @@ def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
 
 
 def _end_fault(end: bytes) -> str | None:
-    """Returns what is wrong with what stands where the last header was looked for."""
+    """Returns the fault of the bytes after the last member."""
     if end[:_BLOCK].strip(b"\0"):
         return "damaged after {} (no header there)"
     if len(end) < _BLOCK:

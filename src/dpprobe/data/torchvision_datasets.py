@@ -1,23 +1,23 @@
-"""Datasets that torchvision knows: its addresses and checksums, and its parsing; our transfer.
+"""Datasets of torchvision: its addresses, checksums and parsing, with our transfer.
 
-Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG, which loses nothing; of EuroSAT and
-Places365 the JPEG files are kept as they are. An image of EuroSAT, the one set that is split here,
-has its path for an id, and so a function of that image alone.
+Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG without loss; the JPEG files of EuroSAT
+and Places365 stay as they are. EuroSAT, the only set that is split here, is read as an image
+folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
-from dpprobe.data import archives, train_test_split
+from dpprobe.data import archives, imagefolder, train_test_split
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.image_files import encode_png
-from dpprobe.data.train_test_split import SplitOptions
+from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
-# torchvision has these inside a method, where they cannot be read; a test compares.
+# torchvision has both inside a method, where they cannot be read; a test compares them.
 EUROSAT_URL = (
     "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
     "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
@@ -52,10 +52,6 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "Places365": ("data_256_standard", "val_256"),
 }
 PLACES_SPLITS = {"train": "train-standard", "test": "val"}
-# The largest file of MNIST and Fashion-MNIST, unpacked, has 47,040,016 bytes.
-LARGEST_IDX = 64 << 20
-# For each split the folder, and a path under it and a label for each row.
-Files = dict[str, tuple[Path, list[tuple[str, int]]]]
 Name = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365"]
 
 
@@ -72,48 +68,10 @@ class Options(SplitOptions):
         description="A folder that already has torchvision's files, as its `root`; if absent, "
         "they are downloaded.",
     )
-    mirror: str | None = Field(
-        None, description="A base address that has the files, used instead of the original one."
-    )
-    embed: bool | None = Field(
-        None,
-        description="Copy the image files of EuroSAT and Places365 into the split tables. If "
-        "absent: yes for EuroSAT, no for Places365.",
-    )
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split; only for EuroSAT."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of EuroSAT's split; another seed gives another split."
-    )
-
-    @field_validator("mirror")
-    @classmethod
-    def _check_mirror(cls, value: str | None) -> str | None:
-        parts = urlsplit(value or "http://none")
-        if "@" in parts.netloc or parts.scheme not in ("http", "https") or parts.query:
-            raise ValueError(
-                "write an http or https address without user, password and `?`; put a login "
-                "into ~/.netrc"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Options:
-        if self.embed is False and self.name in ARRAYS:
-            raise ValueError(f"embed: the images of {self.name} are not files; remove it")
-        if self.path is not None and self.mirror is not None:
-            raise ValueError(
-                "mirror: nothing is downloaded if path is given; remove one of the two"
-            )
-        return self
-
-    @property
-    def embeds(self) -> bool:
-        return self.name == "EuroSAT" if self.embed is None else self.embed
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     def image_params(self) -> dict[str, Any]:
-        # wherever the files are, they are those of this name
         return {name: value for name, value in super().image_params().items() if name != "path"}
 
     def check_files(self) -> None:
@@ -127,12 +85,6 @@ class Options(SplitOptions):
     def download_params(self) -> dict[str, Any] | None:
         return None if self.path is not None else {"source": self.source, "name": self.name}
 
-    def preparation_params(self) -> dict[str, Any]:
-        # The source of the bytes decides nothing: torchvision's checksums do.
-        params = super().preparation_params()
-        del params["mirror"]
-        return params
-
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(folder) for folder in self._list_folders())
 
@@ -142,13 +94,11 @@ class Options(SplitOptions):
     def count_rows(self) -> tuple[int, int] | None:
         if self.expect.train is not None and self.expect.test is not None:
             return self.expect.train, self.expect.test
-        if self.name == "EuroSAT":
-            # By id only the files' names tell.
-            by_class = self.split_by == "class"
-            return (
-                train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction) if by_class else None
-            )
-        return SIZES[self.name][:2]
+        if self.name != "EuroSAT":
+            return SIZES[self.name][:2]
+        if self.split_by == "id":
+            return None  # only the files' names tell
+        return train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction)
 
     def count_classes(self) -> int:
         known = len(EUROSAT_ROWS) if self.name == "EuroSAT" else SIZES[self.name][2]
@@ -161,7 +111,7 @@ class Options(SplitOptions):
 
 
 class Remote(NamedTuple):
-    """A file to fetch: where from, and torchvision's MD5 of it."""
+    """A file to fetch, with torchvision's MD5."""
 
     url: str
     md5: str
@@ -172,7 +122,7 @@ class Remote(NamedTuple):
 
 
 def list_remotes(name: str) -> list[Remote]:
-    """Returns the files of a dataset, as torchvision's class has them."""
+    """Returns the files of a dataset, from torchvision's class."""
     if name == "EuroSAT":
         return [Remote(EUROSAT_URL, EUROSAT_MD5)]
     cls = _dataset_class(name)
@@ -202,49 +152,37 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
     fetched = []
     for remote in list_remotes(options.name):
-        url = remote.url
-        if options.mirror is not None:
-            url = f"{options.mirror.rstrip('/')}/{remote.file}"
         checksum = downloads.Checksum("md5", remote.md5)
-        file = downloads.fetch_file(url, directory / remote.file, checksum=checksum)
+        file = downloads.fetch_file(remote.url, directory / remote.file, checksum=checksum)
         fetched.append(file)
         _unpack_file(options, directory, file)
     return fetched
 
 
 def _unpack_file(options: Options, directory: Path, file: Fetched) -> None:
-    """Puts a file's content where `_find_roots` looks for it."""
     archive = directory / file.name
     folder = archives.folder_name(file.name)
     if folder is not None:
         place = "eurosat" if options.name == "EuroSAT" else folder
         archives.extract_archive(archive, directory / place, sha256=file.sha256)
         return
-    archives.decompress_file(
-        archive, directory / options.name / "raw" / archive.stem, largest=LARGEST_IDX
-    )
+    archives.decompress_file(archive, directory / options.name / "raw" / archive.stem)
 
 
-class _Roots(NamedTuple):
-    """The folders of torchvision's root and of the images of Places365."""
-
-    root: Path
-    images: dict[str, Path]
-
-
-def _find_roots(options: Options, downloaded: Path | None) -> _Roots:
+def _find_roots(options: Options, downloaded: Path | None) -> tuple[Path, dict[str, Path]]:
+    """Returns torchvision's root, and the folders of the images of Places365."""
     if downloaded is None:
         assert options.path is not None
         root = resolve_path(options.path)
         images = dict(zip(PLACES_SPLITS, FOLDERS["Places365"], strict=True))
-        return _Roots(root, {part: root / folder for part, folder in images.items()})
+        return root, {part: root / folder for part, folder in images.items()}
     folders = [archives.folder_name(remote.file) for remote in list_remotes(options.name)]
     if options.name in ("CIFAR10", "CIFAR100"):
-        return _Roots(downloaded / str(folders[0]), {})
+        return downloaded / str(folders[0]), {}
     if options.name != "Places365":
-        return _Roots(downloaded, {})
+        return downloaded, {}
     devkit, train, test = (downloaded / str(folder) for folder in folders)
-    return _Roots(devkit, {"train": train / "data_256", "test": test / "val_256"})
+    return devkit, {"train": train / "data_256", "test": test / "val_256"}
 
 
 def prepare(options: Options, directory: Path, *, downloaded: Path | None = None) -> None:
@@ -254,9 +192,8 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
       downloaded: the folder that `download` filled; None with `path`.
 
     Raises:
-      ConfigError: when `path` does not hold the dataset.
-      DataError: when torchvision finds a file missing or damaged, or a row is not what it should
-        be.
+      ConfigError: if `path` does not contain the dataset.
+      DataError: for a missing or damaged file, and for faulty rows.
     """
     if downloaded is None:
         options.check_files()
@@ -264,17 +201,16 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
         receipt = check_receipt(downloaded, params=options.download_params())
         for file in receipt.files:
             _unpack_file(options, downloaded, file)
-    roots = _find_roots(options, downloaded)
+    root, images = _find_roots(options, downloaded)
     if options.name in ARRAYS:
-        _prepare_arrays(options, directory, roots.root)
+        _prepare_arrays(options, directory, root)
     elif options.name == "EuroSAT":
-        _prepare_eurosat(options, directory, roots.root)
+        _prepare_eurosat(options, directory, root)
     else:
-        _prepare_places(options, directory, roots)
+        _prepare_places(options, directory, root, images)
 
 
 def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
-    """Opens torchvision's dataset over files that are there."""
     try:
         return _dataset_class(name)(root, download=False, **arguments)
     except (RuntimeError, OSError, EOFError, ValueError) as error:
@@ -318,50 +254,36 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
 
 
 def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
-    dataset = _open_dataset("EuroSAT", root)
-    folder = root / "eurosat" / "2750"
-    rows = sorted(_relative_samples(dataset.samples, str(folder)))
-    ids, labels = zip(*rows, strict=True)
-    tested = options.choose_test(ids, labels)
-    parts = {
-        name: (folder, [row for row, one in zip(rows, tested, strict=True) if one == chosen])
-        for name, chosen in (("train", False), ("test", True))
-    }
-    _write_files(options, directory, parts, dataset.classes, chosen_test=False)
+    layout = imagefolder.Options(
+        path=str(root / "eurosat" / "2750"),
+        embed=True,
+        test_fraction=options.test_fraction,
+        split_seed=options.split_seed,
+        split_by=options.split_by,
+    )
+    imagefolder.prepare(layout, directory, recorded=options)
 
 
-def _prepare_places(options: Options, directory: Path, roots: _Roots) -> None:
-    parts: Files = {}
-    for name, part in PLACES_SPLITS.items():
-        dataset = _open_dataset("Places365", roots.root, split=part, small=True)
-        # torchvision's paths begin with the folder that its download would have made.
-        rows = _relative_samples(dataset.imgs, dataset.images_dir)
-        parts[name] = roots.images[name], rows
-        numbers = dataset.class_to_idx
-    classes = sorted(numbers, key=lambda each: int(numbers[each]))
-    _write_files(options, directory, parts, classes, chosen_test=True)
-
-
-def _relative_samples(samples: Iterable[tuple[str, int]], folder: str) -> list[tuple[str, int]]:
-    return [(file.removeprefix(folder).lstrip("/"), int(label)) for file, label in samples]
-
-
-def _write_files(
-    options: Options,
-    directory: Path,
-    parts: Files,
-    classes: list[str],
-    *,
-    chosen_test: bool,
+def _prepare_places(
+    options: Options, directory: Path, root: Path, images: Mapping[str, Path]
 ) -> None:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
+    parts = {}
+    for name, part in PLACES_SPLITS.items():
+        dataset = _open_dataset("Places365", root, split=part, small=True)
+        # torchvision's paths begin with the folder that its download would have made.
+        rows = [
+            (file.removeprefix(dataset.images_dir).lstrip("/"), int(label))
+            for file, label in dataset.imgs
+        ]
+        parts[name] = images[name], rows
+        numbers = dataset.class_to_idx
     table.write_dataset(
         directory,
         table.batch_files(parts),
         options=options,
-        class_names=classes,
+        class_names=sorted(numbers, key=lambda each: int(numbers[each])),
         rows=sum(len(rows) for _, rows in parts.values()),
-        embed=options.embeds,
-        chosen_test=chosen_test,
+        chosen_test=True,
     )

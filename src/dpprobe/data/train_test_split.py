@@ -3,19 +3,19 @@
 Neither depends on the order of the rows or on a random generator's version.
 
 By class, a row's side depends on its id, the seed and the ids of its class. Adding one row to the
-source can move one other row of the same class across the boundary, as a class's share of the test
-set is rounded: a guarantee that starts at the *train* table is not for that change.
+source can move one other row of the same class across the boundary, because a class's share of the
+test set is rounded. A guarantee that starts at the *train* table does not cover that change.
 
-By id, a row's side is a public function of its id and the seed: SHA-256 of both, read as a number
-in [0, 1), lies below the fraction or not. No other row, label or pixel enters, so whatever is done
-to one unit (added, left out, relabelled, replaced by null rows) moves no other one, and train and
-test tables of neighbouring sources differ in that unit's rows alone. All rows of a unit that has
-several have the unit's name for an id. The number of test units is then random over seeds, by a
-binomial distribution, and a class may have none.
+By id, a row's side is a public function of its id and the seed: whether SHA-256 of both, read as a
+number in [0, 1), lies below the fraction. No other row, label or pixel matters, so whatever happens
+to one unit (added, left out, relabelled, replaced by null rows) moves no other one: train and test
+tables of neighbouring sources differ in that unit's rows alone. All rows of a patient have the
+patient's name as id. The number of test units is random over seeds, by a binomial distribution, and
+a class may have none.
 
-This holds where an id is a function of its unit. Ids that are positions in a file are that under
-the relation of the guarantee, which puts null rows in a unit's place and keeps all others where
-they are; one row more at the front of the file would rename, and so move, all that follow.
+This holds if an id is a function of its unit. So are positions in a file under the relation of the
+guarantee, which replaces a unit by null rows and keeps all other places. A row more at the front of
+the file would rename, and so move, all rows after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,18 @@ from dpprobe.data.options import DatasetOptions
 
 SplitBy = Literal["class", "id"]
 SplitName = Literal["train", "test"]
+TestFraction = Annotated[
+    float,
+    Field(
+        gt=0,
+        lt=1,
+        description="Share of the images, or of the patients, in the test split, if there is none "
+        "yet.",
+    ),
+]
+SplitSeed = Annotated[
+    int, Field(ge=0, description="Seed of the split; another seed gives another split.")
+]
 _DIGEST_BITS = 256
 
 
@@ -47,14 +59,13 @@ def count_test(rows: int, fraction: float) -> int:
 
 
 def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
-    """Counts training and test rows of a split by class, from the sizes of the classes."""
+    """Counts training and test rows of a split by class."""
     sizes = list(class_rows)
     tested = sum(count_test(rows, fraction) for rows in sizes)
     return sum(sizes) - tested, tested
 
 
 def count_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> tuple[int, int]:
-    """Counts training and test rows of a split by id."""
     tested = choose_by_id(ids, fraction=fraction, seed=seed)
     return tested.count(False), tested.count(True)
 
@@ -78,20 +89,14 @@ def choose_test(
     seed: int,
     by: SplitBy = "class",
 ) -> list[bool]:
-    """Chooses the rows that are tested on.
+    """Chooses the test rows: True for a test row, in the order of `ids`.
 
-    By class, within each stratum rows are ranked by SHA-256 of (seed, id), and the smallest are
-    taken: as many as `count_test` says. By id, see `choose_by_id`.
+    By class, rows of each stratum are ranked by SHA-256 of (seed, id), and the first `count_test`
+    are taken. By id, see `choose_by_id`.
 
     Args:
-      ids: the rows' ids, each once.
+      ids: unique.
       strata: the rows' classes, or one constant for a split that ignores them; unused by id.
-      fraction: the part to test on, in (0, 1).
-      seed: another seed gives another split.
-      by: class or id.
-
-    Returns:
-      True for a test row, False for a training row, in the order of `ids`.
     """
     if by == "id":
         return choose_by_id(ids, fraction=fraction, seed=seed)
@@ -120,18 +125,8 @@ class SplitOptions(DatasetOptions):
         "none can move another. A release needs id.",
     )
 
-    def preparation_params(self) -> dict[str, Any]:
-        """Returns the options that decide the split tables; `split_by` only where it is id.
-
-        So tables that were made before there was such an option are still current.
-        """
-        params = super().preparation_params()
-        if self.split_by == "class":
-            del params["split_by"]
-        return params
-
     def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
-        """Chooses the rows that are tested on: True for a test row, in the order of the ids."""
+        """Chooses the test rows: True for a test row, in the order of the ids."""
         fraction, seed = self.fraction_and_seed()
         return choose_test(ids, labels, fraction=fraction, seed=seed, by=self.split_by)
 
@@ -144,7 +139,7 @@ class SplitOptions(DatasetOptions):
         return self.subsample_fault() or self.split_fault(own_test=self.has_test())
 
     def split_fault(self, *, own_test: bool) -> str | None:
-        """Returns what `release_fault` does, for a source with or without a test set."""
+        """Explains why a release cannot use this split, with or without a test set of its own."""
         if own_test or self.split_by == "id":
             return None
         return (
@@ -162,16 +157,16 @@ class SplitOptions(DatasetOptions):
         return not self.has_test() and self.split_by == "id" and self.names_rows()
 
     def rule_of_split(self, *, own_test: bool) -> str:
-        """Returns what `split_rule` does, for a source with or without a test set."""
+        """Returns `split_rule` of a source with or without a test set of its own."""
         if own_test:
             return "source"
         fraction, seed = self.fraction_and_seed()
         return f"{self.split_by}, seed {seed}, fraction {fraction}"
 
     def key_of_split(self, *, own_test: bool) -> str:
-        """Returns what `split_key` does, for a source with or without a test set.
+        """Returns `split_key` of a source with or without a test set of its own.
 
-        Options that decide what an id, or a side, is read from stand in it as a short hash.
+        Ends with a short hash of the options that determine ids or sides.
         """
         names = self.side_options(own_test=own_test)
         written = self.model_dump(mode="json", include=names, exclude_defaults=True)
@@ -179,5 +174,5 @@ class SplitOptions(DatasetOptions):
         return f"{self.rule_of_split(own_test=own_test)}{digest}"
 
     def side_options(self, *, own_test: bool) -> set[str]:  # noqa: ARG002
-        """Returns the options that say where a row's side, or else its id, is read from."""
+        """Returns the options that determine a row's side, or its id."""
         return set()

@@ -1,9 +1,7 @@
-"""Files at plain addresses, verified by their SHA-256, that together are one of the local sources.
+"""Files at plain addresses, verified by their SHA-256: an image folder, or a CSV manifest.
 
-An archive `name.zip` is unpacked into the folder `name`; other files stay as they are, and so does
-a plain tar that `layout` reads as a shard. `layout` then says what they are: the options of an
-image folder, of parquet files, of a CSV manifest or of tar shards, with paths relative to the
-download folder.
+An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout` is
+the options of the image folder or the manifest, with paths relative to the download folder.
 """
 
 from __future__ import annotations
@@ -21,16 +19,15 @@ from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
-from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
+from dpprobe.data.options import DatasetOptions
 from dpprobe.data.patient_sides import Unit
 from dpprobe.data.registry import SOURCES, dataset_options
-from dpprobe.data.tar_shards import SUFFIX
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 
-# The local sources.
-LAYOUTS = ("csv", "imagefolder", "parquet", "webdataset")
+# The option of each layout that is its folder: all other paths are relative to it.
+LAYOUTS = {"csv": "root", "imagefolder": "path"}
 # The options of every source; written beside `layout`, not in it.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
 SHA256_PATTERN = "^[0-9a-f]{64}$"
@@ -51,11 +48,6 @@ class File(Block):
         None,
         description="Name of the file in the download folder; if absent, the last part of "
         "the address.",
-    )
-    extract: bool | None = Field(
-        None,
-        description="Unpack the file. If absent: yes for .zip, .tar, .tar.gz, .tgz, ...; but with "
-        "`layout` webdataset, plain .tar files are read without unpacking.",
     )
 
     @field_validator("url")
@@ -81,9 +73,6 @@ class File(Block):
                 f"name: {name!r} cannot be a file's name; write another `name`, without / and "
                 "without a dot at its start"
             )
-        if self.extract and archives.folder_name(name) is None:
-            suffixes = ", ".join((archives.ZIP_SUFFIX, *archives.TAR_SUFFIXES))
-            raise ValueError(f"extract: {name} does not have the suffix of an archive ({suffixes})")
         return self
 
     @property
@@ -95,26 +84,21 @@ class File(Block):
 
     @property
     def content_folder(self) -> str | None:
-        """The folder for its content; None where it is no archive, or is not to be unpacked."""
-        return None if self.extract is False else archives.folder_name(self.file_name)
+        """The folder that an archive is unpacked into; None for other files."""
+        return archives.folder_name(self.file_name)
 
 
 class Options(DatasetOptions):
-    """Files at addresses: together an image folder, parquet files, a CSV manifest or tar shards."""
+    """Files at addresses: together an image folder or a CSV manifest."""
 
     source: Literal["url"] = "url"
     files: tuple[File, ...] = Field(
-        description="Files to download.", json_schema_extra={"minItems": 1}
+        min_length=1,
+        description="Files to download; archives (.zip, .tar, .tar.gz, ...) are unpacked.",
     )
     layout: dict[str, Any] = Field(
-        description="Layout of the files: `source: imagefolder`, parquet, csv or webdataset with "
-        "its options. Paths are relative to the download folder, where name.zip has become the "
-        "folder name."
-    )
-    several_labels: bool = Field(
-        False,
-        description="True if the parquet files of `layout` have lists of labels; dpprobe needs "
-        "this before the download.",
+        description="Layout of the files: `source: imagefolder` or csv with its options. Paths are "
+        "relative to the download folder, where name.zip has become the folder name."
     )
 
     @field_validator("layout")
@@ -130,49 +114,31 @@ class Options(DatasetOptions):
 
     @model_validator(mode="after")
     def _check_together(self) -> Options:
-        if not self.files:
-            raise ValueError("files: empty; write at least one")
         names = [
-            name
-            for file in self.files
-            for name in (file.file_name, self.unpacked_into(file))
-            if name
+            name for file in self.files for name in (file.file_name, file.content_folder) if name
         ]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(
                     f"files: two of them would be saved as {name}; give one of them another `name`"
                 )
-        known = self._known_labels()
-        if self.several_labels and known is False:
-            raise ValueError("several_labels: this layout has one label per row; remove it")
         return self
 
     def check_files(self) -> None:
-        """Passes: before the download there is nothing to look for."""
+        """Passes: the files are not here before the download."""
 
     def download_params(self) -> dict[str, Any]:
         """Returns the files by content: their addresses may change."""
         return {
             "files": [
-                {
-                    "name": file.file_name,
-                    "sha256": file.sha256,
-                    "folder": self.unpacked_into(file),
-                }
+                {"name": file.file_name, "sha256": file.sha256, "folder": file.content_folder}
                 for file in self.files
             ]
         }
 
-    def unpacked_into(self, file: File) -> str | None:
-        """Returns the folder that a file is unpacked into; None where it stays as it is."""
-        shard = self.layout.get("source") == "webdataset" and file.file_name.endswith(SUFFIX)
-        return None if file.extract is None and shard else file.content_folder
-
     def preparation_params(self) -> dict[str, Any]:
-        params = super().preparation_params()
-        # Neither decides the tables, and an address may hold a token.
-        return {**params, **self.download_params()}
+        # An address does not determine the tables, and may contain a token.
+        return {**super().preparation_params(), **self.download_params()}
 
     def image_params(self) -> dict[str, Any]:
         # The same files at another address are the same images.
@@ -180,16 +146,8 @@ class Options(DatasetOptions):
         layout = self._parse_layout().image_params()
         return {**super().image_params(), "files": files, "layout": layout}
 
-    def image_files(self) -> tuple[str, ...]:
-        if self.layout["source"] not in ("parquet", "webdataset"):
-            return ()
-        return tuple(f"sha256 {file.sha256}" for file in self.files if not self.unpacked_into(file))
-
-    def row_limit(self) -> Limit:
-        return self._parse_layout().row_limit()
-
     def has_test(self) -> bool:
-        """Returns the layout's answer; False for image folders, of which only the files tell."""
+        """Returns the layout's answer; False for an image folder, which is not here yet."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
@@ -222,15 +180,11 @@ class Options(DatasetOptions):
         return self.expected_rows()
 
     def multi_label(self) -> bool:
-        """Returns the layout's answer; of parquet files `several_labels`, which must fit them."""
-        known = self._known_labels()
-        return self.several_labels if known is None else known
+        return self._parse_layout().multi_label()
 
     def count_classes(self) -> int | None:
-        named = getattr(self._parse_layout(), "class_names", None)
-        if named is None:
-            named = getattr(self._parse_layout(), "label_columns", None)
-        return self.expect.classes if named is None else len(named)
+        layout = self._parse_layout()
+        return self.expect.classes if layout.source == "imagefolder" else layout.count_classes()
 
     def group_names(self) -> tuple[str, ...]:
         return self._parse_layout().group_names()
@@ -252,19 +206,11 @@ class Options(DatasetOptions):
         assert isinstance(options, SplitOptions)  # each of LAYOUTS is
         return options
 
-    def _known_labels(self) -> bool | None:
-        """Returns True if rows have several labels; None where only the files tell."""
-        layout = self._parse_layout()
-        return None if layout.source == "parquet" else layout.multi_label()
-
     def locate_layout(self, downloaded: Path) -> DatasetOptions:
-        """Returns the layout's options, its paths inside the download folder."""
-
-        def move_path(path: str, _: str, fate: str) -> str:
-            return str(downloaded / path) if fate == "moves" else path
-
+        """Returns the layout's options, its folder inside the download folder."""
         layout = self._parse_layout()
-        return dataset_options(with_paths(layout.model_dump(mode="json"), layout.paths, move_path))
+        key = LAYOUTS[layout.source]
+        return layout.model_copy(update={key: str(downloaded / getattr(layout, key))})
 
 
 def _check_keys(layout: dict[str, Any]) -> None:
@@ -275,7 +221,7 @@ def _check_keys(layout: dict[str, Any]) -> None:
         raise ConfigError(f"layout.{key}: belongs beside `layout`, not inside it; move it")
 
 
-def _require_inside(path: str, key: str, _: str) -> str:
+def _require_inside(path: str, key: str) -> str:
     place = PurePosixPath(path)
     if place.is_absolute() or ".." in place.parts or path.startswith("~"):
         raise ValueError(
@@ -299,13 +245,12 @@ def download(options: Options, directory: Path) -> list[Fetched]:
         checksum = downloads.Checksum("sha256", file.sha256)
         received = downloads.fetch_file(file.url, path, checksum=checksum)
         fetched.append(received)
-        _unpack_file(options, file, directory, received.sha256)
+        _unpack_file(file, directory, received.sha256)
     return fetched
 
 
-def _unpack_file(options: Options, file: File, directory: Path, sha256: str) -> None:
-    folder = options.unpacked_into(file)
-    if folder is not None:
+def _unpack_file(file: File, directory: Path, sha256: str) -> None:
+    if (folder := file.content_folder) is not None:
         archives.extract_archive(directory / file.file_name, directory / folder, sha256=sha256)
 
 
@@ -317,12 +262,12 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
       DataError: when a file is missing, or a row is not what it should be.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
+    hashes = {file.name: file.sha256 for file in receipt.files}
     for file in options.files:
-        _unpack_file(options, file, downloaded, receipt.find_sha256(file.file_name))
+        _unpack_file(file, downloaded, hashes[file.file_name])
     try:
         layout = options.locate_layout(downloaded)
         layout.check_files()
-        check_several_labels(declared=options.multi_label(), actual=layout.multi_label())
     except ConfigError as error:
         raise ConfigError(f"layout: {error}") from error
     module = importlib.import_module(SOURCES[layout.source])

@@ -1,4 +1,4 @@
-"""Names that columns of tables usually have, by what they hold."""
+"""Usual names of columns, by their content."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ GROUPS = (
 
 
 def find_usual(columns: Collection[str], names: Iterable[str]) -> Iterator[str]:
-    """Yields the columns that have one of the names, in the order of the names.
+    """Yields the columns with one of the names, in the order of the names.
 
-    Case and what stands between words do not count: PatientID is patient_id.
+    Ignores case and separators: PatientID is patient_id.
     """
     for name in names:
         yield from (column for column in columns if _plain_name(column) == _plain_name(name))

@@ -1,8 +1,8 @@
 """Tar shards as WebDataset writes them: `key.jpg` with `key.cls`, or with `key.json`.
 
-Shards are read where they lie, in order, and never unpacked. A first pass reads headers and labels
-and so knows each image's offset; a second one reads, hashes and decodes the images as they follow
-each other. The split tables keep the offsets: see `tar_shards`.
+Shards are read in place, in order, and never unpacked. A first pass reads headers, labels and each
+image's offset; a second one reads, hashes and decodes the images. The split tables keep the
+offsets: see `tar_shards`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from dpprobe.data.options import DatasetOptions
 from dpprobe.data.webdataset_options import ShardOptions
 
 
@@ -20,15 +19,12 @@ class Options(ShardOptions):
     source: Literal["webdataset"] = "webdataset"
 
 
-def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
+def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of tar shards.
 
-    Args:
-      recorded: the options that the study wrote, where another source made these.
-
     Raises:
-      ConfigError: when there is no shard.
-      DataError: for shards that are damaged, and for faulty rows, all of them told at once.
+      ConfigError: if there is no shard.
+      DataError: for damaged shards, and for faulty rows, all in one message.
     """
     from dpprobe.data import table, webdataset_rows  # heavy: pyarrow
 
@@ -36,7 +32,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     table.write_dataset(
         directory,
         webdataset_rows.make_batches(options, parts),
-        options=recorded or options,
+        options=options,
         class_names=options.class_names,
         multi_label=options.several_labels,
         groups=list(options.group_names()),

@@ -1,21 +1,20 @@
-"""The options of tar shards: where they lie, and which members are images, labels and names."""
+"""The options of tar shards: their places, and their members with images, labels and names."""
 
 from __future__ import annotations
 
-import glob
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import tar_shards
-from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import GroupColumns, list_groups
 from dpprobe.data.image_files import EXTENSIONS
-from dpprobe.data.option_paths import each_once
-from dpprobe.data.options import Limit
+from dpprobe.data.option_paths import each_once, match_files
+from dpprobe.data.options import Embed
 from dpprobe.data.patient_sides import UnitOptions
-from dpprobe.data.train_test_split import SplitName
+from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
@@ -25,7 +24,7 @@ Paths = str | tuple[str, ...]
 class ShardOptions(UnitOptions):
     """The options of tar shards, without the parts that read samples."""
 
-    paths: ClassVar = {"train": "moves", "test": "moves"}
+    paths: ClassVar = ("train", "test")
 
     train: Paths = Field(
         min_length=1,
@@ -66,18 +65,9 @@ class ShardOptions(UnitOptions):
         "their keys from the start.",
     )
     group_columns: GroupColumns = ()
-    limit: Limit = Limit()
-    embed: bool = Field(
-        False,
-        description="Copy the images into the split tables. Otherwise the tables hold the images' "
-        "places in the shards, which must then stay in place, unchanged.",
-    )
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the images in the test split, if `test` is absent."
-    )
-    split_seed: int = Field(
-        0, ge=0, description="Seed of the split; another seed gives another split."
-    )
+    embed: Embed = False
+    test_fraction: TestFraction = 0.2
+    split_seed: SplitSeed = 0
 
     @field_validator("image_member")
     @classmethod
@@ -87,10 +77,8 @@ class ShardOptions(UnitOptions):
     @field_validator("class_names")
     @classmethod
     def _check_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError(f"{', '.join(value)}: a name appears twice; remove one")
-        if same := find_alike(value):
-            raise ValueError(f"{in_words(same[0])} differ only in case or spaces; remove one")
+        if fault := find_name_fault(value):
+            raise ValueError(fault)
         return value
 
     @model_validator(mode="after")
@@ -102,8 +90,6 @@ class ShardOptions(UnitOptions):
             )
         if self.id_column is not None and self.shard_in_id:
             raise ValueError("shard_in_id: id_column names the ids already; remove one")
-        if self.test is None and self.limit.test is not None:
-            raise ValueError("limit.test: there is no `test` to limit; remove it")
         return self
 
     def check_files(self) -> None:
@@ -118,7 +104,7 @@ class ShardOptions(UnitOptions):
         return self.test is not None
 
     def count_rows(self) -> tuple[int, int] | None:
-        """Returns what `expect` says: counting would read every header of every shard."""
+        """Returns `expect`: counting would read every header of every shard."""
         return self.expected_rows()
 
     def multi_label(self) -> bool:
@@ -129,9 +115,6 @@ class ShardOptions(UnitOptions):
 
     def group_names(self) -> tuple[str, ...]:
         return tuple(list_groups(self.group_columns))
-
-    def row_limit(self) -> Limit:
-        return self.limit
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(path) for name in self.list_splits() for path in self.list_shards(name))
@@ -152,20 +135,22 @@ class ShardOptions(UnitOptions):
         return ("train",) if self.test is None else ("train", "test")
 
     def list_shards(self, name: SplitName) -> list[Path]:
-        """Lists the shards of a split, in the order of their names within what is written.
+        """Lists the shards of a split, by name for each pattern.
 
         Raises:
-          ConfigError: where something that is written names no shard.
+          ConfigError: for a pattern without a shard.
         """
         written = self.train if name == "train" else self.test
         assert written is not None
         shards: list[Path] = []
         for pattern in [written] if isinstance(written, str) else written:
-            matches = _match_shards(pattern)
+            path = resolve_path(pattern)
+            folder = path.is_dir()
+            matches = tar_shards.list_tars(path) if folder else match_files(path)
             if not matches:
+                place = f"in the folder {pattern}" if folder else pattern
                 raise ConfigError(
-                    f"{name}: no .tar file {_describe_place(pattern)}; correct it or put the "
-                    f"shards there"
+                    f"{name}: no .tar file {place}; correct it or put the shards there"
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(
@@ -176,18 +161,6 @@ class ShardOptions(UnitOptions):
         return each_once(name, shards)
 
     def is_image(self, extension: str) -> bool:
-        """Returns True for the extension of a member that is a sample's image."""
         if self.image_member is not None:
             return extension == self.image_member
         return f".{extension}" in EXTENSIONS
-
-
-def _match_shards(pattern: str) -> list[Path]:
-    path = resolve_path(pattern)
-    if path.is_dir():
-        return tar_shards.list_tars(path)
-    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
-
-
-def _describe_place(pattern: str) -> str:
-    return f"in the folder {pattern}" if resolve_path(pattern).is_dir() else pattern

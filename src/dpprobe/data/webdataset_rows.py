@@ -24,10 +24,9 @@ Fault = tuple[str, str]
 
 
 class Row(NamedTuple):
-    """One sample: its place among the shards, and all that its small members say.
+    """One sample: its place among the shards, and the content of its small members.
 
-    `faults` are pairs of a kind of problem and its detail; the label is then None where it is at
-    fault.
+    `faults` are pairs of a kind of problem and its detail; a faulty label is None.
     """
 
     shard: int
@@ -45,30 +44,27 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     Raises:
       DataError: naming every shard that is damaged.
     """
-    parts: dict[SplitName, list[Row]] = {}
     broken: list[str] = []
-    for name in options.list_splits():
-        rows = parts[name] = []
-        most = getattr(options.limit, name)
-        for number, shard in enumerate(options.list_shards(name)):
-            try:
-                for sample in tar_shards.read_samples(shard):
-                    if most is not None and len(rows) >= most:
-                        break
-                    if row := _make_row(options, number, shard, sample):
-                        rows.append(row)
-            except DataError as error:
-                broken.append(str(error))
-            if most is not None and len(rows) >= most:
-                break
+    parts = {name: list(_read_rows(options, name, broken)) for name in options.list_splits()}
     if broken:
         more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
         raise DataError("\n".join(broken[:SHOWN] + more))
     return parts
 
 
+def _read_rows(options: ShardOptions, name: SplitName, broken: list[str]) -> Iterator[Row]:
+    """Yields the rows of a split's shards; adds the errors of damaged shards to `broken`."""
+    for number, shard in enumerate(options.list_shards(name)):
+        try:
+            for sample in tar_shards.read_samples(shard):
+                if row := _make_row(options, number, shard, sample):
+                    yield row
+        except DataError as error:
+            broken.append(str(error))
+
+
 def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
-    """Returns a sample as a row; None for one that has neither an image nor a label."""
+    """Returns a sample as a row; None for a sample with neither an image nor a label."""
     fields, faults = _read_fields(options, shard, sample)
     images = [name for name in sample.members if options.is_image(name)]
     if not images and "cls" not in sample.members and "json" not in sample.members:
@@ -104,7 +100,7 @@ def _group_fields(options: ShardOptions) -> list[str]:
 def _read_fields(
     options: ShardOptions, shard: Path, sample: Sample
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Reads key.json, where an option names a field of it; its fault is the label's."""
+    """Reads key.json if an option names a field; errors are reported as label errors."""
     wanted = (options.label_column, options.id_column, options.unit_column, *_group_fields(options))
     if not any(wanted):
         return {}, []
@@ -123,7 +119,7 @@ def _read_fields(
 def _replace_surrogates(
     options: ShardOptions, fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Replaces halves of characters, such as "\\ud800", which JSON can have and no table can."""
+    """Replaces halves of characters, such as "\\ud800", which JSON allows and tables do not."""
     kinds: dict[str | None, str] = dict.fromkeys(_group_fields(options), "value")
     kinds |= {options.id_column: "id", options.unit_column: "patient"}
     clean, faults = dict(fields), list[Fault]()
@@ -137,7 +133,7 @@ def _replace_surrogates(
 
 
 def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yields the faults of names that are lists or mappings: nobody is called so."""
+    """Yields the faults of names that are lists or mappings."""
     named = [("id", options.id_column), ("patient", options.unit_column)]
     for kind, name in [*named, *(("value", name) for name in _group_fields(options))]:
         if name is not None and isinstance(fields.get(name), list | dict):
@@ -147,7 +143,6 @@ def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterato
 def _read_label(
     options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]
 ) -> tuple[Any, str | None]:
-    """Returns a label, or why there is none."""
     value: Any
     if options.label_column is None:
         member = sample.members.get("cls")
@@ -169,7 +164,7 @@ def _read_label(
 
 
 def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, str | None]:
-    """Returns the number of a class; a number among the names is a name."""
+    """Returns the number of a class, or its fault; a number among the names is a name."""
     text = str(value)
     if text in names:
         return names.index(text), None
@@ -191,12 +186,11 @@ def make_batches(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables, in the order of the shards."""
-    mistaken: dict[str, str] = {}
+    units, mistaken = None, dict[str, str]()
     if options.unit_column is not None:
-        mistaken = patient_sides.find_mistaken(
-            {name: [row.unit for row in part] for name, part in parts.items()}
-        )
-    chosen = _assign_sides(options, parts)
+        units = {name: [row.unit for row in rows] for name, rows in parts.items()}
+        mistaken = patient_sides.find_mistaken(units)
+    chosen = _assign_sides(options, parts, units)
     for name, rows in parts.items():
         shards = options.list_shards(name)
         for start in range(0, len(rows), table.BATCH_ROWS):
@@ -208,18 +202,16 @@ def make_batches(
 
 
 def _assign_sides(
-    options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
+    options: ShardOptions,
+    parts: Mapping[SplitName, Sequence[Row]],
+    units: Mapping[SplitName, Sequence[str]] | None,
 ) -> dict[SplitName, list[SplitName | None]]:
-    """Returns the table that each row goes into; None where it is left out."""
 
     def read_strata() -> list[int]:
         if options.several_labels:
             return [0] * len(parts["train"])
         return [-1 if row.label is None else row.label for row in parts["train"]]
 
-    units = None
-    if options.unit_column is not None:
-        units = {name: [row.unit for row in rows] for name, rows in parts.items()}
     return patient_sides.assign_sides(
         options,
         {name: len(rows) for name, rows in parts.items()},
@@ -254,6 +246,6 @@ def _make_batch(
         },
         units=patients,
         faults=faults,
-        # of an image its path says it
+        # the path of an image says it already
         origins=["" if row.image else str(shards[row.shard]) for row in rows],
     )

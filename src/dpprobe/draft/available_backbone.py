@@ -27,7 +27,7 @@ class Chosen:
     """A backbone for a study.
 
     Attributes:
-      dimension: features of an image; None where nothing tells it.
+      dimension: features per image; None if unknown.
     """
 
     name: str
@@ -42,10 +42,10 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
 
     Args:
       checkpoint: a file of weights of a timm model.
-      model: its name; absent, read off the file's name.
+      model: its name; if absent, derived from the file's name.
 
     Raises:
-      ConfigError: for a file that is missing, holds no weights, or those of another model.
+      ConfigError: for a file that is missing, has no weights, or those of another model.
     """
     if checkpoint is not None:
         return _of_checkpoint(checkpoint, model)
@@ -109,7 +109,7 @@ def _make_options(keys: Mapping[str, Any]) -> BackboneOptions:
 
 
 def _model_of(path: Path) -> str:
-    """Returns the timm model whose name a file's name begins with, the longest of them."""
+    """Returns the longest name of a timm model that is a prefix of the file's name."""
     known = known_architectures() or {}
     stem = path.name.lower()
     names = [name for name in known if stem.startswith(name.lower())]
@@ -122,7 +122,7 @@ def _model_of(path: Path) -> str:
 
 
 def _find_fetched() -> str | None:
-    """Returns the first backbone of the catalog whose weights were fetched before."""
+    """Returns the first backbone of the catalog whose weights are cached."""
     for name, entry in catalog.backbone_entries().items():
         repo = str(entry["source"]).removeprefix(HUB)
         if repo == entry["source"] or repo.count("/") != 1:

@@ -1,8 +1,8 @@
-"""Guesses of what the columns of a table are, by their names and values."""
+"""Guesses the meaning of a table's columns from their names and values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpprobe.data.alike_names import find_alike, in_words, joined_labels
@@ -23,10 +23,10 @@ class Column:
     """The values of a column.
 
     Attributes:
-      values: those there are, but blanks, while they are few enough for classes.
-      many: True where there are more.
+      values: without blanks, while they are few enough for classes.
+      many: True if there are more.
       blanks: rows without a value.
-      first: of the first rows.
+      first: the values of the first rows.
     """
 
     values: set[str] = field(default_factory=set)
@@ -35,7 +35,6 @@ class Column:
     first: list[str] = field(default_factory=list)
 
     def add_value(self, value: str) -> None:
-        """Takes one row's value."""
         if len(self.first) < MOST_GROUPS:
             self.first.append(value)
         if not value:
@@ -53,7 +52,7 @@ class Column:
 
     @property
     def holds_ages(self) -> bool:
-        """True if all values but blanks, as `bins` knows them, are numbers."""
+        """True if all values except blanks of `bins` are numbers."""
         known = {value for value in self.values if value.lower() not in BLANKS}
         return Column(values=known).holds_numbers
 
@@ -61,22 +60,8 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def require_column(columns: Iterable[str], name: str, option: str, place: str) -> str:
-    """Returns a column that a user named.
-
-    Raises:
-      ConfigError: where there is none of that name.
-    """
-    columns = list(columns)
-    if name not in columns:
-        raise ConfigError(
-            f"{option} {name}: {place} has no such column; it has {', '.join(columns)}"
-        )
-    return name
-
-
 def guess_label(columns: Columns) -> str | None:
-    """Returns the column that one label per image stands in."""
+    """Returns the column with one label per image."""
     return next(
         (
             name
@@ -88,21 +73,18 @@ def guess_label(columns: Columns) -> str | None:
 
 
 def guess_labels(columns: Columns) -> list[str]:
-    """Returns columns of yes and no, which several labels per image stand in; two or more."""
+    """Returns two or more columns of 0 and 1, for several labels per image; or none."""
+    usual = {*find_usual(columns, [*PATIENTS, *CASES, *SPLITS, *GROUPS])}
     binary = [
         name
         for name, column in columns.items()
-        if column.values and column.values <= _YES_NO | _UNCERTAIN and not _is_usual(name)
+        if column.values and column.values <= _YES_NO | _UNCERTAIN and name not in usual
     ]
     return binary if len(binary) > 1 else []
 
 
-def _is_usual(name: str) -> bool:
-    return any(find_usual([name], [*PATIENTS, *CASES, *SPLITS, *GROUPS]))
-
-
 def no_label(columns: Columns, place: str) -> ConfigError:
-    """Returns the error for a table that no column of which is known for labels."""
+    """Returns the error for a table without a known column of labels."""
     return ConfigError(
         f"{place}: no column of labels by a usual name ({', '.join(LABELS)}) with two to "
         f"{MOST_CLASSES} values; it has {', '.join(columns)}: name it with --label"
@@ -110,11 +92,10 @@ def no_label(columns: Columns, place: str) -> ConfigError:
 
 
 def class_names(column: Column, name: str, place: str) -> list[str]:
-    """Returns the classes that a column of labels has, as numbers or by the alphabet.
+    """Returns the classes of a column of labels, in the order of numbers or of the alphabet.
 
     Raises:
-      ConfigError: for less than two, for more than anybody would tell apart, and for two that
-        look alike.
+      ConfigError: for fewer than two classes, for too many, and for two that look alike.
     """
     if column.many:
         raise ConfigError(
@@ -137,7 +118,7 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
 
 
 def guess_unit(columns: Columns) -> tuple[str, bool] | None:
-    """Returns the column that says whose an image is, and True where it names people."""
+    """Returns the column of patients, or of other units, and True if it names people."""
     for names, people in ((PATIENTS, True), (CASES, False)):
         for name in find_usual(columns, names):
             if len(columns[name].values) > 1:
@@ -146,7 +127,7 @@ def guess_unit(columns: Columns) -> tuple[str, bool] | None:
 
 
 def unit_line(column: str, *, people: bool) -> Line:
-    """Returns the option of the unit of privacy, and says that it is a guess."""
+    """Returns the option of the unit of privacy, marked as a guess."""
     if people:
         comment = (
             "Guessed from the column's name: the patient of each image. The unit of privacy is the "
@@ -163,7 +144,7 @@ def unit_line(column: str, *, people: bool) -> Line:
 
 
 def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
-    """Says what a person should know of the unit of privacy."""
+    """Lists warnings about the unit of privacy."""
     if unit is None:
         return [
             f"no column of patients found ({', '.join(PATIENTS[:4])} or similar), so the unit of "
@@ -182,11 +163,7 @@ def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
 
 
 def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
-    """Returns columns of subgroups by their names: a column each, or a column with limits.
-
-    Args:
-      plain: True for a source whose subgroups are columns as they are.
-    """
+    """Maps names of subgroups to columns, or to columns with limits unless `plain`."""
     groups: dict[str, Value] = {}
     for column in find_usual(columns, GROUPS):
         name = group_column(column.strip().lower().replace(" ", "_")).removeprefix("group_")
@@ -201,7 +178,7 @@ def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
 
 
 def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
-    """Returns the column that says which split a row is of, with its words for train and test."""
+    """Returns the column of splits, with its words for train and test."""
     for name in find_usual(columns, SPLITS):
         values = sorted(columns[name].values)
         train = [value for value in values if value.lower() in ("train", "training")]
@@ -212,7 +189,7 @@ def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
 
 
 def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
-    """Says which decisions on labels that are missing or uncertain a person must take."""
+    """Lists the decisions about missing or uncertain labels that a person must take."""
     notes = []
     if blanks := sum(columns[name].blanks for name in labels):
         words = "zeros or drop" if len(labels) > 1 else "drop"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from dpprobe.data.csv_options import ManifestOptions
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.image_places import Place, find_images
-from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, make_options, rare_notes
+from dpprobe.errors import ConfigError
 
 _PUBLIC_NAMES = (
     "Read from the labels. These names are published with every head. If only the private labels "
@@ -29,27 +31,32 @@ class Wishes:
     patient: str | None = None
     root: str | None = None
 
+    def check_columns(self, columns: Collection[str], place: str) -> None:
+        """Raises ConfigError for a column that is not there."""
+        for option in ("label", "image", "patient"):
+            name = getattr(self, option)
+            if name is not None and name not in columns:
+                raise ConfigError(
+                    f"--{option} {name}: {place} has no such column; it has {', '.join(columns)}"
+                )
+
 
 def look_at_csv(place: str, wishes: Wishes) -> Seen:
     """Looks at the rows of a CSV file; opens no image.
 
     Raises:
-      ConfigError: where a column is not known, or no image is where the file says.
+      ConfigError: for an unknown column, or if no image is at its path.
     """
     path = Path(place).expanduser()
     raw, columns = _read_table(path)
-    for name, option in ((wishes.label, "--label"), (wishes.image, "--image"),
-                         (wishes.patient, "--patient")):  # fmt: skip
-        if name is not None:
-            guesses.require_column(columns, name, option, place)
+    wishes.check_columns(columns, place)
     label = wishes.label or guesses.guess_label(columns)
     labels = [] if label else guesses.guess_labels(columns)
     if label is None and not labels:
         raise guesses.no_label(columns, place)
     root = Path(wishes.root).expanduser() if wishes.root else None
     images = find_images(columns, table=path, root=root, column=wishes.image)
-    guessed = guesses.guess_unit(columns)
-    unit = (wishes.patient, True) if wishes.patient else guessed
+    unit = (wishes.patient, True) if wishes.patient else guesses.guess_unit(columns)
     keys = _place_keys(images, path, raw.delimiter)
     if label is not None:
         names = guesses.class_names(columns[label], label, place)
@@ -71,8 +78,8 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
 
 
 def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
-    """Reads the values of all columns, with the delimiter that the header has."""
-    # Neither labels nor classes are known yet, which options are not made without.
+    """Reads the values of all columns, with the delimiter of the header."""
+    # Options need labels and classes, which are not known yet.
     raw = csv_manifest.Options.model_construct(root=str(path.parent), train=path.name)
     header = csv_files.read_header(raw, path.name, "train")
     if delimiter := csv_files.other_delimiter(header):
@@ -110,7 +117,6 @@ def _place_keys(images: Place, path: Path, delimiter: str | None) -> dict[str, L
 
 
 def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
-    """Returns a test split that the file, or one beside it, already has."""
     if split := guesses.guess_split(columns):
         name, train, test = split
         return {
@@ -125,11 +131,9 @@ def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
 
 
 def _count_rows(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
-    """Counts the rows that the options take."""
     from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
-    seen = Seen(place=place, keys=keys, counts={}, images=0)
-    options = seen.make_options()
+    options = make_options(place, keys)
     assert isinstance(options, csv_manifest.Options)
     options.check_files()
     multi_label = options.multi_label()

@@ -24,7 +24,7 @@ def look_at_folder(place: str) -> Seen:
     """Looks at the classes of a folder; opens no image.
 
     Raises:
-      ConfigError: where the folder is not laid out as a study needs it, with the remedy.
+      ConfigError: if the folder has another layout than a study needs, with the remedy.
     """
     root = Path(place).expanduser()
     _check_layout(root, place)
@@ -37,10 +37,14 @@ def look_at_folder(place: str) -> Seen:
     for classes in listing.files.values():
         counts.update({name: len(files) for name, files in classes.items()})
     check_counts(counts, place)
-    parted = "test" in listing.files
+    parts = "train/<class>/ and test/<class>/" if "test" in listing.files else "<class>/"
+    comment = (
+        f"The images are in {parts}. Every head publishes the class names, so each name must be "
+        "public."
+    )
     keys = {
         "source": Line(value="imagefolder"),
-        "path": Line(value=place, comment=_describe_layout(parted)),
+        "path": Line(value=place, comment=comment),
     }
     return Seen(
         place=place,
@@ -51,16 +55,7 @@ def look_at_folder(place: str) -> Seen:
     )
 
 
-def _describe_layout(parted: bool) -> str:
-    parts = "train/<class>/ and test/<class>/" if parted else "<class>/"
-    return (
-        f"The images are in {parts}. Every head publishes the class names, so each name must be "
-        "public."
-    )
-
-
 def _check_layout(root: Path, place: str) -> None:
-    """Raises ConfigError for a folder that has no classes, and says where they may be."""
     entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
     folders = [entry for entry in entries if entry.is_dir()]
     tables = [entry for entry in entries if entry.name.lower().endswith(TABLES)]
@@ -111,26 +106,13 @@ def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
-    """Lists what is unusual, though no mistake for certain."""
     notes = [
         "a folder names no patients, so the unit of privacy is one image; if people have several "
         "images, list them in a CSV with a column of patients and run init on that CSV"
     ]
-    places = [root / name for name in listing.files] if "test" in listing.files else [root]
-    inner = {name: _list_folders(places[0] / name) for name in listing.class_names}
-    first = inner[listing.class_names[0]]
-    if len(first) > 1 and all(names == first for names in inner.values()):
-        notes.append(
-            f"every class folder holds the folders {_name_some(first)}; if these are the classes, "
-            "move them one level up"
-        )
-    unused = {entry.name for entry in root.iterdir()} - set(PARTS)
-    unused = {name for name in unused if not name.startswith(".")}
+    unused = sorted({entry.name for entry in root.iterdir()} - set(PARTS))
+    unused = [name for name in unused if not name.startswith(".")]
     if "test" in listing.files and unused:
-        notes.append(f"ignored (neither train nor test): {_name_some(sorted(unused))}")
+        more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+        notes.append(f"ignored (neither train nor test): {', '.join(unused[:5])}{more}")
     return notes
-
-
-def _name_some(names: list[str]) -> str:
-    """Lists the first names in words."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,4 +1,4 @@
-"""The files that a column of a table names: their folder, and what their names lack."""
+"""The image files of a table's column: their folder, and missing parts of their paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Place:
 
     Attributes:
       column: of paths, or of names.
-      template: what makes a path of a name; None where the column holds paths.
+      template: makes a path from a name; None for a column of paths.
     """
 
     root: Path
@@ -28,15 +28,15 @@ class Place:
 
 
 def find_images(columns: Columns, *, table: Path, root: Path | None, column: str | None) -> Place:
-    """Looks for the files that a column names, below some folders.
+    """Looks for the files that a column names.
 
     Args:
-      root: the folder to look in, and in its folders; absent, that of the table in the same way,
-        then the working directory and the one above the table's.
-      column: to take; absent, one with a usual name, or one that holds names of image files.
+      root: the folder to search, with its folders; if absent, the table's folder in the same way,
+        then the working directory and the parent of the table's folder.
+      column: if absent, one with a usual name, or one with names of image files.
 
     Raises:
-      ConfigError: where no column names files that are there.
+      ConfigError: if no column names existing files.
     """
     candidates = [column] if column else list(find_usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
     if not candidates:
@@ -58,13 +58,12 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     first = _first_value(columns, candidates[0])
     raise ConfigError(
         f"{table}: column {candidates[0]} names {first!r}, and there is no such image under "
-        f"{' or '.join(_normal_path(folder) for folder in roots)}; name the folder that paths "
+        f"{' or '.join(os.path.normpath(folder) for folder in roots)}; name the folder that paths "
         "start at with --root, or the column with --image"
     )
 
 
 def _list_roots(table: Path) -> list[Path]:
-    """Returns the folders that paths of a table usually start at, each once."""
     roots: dict[Path, Path] = {}
     for root in (table.parent, Path(), table.parent / ".."):
         roots.setdefault(root.resolve(), root)
@@ -76,19 +75,19 @@ def _first_value(columns: Columns, name: str) -> str:
 
 
 def is_image(value: str) -> bool:
-    """Returns True for a file that is an image by its name."""
     return os.path.splitext(value)[1].lower() in EXTENSIONS  # noqa: PTH122
 
 
 def _list_additions(
     folder: Path, values: Sequence[str], *, deeper: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields what may stand before and after a name to make it a path."""
+    """Yields prefixes and suffixes that may complete a name to a path."""
     if not values:
         return
     suffixes = [""]
     if not is_image(values[0]):
-        known = sorted(EXTENSIONS, key=_usual_first)
+        # The usual suffixes first.
+        known = sorted(EXTENSIONS, key=lambda suffix: (suffix not in (".jpg", ".png"), suffix))
         suffixes = [*known, *map(str.upper, known)]
     yield "", ""
     yield from (("", suffix) for suffix in suffixes if suffix)
@@ -97,11 +96,3 @@ def _list_additions(
     for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir()):
         if not name.startswith(".") and not set("{}") & set(name):
             yield from ((f"{name}/", suffix) for suffix in suffixes)
-
-
-def _usual_first(suffix: str) -> tuple[bool, str]:
-    return suffix not in (".jpg", ".png"), suffix
-
-
-def _normal_path(folder: Path) -> str:
-    return os.path.normpath(folder)

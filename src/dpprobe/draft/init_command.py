@@ -37,18 +37,13 @@ def add_command(commands: Any) -> None:
         "--model", metavar="NAME", help="timm's name of the model with these weights"
     )
     columns = parser.add_argument_group("columns of a CSV or parquet file, if guesses are wrong")
-    columns.add_argument("--label", metavar="COLUMN", help="column with the labels")
-    columns.add_argument(
-        "--image",
-        metavar="COLUMN",
-        help="column with the images or their paths",
-    )
-    columns.add_argument(
-        "--patient", metavar="COLUMN", help="column with the patient of each image"
-    )
-    columns.add_argument(
-        "--root", metavar="FOLDER", help="folder that the paths in a CSV are relative to"
-    )
+    for option, metavar, words in (
+        ("--label", "COLUMN", "column with the labels"),
+        ("--image", "COLUMN", "column with the images or their paths"),
+        ("--patient", "COLUMN", "column with the patient of each image"),
+        ("--root", "FOLDER", "folder that the paths in a CSV are relative to"),
+    ):
+        columns.add_argument(option, metavar=metavar, help=words)
 
 
 def _run_init(arguments: argparse.Namespace) -> int:
@@ -91,11 +86,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 
 def look_at_place(arguments: argparse.Namespace) -> Seen:
-    """Looks at what was named.
-
-    Raises:
-      ConfigError: for something that is not there, or is neither folder nor table.
-    """
+    """Looks at the folder or table; raises ConfigError if there is none."""
     # as above
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
@@ -137,11 +128,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
 
 
 def check_output(output: Path, seen: Seen, *, force: bool) -> None:
-    """Checks that a study may be written, and that its results will not lie among the images.
-
-    Raises:
-      ConfigError: where it would replace a file, or stand in the folder of the images.
-    """
+    """Raises ConfigError if the study would replace a file, or lie in the folder of images."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: no YAML by its name; write one that ends in .yaml")
     if output.exists() and not force:
@@ -167,7 +154,6 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
 
 
 def _suggest_paths(path: Path) -> str:
-    """Returns the remedy for a path that is not there: names like it beside it."""
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, sorted(names), n=3)

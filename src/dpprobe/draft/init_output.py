@@ -1,4 +1,4 @@
-"""The words of `init` for the screen: what was seen, what to expect, and what to do."""
+"""The output of `init` on the screen: the data, the expected accuracy, and next steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPSILON = 1.0
 
 
 def seen_in_words(draft: Draft) -> str:
-    """Writes what was seen, and what the planner expects."""
+    """Describes the data and the expected accuracy."""
     seen = draft.seen
     kind = "labels" if seen.multi_label else "classes"
     whose = "" if seen.patients is None else f" of {seen.patients:,} patients"
@@ -29,14 +29,16 @@ def seen_in_words(draft: Draft) -> str:
         f"{draft.delta:g}",
     ]
     lines += _describe_imbalance(seen)
-    lines.append(f"backbone:    {draft.backbone.name}{_count_features(draft)}")
+    dimension = draft.backbone.dimension
+    size = "" if dimension is None else f", {dimension:,} features per image"
+    lines.append(f"backbone:    {draft.backbone.name}{size}")
     lines += [f"note:        {note}" for note in seen.notes]
     lines += ["", *_list_expected(draft)]
     return "\n".join(lines)
 
 
 def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
-    """Yields a line per class, the largest first, some of them where there are many."""
+    """Yields a line per class, the largest first; leaves out the middle of many."""
     order = sorted(seen.counts, key=lambda name: (-seen.counts[name], name))
     shown = order if len(order) <= MOST_SHOWN else [*order[: MOST_SHOWN - 2], "", order[-1]]
     width = max(len(name) for name in shown)
@@ -69,13 +71,8 @@ def _describe_imbalance(seen: Seen) -> Iterator[str]:
         )
 
 
-def _count_features(draft: Draft) -> str:
-    dimension = draft.backbone.dimension
-    return "" if dimension is None else f", {dimension:,} features per image"
-
-
 def _list_expected(draft: Draft) -> Iterator[str]:
-    """Yields what `dpprobe plan` expects at epsilon 1; it knows one label per image."""
+    """Yields the prediction of `dpprobe plan` at epsilon 1, for one label per image."""
     seen, n = draft.seen, draft.n
     if seen.multi_label or n < len(seen.counts):
         return

@@ -13,7 +13,7 @@ from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import Wishes
-from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, make_options, rare_notes
 from dpprobe.errors import ConfigError
 
 NUMBERED = (
@@ -23,17 +23,14 @@ NUMBERED = (
 
 
 def look_at_parquet(place: str, wishes: Wishes) -> Seen:
-    """Looks at all columns of a parquet file but the images.
+    """Looks at all columns of a parquet file except the images.
 
     Raises:
-      ConfigError: where it has no images or labels that a study can read.
+      ConfigError: if a study could not read its images or labels.
     """
     path = Path(place).expanduser()
     names, columns = _read_table(path)
-    for name, option in ((wishes.label, "--label"), (wishes.image, "--image"),
-                         (wishes.patient, "--patient")):  # fmt: skip
-        if name is not None:
-            guesses.require_column(names, name, option, place)
+    wishes.check_columns(names, place)
     if wishes.root is not None:
         raise ConfigError(
             f"--root {wishes.root}: a parquet file contains its images; leave out --root"
@@ -60,7 +57,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
 
 
 def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
-    """Reads the names of all columns, and the values of those that hold text or numbers."""
+    """Reads the names of all columns, and the values of text and number columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -78,11 +75,9 @@ def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
 
 
 def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> Seen:
-    """Counts the rows by class; where nothing names the classes, by number."""
+    """Counts the rows by class, or by number if the classes have no names."""
     options = _make_options(place, keys)
-    names = (
-        options.class_names_or_labels()
-    )  # reads the header first, and refuses labels of other kinds
+    names = options.class_names_or_labels()  # refuses labels of other kinds
     labels = options.read_values(label)
     if names is None:
         highest = max(map(_highest_label, labels), default=0)
@@ -118,13 +113,13 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
 
 
 def _make_options(place: str, keys: dict[str, Line]) -> parquet.Options:
-    options = Seen(place=place, keys=keys, counts={}, images=0).make_options()
+    options = make_options(place, keys)
     assert isinstance(options, parquet.Options)
     return options
 
 
 def _highest_label(value: Any) -> int:
-    """Returns the highest number of a label that it says there is."""
+    """Returns the highest class number that a label implies."""
     if isinstance(value, list):
         return len(value) - 1
     return -1 if value is None else int(value)

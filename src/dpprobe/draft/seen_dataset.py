@@ -1,4 +1,4 @@
-"""A dataset as it was seen: its options for a study, and counts for the screen alone."""
+"""A dataset that `init` looked at: its options for a study, and counts for the screen alone."""
 
 from __future__ import annotations
 
@@ -17,23 +17,15 @@ from dpprobe.wrong_keys_and_values import validate_options
 
 Value = str | float | bool | list[str] | dict[str, object]
 RARE = 10  # images; a class of fewer may be one person's
-# File names that say nothing of what is in them.
+# File names that do not describe the content.
 _GENERAL = {
-    "train",
-    "training",
-    "labels",
-    "metadata",
-    "data",
-    "index",
-    "images",
-    "img",
-    "table",
-}
+    "train", "training", "labels", "metadata", "data", "index", "images", "img", "table",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A key of a dataset in a study: its value, and words to stand before it."""
+    """A key of a dataset in a study: its value, and a comment above it."""
 
     value: Value
     comment: str = ""
@@ -55,10 +47,10 @@ class Seen:
     """A dataset that was looked at.
 
     Attributes:
-      keys: the dataset's options, in the order in which they are to be written.
-      counts: images by class, of both splits, or with several labels per image those that have
-        each. Private: not for a file.
-      patients: who they are of; None where nothing says it.
+      keys: the dataset's options, in the order of the file.
+      counts: images of both splits by class, or by label if images have several. Private: not for
+        a file.
+      patients: their number; None if nothing names them.
       notes: what a person should know or do, one line each.
     """
 
@@ -88,7 +80,6 @@ class Seen:
 
     @property
     def imbalance(self) -> float:
-        """The largest class's images for one of the smallest that has any, as in tables."""
         return compute_imbalance(tuple(self.counts.values()))
 
     @property
@@ -97,17 +88,10 @@ class Seen:
 
     @property
     def majority_share(self) -> float:
-        """The share of the largest class."""
         return self.counts[self.largest_class] / sum(self.counts.values())
 
     def make_options(self) -> DatasetOptions:
-        """Reads the keys as a study would."""
-        values = {key: line.value for key, line in self.keys.items()}
-        options = validate_options(
-            options_class(SOURCES, str(values["source"])), values, self.place
-        )
-        assert isinstance(options, DatasetOptions)
-        return options
+        return make_options(self.place, self.keys)
 
     def count_class_units(self) -> ClassUnits:
         """Counts the units of each class on both sides. Private: not for a file."""
@@ -116,7 +100,7 @@ class Seen:
         return counts
 
     def count_training_units(self) -> int:
-        """Counts what is trained on: patients where they are named, else images."""
+        """Counts training units: patients if they are named, otherwise images."""
         options = self.make_options()
         n = options.count_units() if options.names_units() else None
         if n is None:
@@ -126,8 +110,16 @@ class Seen:
         return n
 
 
+def make_options(place: str, keys: Mapping[str, Line]) -> DatasetOptions:
+    """Reads the keys of a dataset as a study would."""
+    values = {key: line.value for key, line in keys.items()}
+    options = validate_options(options_class(SOURCES, str(values["source"])), values, place)
+    assert isinstance(options, DatasetOptions)
+    return options
+
+
 def study_name(place: Path) -> str:
-    """Makes a name for a study of a folder's or a file's name."""
+    """Makes a study's name from the name of a folder or file."""
     place = place.expanduser()
     words = [place.resolve().name if place.is_dir() else place.name.split(".")[0]]
     if words[0].lower() in _GENERAL:
@@ -136,18 +128,18 @@ def study_name(place: Path) -> str:
 
 
 def name_of(words: Iterable[str]) -> str:
-    """Makes a name of the first word that has letters or digits."""
+    """Makes a name from the first word with letters or digits."""
     for word in words:
         plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
         name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
         if name:
-            # of results/<name> and data/<name>, where studies write under some names themselves
+            # of results/<name> and data/<name>, where studies use some names themselves
             return f"{name}_images" if name in TAKEN else name
     return "study"
 
 
 def check_counts(counts: Mapping[str, int], place: str) -> None:
-    """Raises ConfigError where there is nothing to tell apart."""
+    """Raises ConfigError for fewer than two classes."""
     if len(counts) < 2:
         name = next(iter(counts), "none")
         raise ConfigError(
@@ -157,7 +149,7 @@ def check_counts(counts: Mapping[str, int], place: str) -> None:
 
 
 def rare_notes(counts: Mapping[str, int], *, multi_label: bool = False) -> list[str]:
-    """Warns of classes whose mere name may tell of somebody."""
+    """Warns of classes whose names may reveal a person."""
     few = [name for name, count in counts.items() if count < RARE]
     if not few:
         return []

@@ -1,7 +1,7 @@
-"""A study's YAML with comments, for a dataset that was looked at and an available backbone.
+"""A study's YAML with comments, for a dataset and an available backbone.
 
-It holds names (classes, columns) and what is public anyway (how many units are trained on). Counts
-of classes stay out: no guarantee covers them.
+It contains names (classes, columns) and public facts (the number of training units). Counts of
+classes stay out: no guarantee covers them.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ SCHEMA = Path("workflow/schemas/study.schema.json")
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """All that a study's file says.
+    """The content of a study's file.
 
     Attributes:
-      keys: its options with those that `init` adds.
+      keys: the dataset's options, with those that `init` adds.
       n: training units, images or patients.
-      class_units: those of each class on both sides; for the screen alone.
+      class_units: units of each class on both sides; for the screen alone.
     """
 
     seen: Seen
@@ -90,17 +90,17 @@ class Draft:
 
     @property
     def study_name(self) -> str:
-        """The study's name, and that of its results' folder, so that no two files share one."""
+        """The name of the study and of its results folder, so that no two files share one."""
         return name_of([self.output.stem])
 
     @property
     def run_words(self) -> list[str]:
-        """The words that run the study from the folder in which `init` runs."""
+        """The command that runs the study from the folder of `init`."""
         return run_words(call=["--configfile", str(self.output)])
 
 
 def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
-    """Completes a dataset's options by what a study needs."""
+    """Adds the keys that a study needs to a dataset's options."""
     keys = dict(seen.keys)
     if not seen.make_options().has_test():
         keys |= SPLIT
@@ -125,7 +125,6 @@ def choose_delta(n: int) -> float:
 
 
 def study_text(draft: Draft) -> str:
-    """Writes the study."""
     return "\n".join(
         [
             *_write_head(draft),
@@ -210,14 +209,14 @@ def _write_rest(draft: Draft) -> Iterator[str]:
 
 
 def _choose_metric(seen: Seen) -> Headline:
-    """Returns the metric of a drafted release, from public facts alone."""
+    """Chooses the metric of a drafted release from public facts alone."""
     if seen.multi_label:
         return "auc"
     return "macro_accuracy" if len(seen.counts) <= FEW_CLASSES else "accuracy"
 
 
 def write_comment(text: str, *, indent: int = 0) -> list[str]:
-    """Breaks words into lines of comment; none for no words."""
+    """Wraps text as lines of comment; none for an empty text."""
     before = " " * indent + "# "
     return textwrap.wrap(
         text, WIDTH, initial_indent=before, subsequent_indent=before, break_long_words=False,
@@ -226,7 +225,7 @@ def write_comment(text: str, *, indent: int = 0) -> list[str]:
 
 
 def write_entry(key: str, value: Any, *, indent: int) -> list[str]:
-    """Writes a key and its value, quoted where YAML would read something else."""
+    """Writes a key and its value, quoted if YAML would read something else."""
     before = " " * indent
     if isinstance(value, dict):
         parts = [
@@ -237,7 +236,6 @@ def write_entry(key: str, value: Any, *, indent: int) -> list[str]:
 
 
 def _write_flow(value: Any) -> str:
-    """Writes a value on one line."""
     text = yaml.safe_dump(
         value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf
     )

@@ -19,9 +19,10 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.embeddings import vector_names
-from dpprobe.data.table import DatasetInfo, SplitTable, read_info
+from dpprobe.data.table import SplitTable, open_table, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.extraction_pipeline import Array, Clock, Decoder, Features, compute_rows
+from dpprobe.features.shard_file import RowColumns
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_writer import open_shard
 from dpprobe.features.stored_crops import with_crops
@@ -30,16 +31,9 @@ from dpprobe.progress import Progress
 logger = logging.getLogger("dpprobe")
 
 LIBRARIES = (
-    "dpprobe",
-    "h5py",
-    "kymatio",
-    "numpy",
-    "open_clip_torch",
-    "pillow",
-    "timm",
-    "torch",
+    "dpprobe", "h5py", "kymatio", "numpy", "open_clip_torch", "pillow", "timm", "torch",
     "torchvision",
-)
+)  # fmt: skip
 
 
 def extract_shard(
@@ -63,25 +57,23 @@ def extract_shard(
 
     Args:
       info: the dataset's `dataset.json`.
-      split: "train" or "test".
-      shard: which part of the split,
-      shards: of how many.
+      shard: the number of the part among `shards`.
       output: the shard's path; it is whole or absent.
-      batch_size: images a forward pass on a GPU; a CPU takes fewer.
+      batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: "float16" or "float32", on disk.
-      threads: that decode and, on a CPU, compute; as many as torch has by default. Their number
-        changes no feature.
-      changed: what is done to the backbone once it is loaded, such as a cut inside its network;
-        it is called before any thread runs it.
+      threads: that decode and, on a CPU, compute; torch's number by default. Their number changes
+        no feature.
+      changed: changes the loaded backbone before any thread runs it, for example by a cut inside
+        its network.
 
     Raises:
-      DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
-        than the others where the backbone does not resize, or gives features that are not finite
-        or do not fit the dtype; when table and info do not belong together.
-      ConfigError: when the backbone cannot be loaded or there are more shards than rows.
+      DataError: naming the row, if an image cannot be decoded or preprocessed, has another size
+        than the others and the backbone does not resize, or gives features that are not finite or
+        do not fit the dtype; if table and info do not belong together.
+      ConfigError: if the backbone cannot be loaded or there are more shards than rows.
     """
     described = read_info(info)
-    source = _open_table(table, described, split)
+    source = open_table(table, described)
     start, stop = row_range(source.rows, shard, shards)
     runtime = loading.resolve_runtime(Runtime(device=device, precision=precision))
     loaded = loading.load_backbone(backbone, runtime=runtime)
@@ -98,7 +90,15 @@ def extract_shard(
         shards=shards,
         versions={name: version(name) for name in LIBRARIES},
         precision=runtime.precision,
-        **_describe_sources(described, loaded),
+        class_names=described.class_names,
+        multi_label=described.multi_label,
+        dataset_fingerprint=described.fingerprint,
+        backbone_fingerprint=loaded.fingerprint,
+        weights_sha256=loaded.weights_sha256,
+        architecture=loaded.architecture,
+        pretrained_tag=loaded.pretrained_tag,
+        trained=loaded.trained,
+        preprocessing=loaded.preprocessing,
     )
     vectors = None
     if isinstance(backbone, external.Options):
@@ -120,21 +120,6 @@ def extract_shard(
     )
 
 
-def _describe_sources(info: DatasetInfo, loaded: Backbone) -> dict[str, Any]:
-    """Returns what a header says of the dataset and of the loaded backbone."""
-    return {
-        "class_names": info.class_names,
-        "multi_label": info.multi_label,
-        "dataset_fingerprint": info.fingerprint,
-        "backbone_fingerprint": loaded.fingerprint,
-        "weights_sha256": loaded.weights_sha256,
-        "architecture": loaded.architecture,
-        "pretrained_tag": loaded.pretrained_tag,
-        "trained": loaded.trained,
-        "preprocessing": loaded.preprocessing,
-    }
-
-
 def _write_parts(
     parts: Generator[Features],
     output: Path,
@@ -144,18 +129,8 @@ def _write_parts(
     probe: Mapping[str, Any],
     clock: Clock,
 ) -> None:
-    """Writes a shard's features as they are computed, and logs the time of each part."""
-    rows = header.first_row, header.end_row
-    writing = open_shard(
-        output,
-        header,
-        labels=source.read_labels(*rows),
-        ids=source.read_ids(*rows),
-        groups=source.read_groups(*rows),
-        accepted=source.read_accepted(*rows),
-        units=source.read_units(*rows),
-        probe=probe,
-    )
+    rows = RowColumns.read_table(source, header.first_row, header.end_row)
+    writing = open_shard(output, header, rows, probe=probe)
     label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"
     progress = Progress(header.end_row - header.first_row, label=label)
     with writing as writer, progress, closing(parts):
@@ -179,16 +154,6 @@ def _probe_backbone(loaded: Backbone, name: str) -> dict[str, Any]:
     return probe
 
 
-def _open_table(table: Path, info: DatasetInfo, split: str) -> SplitTable:
-    source = SplitTable(table)
-    if source.fingerprint != info.splits[split].fingerprint:
-        raise DataError(
-            f"{table}: not the {split} table that its dataset.json describes; "
-            "delete both and prepare the dataset again"
-        )
-    return source
-
-
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:
     for position, reason in find_misfits(values, dtype).items():
         row, row_id = part.rows[position]
@@ -202,7 +167,7 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
 
 
 def find_misfits(values: Array, dtype: str) -> dict[int, str]:
-    """Returns the positions of rows [m, d] that a dtype cannot hold, each with the reason."""
+    """Maps the positions of rows [m, d] that a dtype cannot represent to the reason."""
     good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # false for NaN too
     reasons = {}
     for position in np.flatnonzero(~good):

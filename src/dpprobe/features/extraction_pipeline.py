@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
@@ -48,57 +48,37 @@ B = TypeVar("B")
 
 @dataclass
 class Clock:
-    """Seconds of each part; of work that runs in parallel, the sum over threads or processes.
+    """Seconds of each part; for parallel work, the sum over threads.
 
     Attributes:
-      threads: that compute, each at most one piece at a time; 1 for a GPU.
-      busy: the parts that fill the time of those threads.
-      seconds: of each part: read, decode, transfer (to a GPU and back), forward, write.
+      threads: that compute; 1 for a GPU.
+      seconds: by part: read, decode, transfer (to a GPU and back), forward, write.
       wall: from the first row read to the last one written.
     """
 
     threads: int = 1
-    busy: tuple[str, ...] = ("decode", "forward")
     rows: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     wall: float = 0.0
-    _started: float = 0.0
-
-    def start_clock(self) -> None:
-        self._started = time.perf_counter()
+    started: float = 0.0
 
     def add_seconds(self, part: str, seconds: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     @contextmanager
     def time_part(self, part: str) -> Iterator[None]:
-        """Adds the seconds of the `with` block to a part."""
         started = time.perf_counter()
         yield
         self.add_seconds(part, time.perf_counter() - started)
 
     def take_lap(self) -> None:
-        self.wall = time.perf_counter() - self._started
-
-    @property
-    def waited_seconds(self) -> float:
-        """Seconds in which threads that compute waited: for rows, or at the end for each other."""
-        busy = sum(self.seconds.get(part, 0.0) for part in self.busy)
-        return max(0.0, self.threads * self.wall - busy)
-
-    @property
-    def forward_share(self) -> float:
-        """The rate of all parts together over that of the forward pass alone, in 0..1."""
-        return self.seconds.get("forward", 0.0) / max(self.threads * self.wall, 1e-9)
+        self.wall = time.perf_counter() - self.started
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self.seconds.items())
         times = f" (threads: {self.threads})" if self.threads > 1 else ""
-        return (
-            f"{parts}, waited {self.waited_seconds:.1f} s in {self.wall:.1f} s{times}; "
-            f"{self.rows / max(self.wall, 1e-9):.1f} rows/s, "
-            f"{self.forward_share:.2f} of the forward rate"
-        )
+        rate = self.rows / max(self.wall, 1e-9)
+        return f"{parts} in {self.wall:.1f} s{times}; {rate:.1f} rows/s"
 
 
 Row = tuple[int, str]
@@ -106,10 +86,9 @@ Row = tuple[int, str]
 
 @dataclass(frozen=True)
 class Features:
-    """Results of consecutive rows: their (number in the split, id), [m, d], and [m, w] of each
-    layer.
+    """Features of consecutive rows, (number in the split, id): [m, d], and [m, w] of each layer.
 
-    `faults` are those of rows among them that have no features.
+    `faults` are those of rows without features.
     """
 
     rows: tuple[Row, ...]
@@ -120,29 +99,18 @@ class Features:
 
 @dataclass(frozen=True)
 class Fault:
-    """The reason why a row has no features."""
-
     row: Row
     reason: str
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows, or the error of one of them.
-
-    Errors travel as values: an exception from a process would arrive with its traceback as its
-    message. `faults` are those of rows that are left out.
-    """
+    """Decoded images of consecutive rows; `faults` are those of rows that are left out."""
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
-    error: str | None
     seconds: float
     faults: tuple[Fault, ...] = ()
-
-    def pin_memory(self) -> Piece:
-        """Moves the images into memory that a GPU copies from; the DataLoader calls it."""
-        return self if self.images is None else replace(self, images=self.images.pin_memory())
 
 
 def compute_rows(
@@ -156,37 +124,36 @@ def compute_rows(
     accelerator: Accelerator | None,
     clock: Clock,
 ) -> Generator[Features]:
-    """Features of `count` encoded images, in order; close the generator to end threads.
+    """Yields features of `count` encoded images, in order; close the generator to end threads.
 
     Args:
-      decoder: of this backbone, which decides what becomes of an image that cannot be used.
+      decoder: decides what happens to an image that cannot be used.
       backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
-      batch_size: images a forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
+      batch_size: images per forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
       threads: that decode, and on a CPU compute.
       accelerator: of the backbone's device; None for a CPU.
 
     Raises:
-      DataError: naming the row, where the decoder tolerates no fault: an image cannot be decoded or
+      DataError: naming the row, if the decoder tolerates no fault: an image cannot be decoded or
         preprocessed, or has another size than those before it.
     """
     pieces = _split_encoded(images, count, batch_size, clock)
     sizes = _Sizes(decoder.split)
     rows = min(batch_size, PIECE_ROWS)  # of a pass on a CPU
-    clock.start_clock()
+    clock.started = time.perf_counter()
     if accelerator is not None:
-        clock.threads, clock.busy = 1, ("transfer", "forward")
         ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
         decoded = in_order(decoder.decode_piece, pieces, threads=threads, ahead=ahead)
         yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
     else:
-        clock.threads, clock.busy = threads, ("decode", "forward")
+        clock.threads = threads
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
 
 
 def _split_encoded(
     images: Iterator[EncodedImage], count: int, batch_size: int, clock: Clock
 ) -> Iterator[list[EncodedImage]]:
-    """Pieces of encoded images, in order, none of which spans two batches."""
+    """Yields pieces of encoded images, in order; no piece spans two batches."""
     for first in range(0, count, batch_size):
         left = min(batch_size, count - first)
         while left:
@@ -208,9 +175,10 @@ class Decoder:
         memory_of: Accelerator | None = None,
         vectors: str | None = None,
     ) -> None:
-        """Takes the accelerator from whose host memory the images will be sent.
+        """Decodes for a backbone.
 
         Args:
+          memory_of: the accelerator in whose host memory pieces are stacked.
           vectors: the name of a row's vectors, for a backbone that takes them in place of images.
         """
         self._vectors = vectors
@@ -240,7 +208,9 @@ class Decoder:
 
     def _pass_image(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
         try:
-            return self._transform_image(picture, image)
+            if self._train_transform is None:
+                return self._transform(picture)
+            return self._train_transform(picture, image.sha256)
         except DataError:
             raise
         except Exception as error:  # a transform's libraries raise errors of any kind
@@ -251,24 +221,14 @@ class Decoder:
                 "it out"
             ) from error
 
-    def _transform_image(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
-        if self._train_transform is None:
-            return self._transform(picture)
-        return self._train_transform(picture, image.sha256)
-
     def decode_piece(self, images: list[EncodedImage]) -> Piece:
         started = time.perf_counter()
         rows = tuple((image.row, image.id) for image in images)
-        stacked, failure = None, None
-        try:
-            tensors = [self.decode_one(image) for image in images]
-            sizes = _Sizes(self.split)
-            for row, tensor in zip(rows, tensors, strict=True):
-                sizes.check_size(row, tensor.shape)
-            stacked = self._stack_tensors(tensors)
-        except DataError as error:
-            failure = str(error)
-        return Piece(rows, stacked, failure, time.perf_counter() - started)
+        tensors = [self.decode_one(image) for image in images]
+        sizes = _Sizes(self.split)
+        for row, tensor in zip(rows, tensors, strict=True):
+            sizes.check_size(row, tensor.shape)
+        return Piece(rows, self._stack_tensors(tensors), time.perf_counter() - started)
 
     def _stack_tensors(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         if self._memory_of is None:
@@ -278,7 +238,7 @@ class Decoder:
 
 
 class TolerantDecoder(Decoder):
-    """Leaves out images that cannot be used, and says why; all others must come out in one size."""
+    """Leaves out images that cannot be used, with their faults."""
 
     def __init__(
         self,
@@ -287,7 +247,6 @@ class TolerantDecoder(Decoder):
         *,
         memory_of: Accelerator | None = None,
     ) -> None:
-        """Takes what opens an image: it may raise a DataError."""
         super().__init__(backbone, "test", memory_of=memory_of)
         self._opened = opened
 
@@ -305,7 +264,7 @@ class TolerantDecoder(Decoder):
             except DataError as error:
                 faults.append(Fault(row, str(error)))
         stacked = self._stack_tensors(tensors) if tensors else None
-        return Piece(tuple(rows), stacked, None, time.perf_counter() - started, tuple(faults))
+        return Piece(tuple(rows), stacked, time.perf_counter() - started, tuple(faults))
 
 
 class _Sizes:
@@ -315,7 +274,7 @@ class _Sizes:
         self._split = split
         self._first: torch.Size | None = None
 
-    def check_size(self, row: tuple[int, str], shape: torch.Size) -> None:
+    def check_size(self, row: Row, shape: torch.Size) -> None:
         self._first = self._first or shape
         if shape != self._first:
             raise DataError(
@@ -329,9 +288,8 @@ def in_order(
 ) -> Generator[B]:
     """Yields `work` of each item, in the items' order, from a pool of threads.
 
-    At most `ahead` items have been taken and not handed out. An error of `work` is raised here in
-    its turn; then, and when the generator is closed, no further item is begun, and those under
-    way are waited for.
+    At most `ahead` items are under way. An error of `work` is raised here in its turn; then, and if
+    the generator is closed, no further item begins, and those under way are waited for.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, "extract", initializer=torch.set_num_threads, initargs=(1,))
@@ -359,15 +317,6 @@ def _run_forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs
     return features[:given], {name: values[:given] for name, values in layers.items()}
 
 
-@dataclass(frozen=True)
-class _Computed:
-    """A piece that has passed through the model on a CPU, unless it has an error."""
-
-    piece: Piece
-    outputs: Outputs | None
-    seconds: float
-
-
 def _on_cpu(
     items: Iterable[list[EncodedImage]],
     decoder: Decoder,
@@ -377,25 +326,22 @@ def _on_cpu(
     sizes: _Sizes,
     clock: Clock,
 ) -> Generator[Features]:
-    def compute_piece(item: list[EncodedImage]) -> _Computed:
+    def compute_piece(item: list[EncodedImage]) -> tuple[Piece, Outputs, float]:
         piece = decoder.decode_piece(item)
         started = time.perf_counter()
-        outputs = None if piece.images is None else _run_forward(backbone, piece.images, rows)
-        return _Computed(piece, outputs, time.perf_counter() - started)
+        outputs = NOTHING if piece.images is None else _run_forward(backbone, piece.images, rows)
+        return piece, outputs, time.perf_counter() - started
 
     done = in_order(compute_piece, items, threads=threads, ahead=AHEAD * threads)
     with closing(done):
-        for computed in done:
-            piece = computed.piece
+        for piece, outputs, seconds in done:
             _check_piece(piece, sizes)
             clock.add_seconds("decode", piece.seconds)
-            clock.add_seconds("forward", computed.seconds)
-            yield _make_features(piece.rows, computed.outputs or NOTHING, clock, piece.faults)
+            clock.add_seconds("forward", seconds)
+            yield _make_features(piece.rows, outputs, clock, piece.faults)
 
 
 def _check_piece(piece: Piece, sizes: _Sizes) -> None:
-    if piece.error is not None:
-        raise DataError(piece.error)
     if piece.images is not None:
         sizes.check_size(piece.rows[0], piece.images.shape[1:])
 
@@ -412,10 +358,10 @@ def _make_features(
 
 @dataclass(frozen=True)
 class _Launched:
-    """A batch that is on its way through an accelerator.
+    """A batch on its way through an accelerator.
 
-    Its marks stand before the copy to it, before and after the forward pass, and after the
-    copy back into the host's memory.
+    Its marks: before the copy to the device, before and after the forward pass, and after the copy
+    back to the host's memory.
     """
 
     rows: tuple[Row, ...]

@@ -1,10 +1,9 @@
 """The feature store: immutable HDF5 shards, a manifest that proves they fit, a checking reader.
 
-A shard holds the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]),
-`ids` [n], and where there are any `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n]
-and `units` [n].
-`shard_writer` writes it, `manifest` records every shard's size and hashes, and the reader here
-refuses, by name, a file that differs.
+A shard has the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]), `ids`
+[n], and if there are any `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n] and `units`
+[n]. `shard_writer` writes it, `shard_manifest` records every shard's size and hashes, and the
+reader here refuses, by name, a file that differs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CROP_PREFIX = "crop_"
 
 
 class _FileState(NamedTuple):
-    """The state of a file; replacing it or writing to it gives another one."""
+    """The state of a file; replacing it or writing to it changes the state."""
 
     device: int
     inode: int
@@ -65,16 +64,15 @@ class FeatureStore:
 
     Attributes:
       rows, dimension: n and d.
-      layers: name -> width of the features of each block that was asked for, and of `crops`;
-        mostly empty.
-      architecture, pretrained_tag: of the backbone's model, None where there is none.
+      layers: name -> width of each block's features, and of `crops`; mostly empty.
+      architecture, pretrained_tag: of the backbone's model, if it has one.
       trained: True if the backbone's weights come from training.
       fingerprint: of the content of all rows, however they are cut into shards.
-      copies: of training examples, those whose image stands in an earlier one too, by unit; None
-        where they were not counted.
+      copies: training examples whose image is in an earlier one too, by unit; None if they were not
+        counted.
 
     Raises:
-      StoreError: when the manifest is missing or damaged.
+      StoreError: if the manifest is missing or damaged.
     """
 
     def __init__(self, manifest: Path) -> None:
@@ -103,7 +101,7 @@ class FeatureStore:
 
     @property
     def crops(self) -> tuple[str, ...]:
-        """The layers that hold the features of random parts of the images, in their order."""
+        """The layers with features of random parts of the images, in their order."""
         return tuple(sorted(name for name in self.layers if name.startswith(CROP_PREFIX)))
 
     @property
@@ -121,12 +119,12 @@ class FeatureStore:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Subgroup column -> one string a row, empty where unknown."""
+        """Subgroup column -> a string per row, empty if unknown."""
         return self._row_columns.groups
 
     @property
     def accepted(self) -> list[list[int]] | None:
-        """The labels that count as right, a list a row; None where the dataset has none."""
+        """The labels that count as right, a list per row; None if the dataset has none."""
         return self._row_columns.accepted
 
     @property
@@ -167,8 +165,8 @@ class FeatureStore:
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields features in order, about `rows` at a time: (first row, float32 [m, dimension]).
 
-        A block never spans two shards and holds whole chunks, so m varies; memory is bounded by
-        a block of max(rows, one chunk). The caller may change a block.
+        A block has whole chunks of one shard, so m varies; memory is bounded by a block of
+        max(rows, one chunk). The caller may change a block.
         """
         for record in self.shards:
             for start, block in self._blocks_of(record, rows, layer):
@@ -177,15 +175,7 @@ class FeatureStore:
     def read_rows(
         self, rows: npt.NDArray[np.int64], *, layer: str | None = None
     ) -> npt.NDArray[np.float32]:
-        """Reads some rows, holding no more than a block of the others.
-
-        Args:
-          rows: positions in the split, rising.
-          layer: whose features; the backbone's where None.
-
-        Returns:
-          float32 [len(rows), d].
-        """
+        """Reads the features, float32 [len(rows), d], of ascending positions in the split."""
         features = empty_rows((len(rows), self._layer_width(layer)), np.float32)
         for start, block in self.read_blocks(SELECTED_BLOCK_ROWS, layer=layer):
             low, high = np.searchsorted(rows, (start, start + len(block)))
@@ -193,11 +183,7 @@ class FeatureStore:
         return features
 
     def rows_at(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Reads features of some rows, in any order, from the chunks that hold them.
-
-        Returns:
-          float32 [len(index), dimension].
-        """
+        """Reads the features, float32 [len(index), dimension], of rows in any order, by chunks."""
         features = np.empty((len(index), self.dimension), dtype=np.float32)
         for record in self.shards:
             (places,) = np.nonzero((index >= record.start) & (index < record.stop))
@@ -230,13 +216,12 @@ class FeatureStore:
                 yield record.start + start, block
 
     def read_header(self, record: ShardRecord) -> ShardHeader:
-        """Reads the header of a shard."""
         with self._open_shard(record) as file:
             return ShardHeader.from_attributes(file.attrs, str(self._shard_path(record)))
 
     @contextmanager
     def _open_shard(self, record: ShardRecord) -> Iterator[h5py.File]:
-        """Opens a shard whose bytes are those of the manifest, and checks its header."""
+        """Opens a shard after comparing its bytes with the manifest, and checks its header."""
         path = self._shard_path(record)
         state = self._compare_bytes(record)
         with opened_shard(path, compared=True) as file:
@@ -254,8 +239,7 @@ class FeatureStore:
     def _compare_bytes(self, record: ShardRecord) -> _FileState | None:
         """Compares a file with the manifest before HDF5 opens it; returns its state.
 
-        Returns:
-          None for another whole shard, which HDF5 may open: its header tells whose it is.
+        Returns None for another undamaged shard, which HDF5 may open for its header.
 
         Raises:
           StoreError: for a file that HDF5 should not open.

@@ -1,16 +1,11 @@
 """Near-duplicates between private and public images.
 
 The privacy of a head assumes that no private image, or another picture of the same thing, was among
-the public ones that the backbone was trained on, and a test image that the backbone saw makes test
-results too good. Mehta et al. 2022 (appendix, Deduplication) take near-duplicates of every split
-out of the public set by a model, after Kolesnikov et al. 2020. Here the private examples of both
-splits are held against public datasets of the study: by the SHA-256 of the encoded image, and by
-the cosine of two images' features.
-
-A row is near by itself: the answer is a function of that row and of public examples, whatever other
-private examples there are and in whatever blocks they are compared. Cosines are computed in
-float32, whose last bits depend on the block; where those could decide, the pair is computed in
-float64.
+the public images that the backbone was trained on. A test image that the backbone has seen makes
+test results too good. Mehta et al. 2022 (appendix, Deduplication) remove near-duplicates of every
+split from the public set by a model, after Kolesnikov et al. 2020. Here the private examples of
+both splits are compared with public datasets of the study: by the SHA-256 of the encoded image, and
+by the cosine of two images' features, in float32.
 
 The result is a function of the private images without noise: it is not private.
 """
@@ -31,10 +26,8 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.progress import Progress
 
-# Rows of either side that are compared at a time.
-PRIVATE_ROWS = 4096
-PUBLIC_ROWS = 4096
-# The nearest rows of a split are listed, for people to look at, also where none is near enough.
+BLOCK_ROWS = 4096  # of either side that are compared at a time
+# The nearest rows of a split are listed for people to look at, even if none is near enough.
 LISTED = 12
 
 
@@ -86,15 +79,14 @@ def find_near_duplicates(
       device: where the products are computed.
 
     Returns:
-      The record of the check, and a table of matches. The record holds for each split the number of
-      private examples that have a public example of the same bytes (`exact`) or of a larger cosine
-      than the threshold (`near`, the exact ones included), the largest cosine, and quantiles of
-      each private example's largest cosine. The table (`MATCHES`) holds the near rows of each split
-      and at least its `LISTED` nearest ones, each with its nearest public example, the most similar
-      first.
+      The record of the check, and a table of matches. The record has for each split the number of
+      private examples with a public example of the same bytes (`exact`) or of a larger cosine than
+      the threshold (`near`, the exact ones included), the largest cosine, and quantiles of each
+      private example's largest cosine. The table (`MATCHES`) has the near rows of each split and at
+      least its `LISTED` nearest ones, each with its nearest public example, the most similar first.
 
     Raises:
-      DataError: for rows whose features are another backbone's.
+      DataError: for features of another backbone.
     """
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
@@ -133,7 +125,7 @@ class _Nearest:
 
     Attributes:
       where: int [n, 2], the number of the public split, and the row there.
-      exact: the same of each row that has a public one of the same bytes.
+      exact: the same, for each row with a public one of the same bytes.
       near: True for a near-duplicate, the exact ones included.
     """
 
@@ -144,7 +136,7 @@ class _Nearest:
     near: npt.NDArray[np.bool_]
 
     def describe_counts(self) -> dict[str, Any]:
-        """Returns the part of the record that speaks of this split."""
+        """Returns the part of the record about this split."""
         return {
             "rows": self.split.features.rows,
             "features": self.split.features.fingerprint,
@@ -191,63 +183,24 @@ def _find_nearest(
     label = f"overlap {split.dataset} {split.features.split}"
     with Progress(work // 10**6, label=label, unit="M pairs") as progress:
         done = 0
-        for start, block in _unit_blocks(split.features, PRIVATE_ROWS, device):
+        for start, block in _unit_blocks(split.features, device):
             for number, rows in enumerate(public):
-                for first, other in _unit_blocks(rows.features, PUBLIC_ROWS, device):
+                for first, other in _unit_blocks(rows.features, device):
                     _keep_nearest(best, where, start, block, number, first, other)
                     pairs = len(block) * len(other)
                     progress.advance_by((done + pairs) // 10**6 - done // 10**6)
                     done += pairs
     exact = _exact_matches(split, public)
-    slack = _bound_error(split.features.dimension)
-    near = best > threshold + slack
-    close = np.flatnonzero(~near & (best >= threshold - slack))
-    near[close] = _largest_in_float64(split, public, close, threshold - 2 * slack) > threshold
+    near = np.minimum(best, 1) > threshold  # rounding may lift a cosine above 1
     near[list(exact)] = True
     return _Nearest(split=split, best=best, where=where, exact=exact, near=near)
 
 
-def _bound_error(dimension: int) -> float:
-    """Returns a bound of the error of a cosine in float32: sums of that many rounded products."""
-    return (dimension + 8) * 2.0**-23
-
-
-def _largest_in_float64(
-    split: DatasetSplit, public: Sequence[DatasetSplit], rows: npt.NDArray[np.int64], floor: float
-) -> npt.NDArray[np.float64]:
-    """Computes the largest cosine of each of some rows, of the pairs that can be above a floor.
-
-    Each pair is summed by itself, so that the result depends on the two rows alone.
-    """
-    largest = np.full(len(rows), -np.inf)
-    if not len(rows):
-        return largest
-    ours = split.features.read_rows(rows).astype(np.float64)
-    unit_rows = _scale_to_unit(torch.from_numpy(ours.astype(np.float32)))
-    for other in public:
-        for _, block in other.features.read_blocks(PUBLIC_ROWS):
-            theirs = np.asarray(block, dtype=np.float64)
-            products = unit_rows @ _scale_to_unit(torch.from_numpy(block)).T
-            for row, place in np.argwhere(products.numpy() >= floor):
-                cosine = _compute_cosine(ours[row], theirs[place])
-                largest[row] = max(largest[row], cosine)
-    return largest
-
-
-def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
-    """Computes the cosine of two rows; 0 where one is all zeros."""
-    norms = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
-    return min(float((first * second).sum() / norms), 1.0) if norms > 0 else 0.0
-
-
-def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays one, at cosine 0 of all."""
-    for start, block in store.read_blocks(rows):
-        yield start, _scale_to_unit(torch.from_numpy(block).to(device))
-
-
-def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
-    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
+def _unit_blocks(store: FeatureStore, device: str) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays one, with cosine 0 to all."""
+    for start, block in store.read_blocks(BLOCK_ROWS):
+        rows = torch.from_numpy(block).to(device)
+        yield start, rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
 
 
 def _keep_nearest(
@@ -259,7 +212,6 @@ def _keep_nearest(
     first: int,
     other: torch.Tensor,
 ) -> None:
-    """Updates the nearest public example of each private one by a block of public examples."""
     values, places = (block @ other.T).max(dim=1)
     cosines, rows = values.cpu().numpy(), places.cpu().numpy()
     part = slice(start, start + len(block))

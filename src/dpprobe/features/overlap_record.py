@@ -35,7 +35,7 @@ def write_near_duplicates(
     counts: Path,
     matches: Path,
 ) -> None:
-    """Writes the result of `find_near_duplicates`, and says in the log what to do about it.
+    """Writes the result of `find_near_duplicates`, and logs what to do about it.
 
     Raises:
       DataError: as `find_near_duplicates`.
@@ -59,10 +59,10 @@ def write_near_duplicates(
 
 
 def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) -> dict[str, Any]:
-    """Reads the part of a finished check that the privacy statement holds.
+    """Reads the part of a finished check that the privacy statement contains.
 
     Raises:
-      DataError: when the file is not one of `write_near_duplicates`, or is of other features.
+      DataError: if the file is no such check, or of other features.
     """
     record = read_check(path)
     for store in (train, test):
@@ -74,9 +74,5 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
 
 
 def read_check(path: Path) -> dict[str, Any]:
-    """Reads the whole record of a finished check.
-
-    Raises:
-      DataError: when the file is not one of `write_near_duplicates`.
-    """
+    """Reads the whole record of a finished check; raises DataError for another file."""
     return artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
+from dpprobe.data.table import SplitTable
 from dpprobe.errors import StoreError
 from dpprobe.features.shard_header import REMEDY, ShardHeader
 
@@ -32,33 +33,33 @@ _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class RowColumns(NamedTuple):
-    """The columns that stand beside the features of some rows."""
+    """The columns beside the features of some rows.
+
+    Attributes:
+      groups: subgroup column -> a string per row.
+      accepted: the labels that count as right, a list per row.
+      units: the patient of each row.
+    """
 
     labels: npt.NDArray[Any]
     ids: list[str]
-    groups: dict[str, list[str]]
+    groups: Mapping[str, list[str]] = {}
     accepted: list[list[int]] | None = None
     units: list[str] | None = None
 
     @classmethod
-    def make_columns(
-        cls,
-        labels: npt.NDArray[Any],
-        ids: Sequence[str],
-        groups: Mapping[str, Sequence[str]],
-        accepted: Sequence[Sequence[int]] | None,
-        units: Sequence[str] | None,
-    ) -> RowColumns:
+    def read_table(cls, table: SplitTable, start: int, stop: int) -> RowColumns:
+        """Reads the columns of rows start..stop of a split table."""
         return cls(
-            labels,
-            list(ids),
-            {name: list(values) for name, values in groups.items()},
-            None if accepted is None else [list(row) for row in accepted],
-            None if units is None else list(units),
+            table.read_labels(start, stop),
+            table.read_ids(start, stop),
+            table.read_groups(start, stop),
+            table.read_accepted(start, stop),
+            table.read_units(start, stop),
         )
 
     def make_texts(self) -> dict[str, list[str]]:
-        """Returns all but the labels as the strings that a shard holds: name -> one a row."""
+        """Returns all but the labels as the strings of a shard: name -> a string per row."""
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
             texts["accepted"] = [artifacts.canonical_json(row) for row in self.accepted]
@@ -67,7 +68,6 @@ class RowColumns(NamedTuple):
         return texts
 
     def hash_columns(self) -> str:
-        """Computes one hash of all columns."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
         names = sorted(self.groups)
         content = [str(self.labels.dtype), list(self.labels.shape), self.ids, names]
@@ -82,7 +82,7 @@ class RowColumns(NamedTuple):
 
 
 def seal_shard(path: Path) -> None:
-    """Writes the SHA-256 of all bytes behind the user block into it."""
+    """Writes the SHA-256 of all bytes after the user block into it."""
     with path.open("r+b") as stream:
         stream.seek(SEAL_BYTES)
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -104,7 +104,7 @@ def is_sealed(path: Path) -> bool:
 
 
 def _check_seal(path: Path, shown: str) -> None:
-    """Refuses a shard that differs from its seal; earlier versions of dpprobe wrote none."""
+    """Refuses a shard that differs from its seal; the first shards had none."""
     try:
         with path.open("rb") as stream:
             unsealed = stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
@@ -125,9 +125,9 @@ def opened_shard(
     """Opens a shard; an error of HDF5 while it is read becomes a StoreError that names it.
 
     Args:
-      name: by which errors call it; the path where None.
-      compared: True if the caller compared its bytes with a hash; else they are compared with the
-        seal.
+      name: for errors; the path if absent.
+      compared: True if the caller compared its bytes with a hash; otherwise they are compared with
+        the seal.
     """
     shown = name or str(path)
     if not path.is_file():
@@ -151,14 +151,13 @@ def read_header(path: Path, *, compared: bool = False) -> ShardHeader:
       compared: True if its bytes were compared with its seal.
 
     Raises:
-      StoreError: when the file is missing, damaged or not a shard.
+      StoreError: if the file is missing, damaged or not a shard.
     """
     with opened_shard(path, compared=compared) as file:
         return ShardHeader.from_attributes(file.attrs, str(path))
 
 
 def read_rows(file: h5py.File) -> RowColumns:
-    """Reads the columns beside the features."""
     groups = file.get("groups", {})
     accepted = None
     if "accepted" in file:
@@ -173,31 +172,28 @@ def read_rows(file: h5py.File) -> RowColumns:
 
 
 def read_probe(file: h5py.File) -> dict[str, Any] | None:
-    """Reads the probe of the machine that computed the features."""
     text = file.attrs.get("probe")
     return None if text is None else json.loads(text)
 
 
 def layer_hashes(file: h5py.File) -> dict[str, str]:
-    """Reads the SHA-256 of each layer, as the shard says."""
+    """Reads the SHA-256 of each layer that the shard states."""
     digests: dict[str, str] = json.loads(file.attrs.get("layers_sha256", "{}"))
     return digests
 
 
 def layer_path(name: str) -> str:
-    """Returns the name of a layer's array in a shard."""
     return f"layers/{name}"
 
 
 def feature_array(file: h5py.File, layer: str | None) -> h5py.Dataset:
-    """Returns the array of the features, or of a layer's."""
     return file["features" if layer is None else layer_path(layer)]
 
 
 def stored_blocks(
     features: h5py.Dataset, rows: int | None = None
 ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yields blocks of whole chunks, as stored; each is overwritten by the next."""
+    """Yields blocks of whole chunks, as stored; each one overwrites the one before."""
     chunk = features.chunks[0]
     row_bytes = max(features.shape[1] * features.dtype.itemsize, 1)
     wanted = rows or READ_BYTES // row_bytes
@@ -211,7 +207,6 @@ def stored_blocks(
 
 
 def name_features(layer: str | None) -> str:
-    """Names the features, or those of a layer, for an error."""
     return "the features" if layer is None else f"the features of layer {layer}"
 
 

@@ -20,10 +20,10 @@ OF_ONE_SHARD = frozenset({"shard", "shards", "versions", "precision"})
 def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
     """Returns the rows start..stop of one shard.
 
-    The ranges of all shards tile 0..rows, and their sizes differ by one at most.
+    The ranges of all shards tile 0..rows, and their sizes differ by at most one.
 
     Raises:
-      ConfigError: when a shard would hold no row.
+      ConfigError: if a shard would have no row.
     """
     if not 0 <= shard < shards:
         raise ValueError(f"shard {shard} of {shards}")
@@ -36,24 +36,22 @@ def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardHeader:
-    """The description that a shard carries; all but `shard` and `versions` is common to a manifest.
+    """The description of a shard; all except `OF_ONE_SHARD` is common to a manifest.
 
     Attributes:
       split: "train" or "test".
-      class_names: one a class.
       multi_label: True if labels are rows of 0 and 1.
       dtype: of the features on disk, "float16" or "float32".
       dataset_fingerprint: of the content of both split tables.
       backbone: its name in the study.
       backbone_options: its options, as the study gives them.
-      backbone_fingerprint: of all that decides the features.
+      backbone_fingerprint: of everything that determines the features.
       weights_sha256: None for a backbone without weights.
-      architecture, pretrained_tag: as the library resolves the backbone's name; None where there
-        is none.
+      architecture, pretrained_tag: as the library resolves the backbone's name, if it does.
       trained: True if the backbone's weights come from training.
       preprocessing: resolved.
       shard, shards: the part's number and the number of parts.
-      precision: of the forward pass; None in a shard that was written before shards said it.
+      precision: of the forward pass; None in the first shards.
     """
 
     split: str
@@ -84,7 +82,7 @@ class ShardHeader:
         return row_range(self.rows, self.shard, self.shards)[1]
 
     def common_part(self) -> dict[str, Any]:
-        """Returns the part that all shards of a split must agree on, JSON-compatible."""
+        """Returns the part that all shards of a split share, JSON-compatible."""
         return {
             one.name: _plain_value(getattr(self, one.name))
             for one in fields(self)
@@ -110,13 +108,10 @@ class ShardHeader:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any], name: str) -> ShardHeader:
-        """Reads the attributes of a shard.
-
-        Args:
-          attributes: of the HDF5 file.
+        """Reads the attributes of a shard's HDF5 file.
 
         Raises:
-          StoreError: when they are not those of a shard, or are damaged.
+          StoreError: if they are not those of a shard, or are damaged.
           DataError: for a shard of a newer dpprobe.
         """
         artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
@@ -141,7 +136,6 @@ def _plain_value(value: Any) -> Any:
 
 
 def _decode_field(name: str, attributes: Mapping[str, Any]) -> Any:
-    """Reads one field of a header as `ShardHeader.make_attributes` writes it."""
     if name == "precision":
         return attributes.get(name)
     value = attributes[name]

@@ -37,13 +37,13 @@ def write_manifest(
 
     Args:
       shards: the files, all in the manifest's folder, in any order.
-      dataset_fingerprint: of the dataset as it is now; shards of an older one are refused.
-      copies: the rows whose image stands in an earlier one too, as `DatasetInfo.copies`, for the
-        privacy statement; None for a test split, and where they were not counted.
+      dataset_fingerprint: of the current dataset; shards of an older one are refused.
+      copies: `DatasetInfo.copies`, for the privacy statement; None for a test split, and if they
+        were not counted.
 
     Raises:
-      StoreError: naming the shard that is damaged, that does not agree with the first, or that
-        leaves rows missing or doubled.
+      StoreError: naming the shard that is damaged, that differs from the first, or that leaves rows
+        missing or doubled.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest of no shard")
@@ -85,11 +85,7 @@ def write_manifest(
 
 
 def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
-    """Returns the width of the features (None) and of each layer, which all shards share.
-
-    Args:
-      shards: whose bytes were compared with their seals.
-    """
+    """Returns the width of the features (None) and of each layer, which all shards share."""
     common: dict[str | None, int] = {}
     for path in shards:
         with opened_shard(path, compared=True) as file:
@@ -108,7 +104,7 @@ def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
-    """Refuses a shard whose machine computes other features than that of the first."""
+    """Refuses a shard from a machine that computes other features than the first one's."""
     probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
     known = [(path, probe) for path, probe in probed if probe is not None]
     for path, probe in known[1:]:
@@ -120,17 +116,13 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
                 f"{reference['norm']:.6g} is expected; look at that machine's libraries and "
                 f"drivers, then {REMEDY}"
             )
-        if probe["sha256"] != reference["sha256"]:
-            logger.info(
-                "%s: its machine rounds otherwise than that of %s, as is usual", path, first.name
-            )
 
 
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
     """Computes the fingerprint of the features' content.
 
-    It does not depend on names, files, formats, or on how rows are cut into shards. Parts that not
-    every store has (layers, accepted labels) change nothing where they are absent.
+    It does not depend on names, files, formats, or on how rows are cut into shards. Absent layers
+    and accepted labels do not change it.
     """
     noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
     return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
@@ -140,8 +132,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Reads a manifest.
 
     Raises:
-      StoreError: when it is missing, damaged or of another format.
-      DataError: when a newer dpprobe wrote it.
+      StoreError: if it is missing, damaged or of another format.
+      DataError: if a newer dpprobe wrote it.
     """
     try:
         body = artifacts.read_json(path)
@@ -157,7 +149,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     written = body.pop("manifest_sha256", None)
     try:
         whole = written == artifacts.hash_value(body)
-    except ValueError:  # NaN, which nothing that is hashed holds
+    except ValueError:  # NaN, which is never hashed
         whole = False
     if not whole:
         raise StoreError(f"{path}: the manifest was changed after it was written; {REMEDY}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,10 @@ class ShardRecord:
 
 
 class ContentHash:
-    """Hashes of all rows of a split, in order, that do not know where shards begin and end.
+    """Hashes of all rows of a split, in order, whatever the cuts between shards.
 
     Raises:
-      StoreError: naming the shard whose columns are not those of the first.
+      StoreError: naming a shard with other columns than the first.
     """
 
     def __init__(self) -> None:
@@ -57,42 +57,32 @@ class ContentHash:
         self._columns: dict[str, Any] = {}
         self._shape: dict[str, Any] = {}
 
-    def add_rows(
-        self,
-        name: str,
-        labels: npt.NDArray[Any],
-        ids: Sequence[str],
-        groups: Mapping[str, Sequence[str]],
-        accepted: Sequence[Sequence[int]] | None = None,
-        units: Sequence[str] | None = None,
-    ) -> None:
-        """Adds the columns beside a shard's features."""
+    def add_rows(self, name: str, rows: RowColumns) -> None:
+        """Adds the columns beside the features of the shard `name`."""
+        labels = rows.labels
         shape: dict[str, Any] = {
             "labels": [str(labels.dtype), *labels.shape[1:]],
-            "groups": sorted(groups),
+            "groups": sorted(rows.groups),
         }
-        if accepted is not None:
+        if rows.accepted is not None:
             shape["accepted"] = True
-        if units is not None:
+        if rows.units is not None:
             shape["units"] = True
         self._shape = self._shape or shape
         check_equal(name, shape, {**dict.fromkeys(shape), **self._shape})
         self._column_hash("labels").update(np.ascontiguousarray(labels).data)
-        for column, values in (
-            RowColumns.make_columns(labels, ids, groups, accepted, units).make_texts().items()
-        ):
+        for column, values in rows.make_texts().items():
             text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
             self._column_hash(column).update(text.encode())
 
     def add_features(self, layer: str | None, block: npt.NDArray[Any]) -> None:
-        """Adds rows of the features, or of a layer."""
         if layer is None:
             self.features.update(block.data)
         else:
             self.layers.setdefault(layer, hashlib.sha256()).update(block.data)
 
     def make_digests(self) -> dict[str, Any]:
-        """Returns `features_sha256`, `rows_sha256`, and `layers_sha256` where there are layers."""
+        """Returns `features_sha256`, `rows_sha256`, and `layers_sha256` if there are layers."""
         columns = {name: digest.hexdigest() for name, digest in self._columns.items()}
         digests: dict[str, Any] = {
             "features_sha256": self.features.hexdigest(),
@@ -119,12 +109,9 @@ def verify_shard(
 
     Args:
       expected: the header it must have; library versions may differ.
-      final: the path it will have, by which errors and the record call it.
+      final: the path it will have, for errors and the record.
       content: receives the shard's rows while they are read.
       compared: True if its bytes were compared with its seal.
-
-    Returns:
-      The record for a manifest.
 
     Raises:
       StoreError: naming the shard and what is wrong.
@@ -150,7 +137,7 @@ def verify_shard(
         if lengths != {header.end_row - header.first_row}:
             raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
         if content is not None:
-            content.add_rows(shown, *rows)
+            content.add_rows(shown, rows)
         probe = read_probe(file)
     return ShardRecord(
         file=Path(shown).name,

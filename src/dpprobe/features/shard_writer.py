@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class ShardWriter:
             self._layers[name].append_block(values)
 
     def _wait_for_room(self, width: int) -> None:
-        """Waits for room for the whole shard before anything but its first rows is computed."""
+        """Waits for room for the whole shard, before more than its first rows is computed."""
         rows = self._header.end_row - self._header.first_row
         needed = rows * width * np.dtype(self._header.dtype).itemsize
         folder = Path(self._file.filename).parent
@@ -72,7 +72,7 @@ class ShardWriter:
 
 
 class _ArrayWriter:
-    """Writes one array of a shard, a row per image, by whole chunks."""
+    """Writes one array of a shard by whole chunks."""
 
     def __init__(self, file: h5py.File, name: str, header: ShardHeader) -> None:
         self.written = 0
@@ -138,12 +138,8 @@ class _ArrayWriter:
 def open_shard(
     output: Path,
     header: ShardHeader,
+    rows: RowColumns,
     *,
-    labels: npt.NDArray[Any],
-    ids: Sequence[str],
-    groups: Mapping[str, Sequence[str]] | None = None,
-    accepted: Sequence[Sequence[int]] | None = None,
-    units: Sequence[str] | None = None,
     probe: Mapping[str, Any] | None = None,
 ) -> Iterator[ShardWriter]:
     """Writes a shard: yields a writer for its features, then reads the file back and renames it.
@@ -151,14 +147,11 @@ def open_shard(
     On any error nothing is left behind.
 
     Args:
-      groups: subgroup column -> one string a row.
-      accepted: the labels that count as right, a list a row.
-      units: whose each row is.
       probe: of `take_probe`: it shows a machine that computes other features.
     """
     with artifacts.atomic_path(output) as temporary:
         with h5py.File(temporary, "w", userblock_size=SEAL_BYTES) as file:
-            _write_rows(file, RowColumns.make_columns(labels, ids, groups or {}, accepted, units))
+            _write_rows(file, rows)
             for name, value in header.make_attributes().items():
                 file.attrs[name] = value
             if probe is not None:
@@ -175,21 +168,14 @@ def open_shard(
 def write_shard(
     output: Path,
     header: ShardHeader,
-    *,
+    rows: RowColumns,
     features: npt.NDArray[Any],
-    labels: npt.NDArray[Any],
-    ids: Sequence[str],
-    groups: Mapping[str, Sequence[str]] | None = None,
-    accepted: Sequence[Sequence[int]] | None = None,
-    units: Sequence[str] | None = None,
+    *,
     layers: Mapping[str, npt.NDArray[Any]] | None = None,
     probe: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a shard whose features [n, d] are in memory."""
-    with open_shard(
-        output, header, labels=labels, ids=ids, groups=groups, accepted=accepted, units=units,
-        probe=probe,
-    ) as writer:  # fmt: skip
+    with open_shard(output, header, rows, probe=probe) as writer:
         writer.append_block(features, layers=layers)
 
 

@@ -1,22 +1,22 @@
 """Computes the part of public examples that are private ones, in any order and of any length.
 
 Rows are compared as vectors of unit length. With s^2 the mean square of their distances from their
-mean, two count as one where their squared distance is at most 0.002 s^2: for rows without a mean in
-common, a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
-bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s; and
-two pictures that merely look alike are two. Near that limit many are missed: a row falls into cells
-of s/4 along ten random directions, and is compared with the row of the other side in the same cells
-alone. No equal row is missed; one in fifteen is missed if rows changed by 0.2% of s, and three of
-four at the limit, which leaves more than `MOST_SHARED`. Rows in the same cells count as one.
+mean, two rows count as one if their squared distance is at most 0.002 s^2: for rows without a
+common mean, a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
+bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s; two
+pictures that merely look alike are two. Near that limit many are missed: a row falls into cells of
+s/4 along ten random directions, and is compared only with the other side's row in the same cells.
+No equal row is missed; one in fifteen is missed if rows changed by 0.2% of s, and three of four at
+the limit, which leaves more than `MOST_SHARED`. Rows in the same cells count as one.
 
-They are compared in three forms, as they are, without the mean of their own numbers, and without
-the mean of all rows, each with both signs. So a row is also known again after it was negated, had
-one number added to all of its own, or after one row was added to all of a whole store.
+They are compared in three forms: as they are, without the mean of their own numbers, and without
+the mean of all rows; each with both signs. So a row is also recognised after it was negated, after
+one number was added to all of its own, or after one row was added to all of a whole store.
 
-Not known again are rows changed by more, rotated, averaged or with numbers left out, and a part of
-a store after one row was added to all: who wants to hide rows can. Rows of fewer than 16 numbers
-lie close to each other by chance, and count as one where they are equal as float16. Rows of zeros,
-NaN or infinities are nobody's.
+Not recognised are rows that were changed by more, rotated, averaged or shortened, and a part of a
+store after one row was added to all: rows can be hidden on purpose. Rows of fewer than 16 numbers
+lie close to each other by chance, and count as one if they are equal as float16. Rows of zeros, NaN
+or infinities are ignored.
 
 Two public data sets share pictures, or contain almost equal ones: `MOST_SHARED` is far above what
 honest data has, and far below what a data set shares with a part of itself.
@@ -59,11 +59,7 @@ class RowStore(Protocol):
 
 
 class PublicRows:
-    """Rows that are declared public, to be compared with those of one private store after another.
-
-    Args:
-      store: read three times here.
-    """
+    """Rows that are declared public, to be compared with one private store after another."""
 
     def __init__(self, store: RowStore) -> None:
         self._rows = _Forms(store)
@@ -131,7 +127,7 @@ def _unique_keys(
 
 
 class _Forms:
-    """The rows of a store in each form: as they are, and of enough numbers without two means."""
+    """The rows of a store in each form; only as they are if they have few numbers."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
@@ -180,7 +176,7 @@ def _measure_spreads(rows: _Forms) -> list[float]:
 
 
 def _unit_rows(block: Array) -> tuple[Index, Array]:
-    """Returns the rows of a block that are finite and not zero: their places, at unit length."""
+    """Returns the finite rows of a block that are not zero: their places, at unit length."""
     lengths = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float64))
     kept = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
     return kept, (block[kept] / lengths[kept, None]).astype(np.float32)

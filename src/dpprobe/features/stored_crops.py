@@ -1,8 +1,7 @@
-"""Features of several random parts of each training image, stored beside those of its central part.
+"""Features of several random parts of each training image, stored beside its central part.
 
 They are layers of the same shard, `layers/crop_00` and so on: hashed, verified, streamed and
-selected with the rows that they belong to. A row's parts are those of one image, and belong to its
-unit of privacy.
+selected with their rows. A row's parts come from one image, and belong to its unit of privacy.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from dpprobe.features.feature_store import CROP_PREFIX, FeatureStore
 
 
 def with_crops(backbone: Backbone, crops: int) -> Backbone:
-    """Makes a backbone that gives a training image the features of its random parts as layers.
+    """Makes a backbone that returns the features of random parts of a training image as layers.
 
-    Each part passes by itself, so that the features of the central part stay what they are without
-    the others.
+    Each part passes by itself, so that the others do not change the features of the central part.
 
     Args:
       backbone: with an inception crop of training images, whose number 0 is the first part.
-      crops: how many parts; 0 returns the backbone as it is.
+      crops: the number of parts; 0 returns the backbone as it is.
     """
     if not crops:
         return backbone
@@ -62,7 +60,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class StoredCrop:
-    """One layer of a store, as a source of rows that are read again at each pass."""
+    """One layer of a store, read again at each pass."""
 
     store: FeatureStore
     layer: str
@@ -76,9 +74,7 @@ class StoredCrop:
         return self.store.layers[self.layer]
 
     def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """Yields blocks of about `rows` rows, see `FeatureStore.read_blocks`."""
         return self.store.read_blocks(rows, layer=self.layer)
 
     def read(self) -> npt.NDArray[Any]:
-        """Reads all rows, float32 [rows, dimension]."""
         return self.store.read(layer=self.layer)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_file import RowColumns
+from dpprobe.features.shard_header import row_range
 from dpprobe.features.shard_writer import write_shard
 
 
@@ -20,7 +21,7 @@ def select_shard(
 ) -> None:
     """Writes one shard of a part's features: bit for bit what extraction from its images gives.
 
-    A row of the part is looked up by its id, and must have the image and the label of the whole's.
+    A row of the part is found by its id, and must have the same image and label in the whole.
 
     Args:
       whole: the whole split's parquet file, beside its dataset.json.
@@ -44,33 +45,28 @@ def select_shard(
         )
     start, stop = row_range(source.rows, shard, shards)
     rows = _find_places(store, SplitTable(whole), source, slice(start, stop))
+    record = next(record for record in store.shards if record.stop > rows[0])
     header = replace(
-        _header_at(store, int(rows[0])),
+        store.read_header(record),
         split=split,
         rows=source.rows,
         dataset_fingerprint=read_info(table.with_name("dataset.json")).fingerprint,
         shard=shard,
         shards=shards,
     )
-    accepted, units = source.read_accepted(), source.read_units()
     write_shard(
         output,
         header,
-        features=store.read_rows(rows),
+        RowColumns.read_table(source, start, stop),
+        store.read_rows(rows),
         layers={name: store.read_rows(rows, layer=name) for name in store.layers},
-        labels=source.read_labels()[start:stop],
-        ids=source.read_ids()[start:stop],
-        groups={name: values[start:stop] for name, values in source.read_groups().items()},
-        accepted=None if accepted is None else accepted[start:stop],
-        units=None if units is None else units[start:stop],
-        probe=next(record.probe for record in store.shards if record.stop > rows[0]),
+        probe=record.probe,
     )
 
 
 def _find_places(
     store: FeatureStore, whole: SplitTable, source: SplitTable, rows: slice
 ) -> npt.NDArray[np.int64]:
-    """Returns the places of the part's rows in the whole split, rising."""
     known = {row_id: place for place, row_id in enumerate(store.ids)}
     hashes, labels = whole.image_hashes(), store.labels
     places = []
@@ -87,15 +83,4 @@ def _find_places(
                 f"delete {source.path.parent} and run again"
             )
         places.append(place)
-    if np.any(np.diff(places) <= 0):
-        raise DataError(
-            f"{source.path}: its rows have another order than the rows of {whole.path}; "
-            f"delete {source.path.parent} and run again"
-        )
     return np.array(places, dtype=np.int64)
-
-
-def _header_at(store: FeatureStore, row: int) -> ShardHeader:
-    """Returns the header of the shard that holds a row."""
-    record = next(record for record in store.shards if record.stop > row)
-    return store.read_header(record)

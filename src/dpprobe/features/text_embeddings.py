@@ -1,7 +1,7 @@
 """Text embeddings of a dataset's classes: public, and the weights of a zero-shot classifier.
 
 As Radford et al. 2021, section 3.1.4: the embedding of each of a class's prompts is scaled to unit
-length, their mean is taken, and scaled again. It needs the class names alone, no row.
+length, and their mean is scaled again. This needs class names alone, no row.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class TextEmbeddings:
     Attributes:
       weights: float32 [classes, dimension], unit rows.
       logit_scale: the factor of the cosines.
-      logit_bias: added to their product with it; None where the model adds nothing.
-      fingerprint: of all that decides a sentence's embedding.
+      logit_bias: added to their product with it; None if the model adds nothing.
+      fingerprint: of everything that determines a sentence's embedding.
     """
 
     weights: npt.NDArray[np.float32]
@@ -62,7 +62,7 @@ def embed_text(
     """Embeds each class's sentences by a backbone's text tower, in float32.
 
     Raises:
-      ConfigError: when the backbone has no text tower, or it cannot be loaded.
+      ConfigError: if the backbone has no text tower, or it cannot be loaded.
     """
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
@@ -144,12 +144,12 @@ def write_text_embeddings(
 
 
 def check_classes(path: Path, class_names: Sequence[str]) -> None:
-    """Compares a file that may hold text embeddings with a dataset's classes: rows go by order.
+    """Compares a file that may have text embeddings with a dataset's classes.
 
-    A file without text embeddings passes: the head that takes it as weights says what is wrong.
+    A file without text embeddings passes: the head that takes it as weights reports the fault.
 
     Raises:
-      DataError: for text embeddings of other classes, or of the same in another order.
+      DataError: for text embeddings of other classes, or in another order.
     """
     try:
         metadata = _read_metadata(path)
@@ -163,11 +163,7 @@ def check_classes(path: Path, class_names: Sequence[str]) -> None:
 
 
 def read_text_embeddings(path: Path) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-    """Reads weights [classes, dimension] and the metadata of `write_text_embeddings`.
-
-    Raises:
-      DataError: for a file that is not one, or is damaged.
-    """
+    """Reads weights [classes, dimension] and metadata; raises DataError for a faulty file."""
     metadata = _read_metadata(path)
     try:
         with safe_open(path, framework="numpy") as stream:
@@ -180,11 +176,6 @@ def read_text_embeddings(path: Path) -> tuple[npt.NDArray[np.float32], dict[str,
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """Reads the metadata of `write_text_embeddings`.
-
-    Raises:
-      DataError: for a file without it.
-    """
     try:
         with safe_open(path, framework="numpy") as stream:
             metadata = json.loads((stream.metadata() or {})["dpprobe"])

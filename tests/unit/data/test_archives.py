@@ -12,14 +12,13 @@ import stat
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dpprobe.data import archives
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import DataError
 
 NOISE = random.Random(0).randbytes(50_000)
 FILES = {"a/one.bin": NOISE, "a/deep/two.bin": b"two", "b/ONE.txt": b"", "b/one.txt": b"x" * 5000}
@@ -65,10 +64,10 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def refused(archive: Path, *, kind: type[Exception] = DataError) -> str:
+def refused(archive: Path) -> str:
     """The error's text; the folder is as empty as before."""
     before = sorted(archive.parent.rglob("*"))
-    with pytest.raises(kind) as caught:
+    with pytest.raises(DataError) as caught:
         archives.extract_archive(archive, archive.parent / "out")
     assert sorted(archive.parent.rglob("*")) == before
     assert "\n" not in str(caught.value)
@@ -155,7 +154,7 @@ def test_a_member_outside_the_folder_is_refused(tmp_path: Path, suffix: str, nam
 )
 def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: tarfile.TarInfo) -> None:
     text = refused(make_tar(tmp_path / "data.tar", FILES, link))
-    assert "member 'link' leads outside the folder" in text
+    assert "member 'link' is a device, or leads outside the folder" in text
 
 
 def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
@@ -167,7 +166,7 @@ def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
 def test_a_device_in_a_tar_is_refused(tmp_path: Path, kind: bytes) -> None:
     text = refused(make_tar(tmp_path / "data.tar", FILES, member("null", kind)))
-    assert "member 'null' is a device" in text
+    assert "member 'null' is a device," in text
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR])
@@ -237,14 +236,6 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
         assert "damaged or cut off" in refused(tmp_path / name)
 
 
-def test_a_member_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "data.zip", "w") as packed:
-        packed.writestr("a", "1")
-        with pytest.warns(UserWarning, match="Duplicate name"):
-            packed.writestr("a", "2")
-    assert "member 'a' appears twice" in refused(tmp_path / "data.zip")
-
-
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
 def test_room_is_looked_for_before(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
@@ -263,8 +254,8 @@ def test_a_disk_that_fills(tmp_path: Path, suffix: str, monkeypatch: pytest.Monk
 
     archive = make(tmp_path / f"data{suffix}", FILES)
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "_copy_limited", full)
-        patch.setattr(archives, "_extract_member", full)
+        patch.setattr(zipfile.ZipFile, "extract", full)
+        patch.setattr(tarfile.TarFile, "extract", full)
         assert "the disk filled up while it was unpacked" in refused(archive)
     archives.extract_archive(archive, tmp_path / "out")
 
@@ -280,28 +271,15 @@ def test_a_refused_archive_leaves_what_was_there(tmp_path: Path, earlier: bool) 
     assert not earlier or content(tmp_path / "out") == FILES
 
 
-def test_an_old_python_is_told_to_be_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(tarfile, "data_filter")
-    text = refused(make_tar(tmp_path / "data.tar", FILES), kind=ConfigError)
-    assert "install Python 3.11.4 or newer" in text
-
-
 def test_a_gzip_of_one_file(tmp_path: Path) -> None:
     archive, target = tmp_path / "file.gz", tmp_path / "raw" / "file"
     archive.write_bytes(gzip.compress(NOISE))
-    archives.decompress_file(archive, target, largest=len(NOISE))
+    archives.decompress_file(archive, target)
     assert target.read_bytes() == NOISE
-    cases: list[tuple[Callable[[bytes], bytes], int, str]] = [
-        (lambda data: data, len(NOISE) - 1, "larger than the 49999 bytes"),
-        (lambda data: data[:-5], len(NOISE), "damaged or cut off"),
-        (lambda data: b"x" + data, len(NOISE), "damaged or cut off"),
-    ]
-    for change, largest, said in cases:
-        archive.write_bytes(change(gzip.compress(NOISE)))
-        with pytest.raises(DataError, match=said):
-            archives.decompress_file(archive, tmp_path / "raw" / "other", largest=largest)
+    for broken in (gzip.compress(NOISE)[:-5], b"x" + gzip.compress(NOISE)):
+        archive.write_bytes(broken)
+        with pytest.raises(DataError, match="damaged or cut off"):
+            archives.decompress_file(archive, tmp_path / "raw" / "other")
         assert [each.name for each in (tmp_path / "raw").iterdir()] == ["file"]
 
 

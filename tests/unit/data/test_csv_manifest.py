@@ -610,20 +610,6 @@ def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
     assert "b.csv line 2: patient 'p2' has images in both splits" in text
 
 
-def test_limits_count_what_is_left(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    for n, row in enumerate(rows):
-        row["part"] = ["train", "test", "validate"][n % 3]
-        row["kind"] = ["cat", "dog"][n // 6 % 2]
-    write_csv(tmp_path / "a.csv", rows)
-    train, test = prepare(
-        tmp_path / "out", root=str(tmp_path), train="a.csv", split_column="part",
-        test_values=["validate"], limit={"train": 3, "test": 2}, filters={"sex": ["f"]}, **ANIMALS,
-    )  # fmt: skip
-    assert train.read_ids() == ["images/000.png", "images/006.png", "images/012.png"]
-    assert test.read_ids() == ["images/002.png", "images/008.png"]
-
-
 # what is wrong is told before any image is read
 
 
@@ -669,7 +655,6 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
         ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one"),
         ({"test": "b.csv", "split_column": "c"}, "test, split_column: both choose"),
         ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),
-        ({"limit": {"test": 3}}, "limit.test: there is no test split"),
         ({"uncertain": "ones"}, "uncertain: works only with label_columns"),
         ({"missing": "zeros"}, "missing: zeros is for label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "class_names": ["x", "y", "z"]},
@@ -966,9 +951,6 @@ def test_copies_are_counted_by_image_and_by_patient(
     copies = read_info(tmp_path / "out/dataset.json").copies
     counts = {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
     assert copies == {unit: of | {"by": "bytes and pixels"} for unit, of in counts.items()}
-    # these are the same bytes, as which tables without counts have them too
-    train = SplitTable(tmp_path / "out/train.parquet")
-    assert train.count_copies() == {unit: of | {"by": "bytes"} for unit, of in counts.items()}
     with (tmp_path / "out/problems.csv").open(newline="") as stream:
         listed = [row["detail"] for row in csv.DictReader(stream)]
     assert ["of another patient: 'p4' and 'p3'" in detail for detail in listed] == [

@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.data import dataset_preparation, downloads, huggingface
+from dpprobe.data import dataset_preparation, huggingface
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, DownloadError
-from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, serve
+from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, ask_only, serve
+from tests.support.misbehaving_server import make_quick
 
 REPO = "someone/leaves"
 TRAIN = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
@@ -69,24 +70,24 @@ FILES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(huggingface, "WAITS", (0.0, 0.0))
-    monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=3, first_wait=0.001))
+    make_quick(monkeypatch, attempts=3)
     with serve({REPO: Repository(dict(FILES))}) as running:
+        ask_only(running.url, monkeypatch)
         yield running
 
 
-def options_of(hub: Hub, **values: Any) -> DatasetOptions:
+def options_of(**values: Any) -> DatasetOptions:
     written = {
         "source": "huggingface",
         "repo": REPO,
         "revision": COMMIT,
         "train": "data/train-*.parquet",
         "test": "data/test-*.parquet",
-        "endpoint": hub.url,
         **values,
     }
     return dataset_options(written)
@@ -122,7 +123,7 @@ def refused(options: DatasetOptions, directory: Path, error: type[Exception]) ->
 
 
 def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
-    options = options_of(hub, expect={"train": 2 * ROWS, "test": ROWS, "classes": 2})
+    options = options_of(expect={"train": 2 * ROWS, "test": ROWS, "classes": 2})
     assert options.count_rows() == (2 * ROWS, ROWS)
     train, test = run(options, tmp_path)
     assert (train.rows, test.rows) == (2 * ROWS, ROWS)
@@ -141,27 +142,24 @@ def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
     assert "README.md" not in hub.served
 
 
-def test_where_the_hub_is_does_not_change_what_a_dataset_is(hub: Hub) -> None:
-    here, there = options_of(hub), options_of(hub, endpoint=None)
-    assert here.download_params() == there.download_params()
-    assert here.preparation_params() == there.preparation_params()
-    assert here.download_params() != options_of(hub, train=TRAIN[0]).download_params()
+def test_other_files_are_another_download() -> None:
+    assert options_of().download_params() != options_of(train=TRAIN[0]).download_params()
 
 
-def test_rows_that_only_the_download_tells_are_not_guessed(hub: Hub) -> None:
-    assert options_of(hub).count_rows() is None
-    assert options_of(hub, expect={"train": 5}).count_rows() is None
+def test_rows_that_only_the_download_tells_are_not_guessed() -> None:
+    assert options_of().count_rows() is None
+    assert options_of(expect={"train": 5}).count_rows() is None
 
 
-def test_a_train_split_alone_is_split(hub: Hub, tmp_path: Path) -> None:
-    train, test = run(options_of(hub, test=None, test_fraction=0.25), tmp_path)
+def test_a_train_split_alone_is_split(tmp_path: Path) -> None:
+    train, test = run(options_of(test=None, test_fraction=0.25), tmp_path)
     assert (train.rows, test.rows) == (60, 20)
 
 
 def test_a_transfer_that_breaks_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
     size = len(FILES[TRAIN[0]])
     hub.breaks[TRAIN[0]] = (size // 3, 1)
-    dataset_preparation.download_dataset(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
     assert hub.served[TRAIN[0]] == size
     assert hub.ranges == [f"bytes={size // 3}-"]
 
@@ -169,21 +167,21 @@ def test_a_transfer_that_breaks_goes_on_where_it_was(hub: Hub, tmp_path: Path) -
 def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) -> None:
     size = len(FILES[TRAIN[1]])
     hub.breaks[TRAIN[1]] = (10, 1000)
-    refused(options_of(hub), tmp_path, DownloadError)
+    refused(options_of(), tmp_path, DownloadError)
     assert left_of(tmp_path)[f"repository/{TRAIN[0]}"] == FILES[TRAIN[0]]
     assert f"repository/{TRAIN[1]}" not in left_of(tmp_path)
     had = hub.served[TRAIN[1]]
     assert 0 < had < size
     hub.breaks.clear()
-    dataset_preparation.download_dataset(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
     assert hub.served[TRAIN[1]] == size
     assert hub.served[TRAIN[0]] == len(FILES[TRAIN[0]])
 
 
 def test_a_finished_download_is_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
-    dataset_preparation.download_dataset(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
     before = dict(hub.served)
-    dataset_preparation.download_dataset(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
     assert hub.served == before
 
 
@@ -191,47 +189,43 @@ def test_a_gated_repository_names_the_page_and_the_variable(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.repositories[REPO].gated = True
-    message = refused(options_of(hub), tmp_path, ConfigError)
+    message = refused(options_of(), tmp_path, ConfigError)
     assert f"https://huggingface.co/datasets/{REPO}" in message
     assert "HF_TOKEN" in message
     assert left_of(tmp_path) == {}
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    dataset_preparation.download_dataset(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
     # The store of large files is another host: a token is not for it.
     assert not hub.store_saw_token
     assert TOKEN.encode() not in (tmp_path / "receipt.json").read_bytes()
 
 
-def test_a_token_that_is_not_valid(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_is_not_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    message = refused(options_of(hub), tmp_path, ConfigError)
+    message = refused(options_of(), tmp_path, ConfigError)
     assert "HF_TOKEN" in message
     assert "hf_wrong" not in message
 
 
-def test_a_repository_that_is_not_there(hub: Hub, tmp_path: Path) -> None:
-    message = refused(options_of(hub, repo="someone/stones"), tmp_path, ConfigError)
+def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
+    message = refused(options_of(repo="someone/stones"), tmp_path, ConfigError)
     assert "someone/stones" in message
 
 
-def test_a_commit_that_is_not_there(hub: Hub, tmp_path: Path) -> None:
-    message = refused(options_of(hub, revision="f" * 40), tmp_path, ConfigError)
+def test_a_commit_that_is_not_there(tmp_path: Path) -> None:
+    message = refused(options_of(revision="f" * 40), tmp_path, ConfigError)
     assert "f" * 40 in message
     assert "commits/main" in message
 
 
 @pytest.mark.parametrize("revision", ["main", "v1.0", "", COMMIT[:12], COMMIT.upper() + "0"])
-def test_a_revision_must_be_a_commit(hub: Hub, revision: str) -> None:
+def test_a_revision_must_be_a_commit(revision: str) -> None:
     with pytest.raises(ConfigError, match="40 hexadecimal digits"):
-        options_of(hub, revision=revision)
+        options_of(revision=revision)
 
 
-def test_a_pattern_without_a_file_is_answered_with_files_that_are_there(
-    hub: Hub, tmp_path: Path
-) -> None:
-    message = refused(options_of(hub, test="data/validation-*"), tmp_path, ConfigError)
+def test_a_pattern_without_a_file_is_answered_with_files_that_are_there(tmp_path: Path) -> None:
+    message = refused(options_of(test="data/validation-*"), tmp_path, ConfigError)
     assert "data/validation-*" in message
     assert TEST in message
     assert left_of(tmp_path) == {}
@@ -240,7 +234,7 @@ def test_a_pattern_without_a_file_is_answered_with_files_that_are_there(
 def test_a_file_name_that_leaves_the_folder(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[REPO].files["../../leaves.parquet"] = FILES[TEST]
     message = refused(
-        options_of(hub, test="*leaves.parquet"), tmp_path / "deep" / "folder", DownloadError
+        options_of(test="*leaves.parquet"), tmp_path / "deep" / "folder", DownloadError
     )
     assert "../../leaves.parquet" in message
     assert not any("leaves" in name for name in left_of(tmp_path))
@@ -253,42 +247,42 @@ def test_content_that_is_not_what_the_hub_states(hub: Hub, tmp_path: Path, in_gi
     data = bytearray(FILES[TEST])
     data[len(data) // 2] ^= 1
     hub.corrupt[TEST] = bytes(data)
-    message = refused(options_of(hub), tmp_path, DownloadError)
+    message = refused(options_of(), tmp_path, DownloadError)
     assert TEST in message
     assert f"repository/{TEST}" not in left_of(tmp_path)
 
 
 def test_a_small_file_is_held_against_its_git_checksum(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[REPO].in_git = frozenset({TEST})
-    dataset_preparation.download_dataset(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
     assert left_of(tmp_path)[f"repository/{TEST}"] == FILES[TEST]
 
 
 def test_a_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:
     hub.failures += [503, 429]
-    dataset_preparation.download_dataset(options_of(hub), tmp_path)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
     assert (tmp_path / "receipt.json").is_file()
 
 
 def test_a_hub_that_stays_busy_ends_in_an_error(hub: Hub, tmp_path: Path) -> None:
     hub.failures += [503] * 50
-    message = refused(options_of(hub), tmp_path, DownloadError)
+    message = refused(options_of(), tmp_path, DownloadError)
     assert "503" in message
     assert len(hub.requests) == 3
 
 
-def test_no_network_ends_in_an_error(hub: Hub, tmp_path: Path) -> None:
+def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        options = options_of(hub, endpoint=f"http://127.0.0.1:{port}")
-        message = refused(options, tmp_path, DownloadError)
+        ask_only(f"http://127.0.0.1:{port}", monkeypatch)
+        message = refused(options_of(), tmp_path, DownloadError)
     assert "check the network" in message
 
 
 def test_offline_mode_is_named(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE" in refused(options_of(hub), tmp_path, ConfigError)
+    assert "HF_HUB_OFFLINE" in refused(options_of(), tmp_path, ConfigError)
     assert hub.requests == []
 
 
@@ -297,15 +291,15 @@ def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[REPO].files = {"all.parquet": several}
     written = {"train": "all.parquet", "test": None, "class_names": ["a", "b"]}
     with pytest.raises(DataError, match="several_labels: true"):
-        run(options_of(hub, **written), tmp_path)
-    options = options_of(hub, **written, several_labels=True)
+        run(options_of(**written), tmp_path)
+    options = options_of(**written, several_labels=True)
     assert options.multi_label()
     train, _ = run(options, tmp_path)
     assert train.multi_label
 
 
-def test_a_file_that_went_missing_is_named(hub: Hub, tmp_path: Path) -> None:
-    options = options_of(hub)
+def test_a_file_that_went_missing_is_named(tmp_path: Path) -> None:
+    options = options_of()
     dataset_preparation.download_dataset(options, tmp_path / "downloads")
     (tmp_path / "downloads/repository" / TEST).unlink()
     with pytest.raises(DataError, match="test-00000"):
@@ -330,7 +324,7 @@ def test_accepted_labels_stand_beside_the_test_rows(hub: Hub, tmp_path: Path) ->
         "url": f"{hub.url}/store/other/labels/real.json",
         "sha256": hashlib.sha256(labels).hexdigest(),
     }
-    train, test = run(options_of(hub, accepted_labels=accepted), tmp_path)
+    train, test = run(options_of(accepted_labels=accepted), tmp_path)
     # The test images are numbered from 1.
     assert test.read_accepted() == json.loads(labels)[:ROWS]
     assert train.read_accepted() == [[]] * train.rows
@@ -340,9 +334,7 @@ def test_accepted_labels_stand_beside_the_test_rows(hub: Hub, tmp_path: Path) ->
 def test_accepted_labels_with_another_checksum(hub: Hub, tmp_path: Path) -> None:
     hub.repositories["other/labels"] = Repository({"real.json": real_json()})
     accepted = {"url": f"{hub.url}/store/other/labels/real.json", "sha256": "0" * 64}
-    assert "real.json" in refused(
-        options_of(hub, accepted_labels=accepted), tmp_path, DownloadError
-    )
+    assert "real.json" in refused(options_of(accepted_labels=accepted), tmp_path, DownloadError)
 
 
 def local(tmp_path: Path, labels: Any, **values: Any) -> DatasetOptions:
@@ -397,7 +389,7 @@ def test_images_without_a_number_take_no_accepted_labels(tmp_path: Path) -> None
 def test_accepted_labels_need_a_test_split(hub: Hub, tmp_path: Path) -> None:
     accepted = {"url": f"{hub.url}/real.json", "sha256": "0" * 64}
     with pytest.raises(ConfigError, match="accepted_labels"):
-        options_of(hub, test=None, accepted_labels=accepted).check_files()
+        options_of(test=None, accepted_labels=accepted).check_files()
     options = local(tmp_path, [], accepted_labels={"file": str(tmp_path / "none.json")})
     with pytest.raises(ConfigError, match=r"none\.json"):
         options.check_files()
@@ -406,14 +398,14 @@ def test_accepted_labels_need_a_test_split(hub: Hub, tmp_path: Path) -> None:
 def test_the_token_of_a_login_is_used(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[REPO].gated = True
     (tmp_path / "token").write_text(TOKEN)
-    dataset_preparation.download_dataset(options_of(hub), tmp_path / "downloads")
+    dataset_preparation.download_dataset(options_of(), tmp_path / "downloads")
     assert TOKEN.encode() not in (tmp_path / "downloads/receipt.json").read_bytes()
 
 
-def test_another_commit_is_not_prepared_from_what_is_here(hub: Hub, tmp_path: Path) -> None:
-    options = options_of(hub)
+def test_another_commit_is_not_prepared_from_what_is_here(tmp_path: Path) -> None:
+    options = options_of()
     dataset_preparation.download_dataset(options, tmp_path / "downloads")
-    other = options_of(hub, revision="0" * 40)
+    other = options_of(revision="0" * 40)
     with pytest.raises(DataError, match=r"with other options .* delete .*receipt\.json"):
         dataset_preparation.prepare_dataset(
             other, tmp_path / "tables", downloaded=tmp_path / "downloads"
@@ -428,36 +420,34 @@ def test_the_address_of_accepted_labels_stays_out_of_the_results(hub: Hub, tmp_p
         "url": f"{hub.url}/store/other/labels/real.json",
         "sha256": hashlib.sha256(labels).hexdigest(),
     }
-    options = options_of(hub, accepted_labels=accepted)
-    secret = options_of(hub, accepted_labels={**accepted, "url": accepted["url"] + "?t=hidden"})
+    options = options_of(accepted_labels=accepted)
+    secret = options_of(accepted_labels={**accepted, "url": accepted["url"] + "?t=hidden"})
     assert secret.download_params() == options.download_params()
     assert secret.preparation_params() == options.preparation_params()
     run(secret, tmp_path)
     for name in ("tables/dataset.json", "downloads/receipt.json"):
         assert "hidden" not in (tmp_path / name).read_text()
     # Another file makes other tables.
-    third = options_of(hub, accepted_labels={**accepted, "sha256": "0" * 64})
+    third = options_of(accepted_labels={**accepted, "sha256": "0" * 64})
     assert third.download_params() != options.download_params()
     assert third.preparation_params() != options.preparation_params()
     for wrong in ("http://me:hidden@h/real.json", "ftp://h/real.json"):
         with pytest.raises(ConfigError, match=r"accepted_labels\.url") as caught:
-            options_of(hub, accepted_labels={**accepted, "url": wrong})
+            options_of(accepted_labels={**accepted, "url": wrong})
         assert "hidden" not in str(caught.value)
 
 
-def test_a_limit_lowers_what_is_expected(hub: Hub, tmp_path: Path) -> None:
+def test_a_limit_lowers_what_is_expected(tmp_path: Path) -> None:
     sizes = {"train": 2 * ROWS, "test": ROWS}
-    options = options_of(hub, expect=sizes, limit={"train": 10, "test": 1000})
+    options = options_of(expect=sizes, limit={"train": 10, "test": 1000})
     assert options.count_rows() == (10, ROWS)
     train, test = run(options, tmp_path)
     assert (train.rows, test.rows) == (10, ROWS)
 
 
-def test_a_limit_before_a_split_of_our_own_leaves_nothing_to_expect(
-    hub: Hub, tmp_path: Path
-) -> None:
+def test_a_limit_before_a_split_of_our_own_leaves_nothing_to_expect(tmp_path: Path) -> None:
     sizes = {"train": 60, "test": 20, "classes": 2}
-    options = options_of(hub, test=None, expect=sizes, limit={"train": 40}, test_fraction=0.25)
+    options = options_of(test=None, expect=sizes, limit={"train": 40}, test_fraction=0.25)
     assert options.count_rows() is None
     train, test = run(options, tmp_path)
     assert (train.rows, test.rows) == (30, 10)

@@ -8,6 +8,7 @@ import open_clip
 import pytest
 import yaml
 
+from dpprobe import resources
 from dpprobe.data import prompts
 from dpprobe.errors import ConfigError
 
@@ -42,7 +43,7 @@ def test_clips_own_templates_are_the_library_s() -> None:
 
 
 def test_every_set_can_be_read() -> None:
-    for name in prompts.prompt_sets():
+    for name in resources.read_yaml("prompts.yaml"):
         prompts.check_prompts(name)
         assert all(
             "owl" in text

@@ -79,31 +79,31 @@ def test_no_unit_moves_another_by_a_fraction(
     assert kept(rows) == kept(others) == kept(relabelled)
 
 
-def test_less_is_a_part_of_more_and_fractions_and_counts_go_by_one_order() -> None:
+def test_less_is_a_part_of_more_and_all_parts_go_by_one_order() -> None:
     rows = [(at % 2, f"row-{at}") for at in range(400)]
     fractions = [chosen({"fractions": {"dog": part}}, rows) for part in (0.05, 0.2, 0.5, 1.0)]
-    counts = [chosen({"counts": {"dog": count}}, rows) for count in (1, 20, 100, 200)]
-    for sets in (fractions, counts):
+    numbers = [chosen({"per_class": number}, rows) for number in (1, 20, 100, 200)]
+    for sets in (fractions, numbers):
         assert all(less <= more for less, more in pairwise(sets))
     dogs = {at for at in fractions[1] if at % 2}
-    assert {at for at in chosen({"counts": {"dog": len(dogs)}}, rows) if at % 2} == dogs
+    assert {at for at in chosen({"per_class": len(dogs)}, rows) if at % 2} == dogs
     assert len(fractions[3]) == len(rows)
     assert len(chosen({"per_class": 30}, rows)) == 60
-    other = chosen({"counts": {"dog": 20}, "seed": 1}, rows)
-    assert other != counts[1]
-    assert len(other) == 220
+    other = chosen({"per_class": 20, "seed": 1}, rows)
+    assert other != numbers[1]
+    assert len(other) == 40
 
 
-def test_a_count_can_let_another_unit_in_and_a_release_is_told() -> None:
-    rows = [(1, f"row-{at}") for at in range(10)]
-    kept = chosen({"counts": {"dog": 3}}, rows)
+def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> None:
+    rows = [(at % 2, f"row-{at}") for at in range(20)]
+    kept = chosen({"per_class": 3}, rows)
     first = min(kept)
     fewer = [row for at, row in enumerate(rows) if at != first]
-    assert len(chosen({"counts": {"dog": 3}}, fewer)) == 3  # somebody took the place
-    for part in ({"counts": {"1": 3}}, {"per_class": 3}):
-        fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
-        assert fault is not None
-        assert "can decide whether another is kept; write fraction, one number" in fault
+    assert len(chosen({"per_class": 3}, fewer)) == 6  # somebody took the place
+    part = {"per_class": 3}
+    fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
+    assert fault is not None
+    assert "can decide whether another is kept; write fraction, one number" in fault
     by_hash = {**DIGITS, "split_by": "id", "subsample": {"fraction": 0.5}}
     assert dataset_options(by_hash).release_fault() is None
     by_class = {**DIGITS, "subsample": {"fraction": 0.5}}
@@ -140,7 +140,7 @@ def test_one_fraction_takes_every_row_or_patient_alike() -> None:
     assert 0.2 < len(names) / 40 < 0.6
     assert kept == {at for at in range(400) if rows[at][1] in names}
     assert chosen({"fraction": 0.2}, rows) <= kept
-    with pytest.raises(ConfigError, match="write one of fraction, fractions, counts and per_class"):
+    with pytest.raises(ConfigError, match="write one of fraction, fractions and per_class"):
         dataset_options({**DIGITS, "subsample": {"fraction": 0.4, "per_class": 3}})
 
 
@@ -151,12 +151,12 @@ def test_tables_of_before_are_current_though_there_is_one_fraction_now() -> None
 
 def test_all_rows_that_a_unit_has_of_a_class_stay_or_go_together() -> None:
     rows = [(1, f"u{at % 30}") for at in range(90)] + [(0, f"u{at}") for at in range(30)]
-    for options in ({"fractions": {"dog": 0.4}}, {"counts": {"dog": 12}}):
+    for options in ({"fractions": {"dog": 0.4}}, {"per_class": 12}):
         kept = chosen(options, rows)
         names = {rows[at][1] for at in kept if rows[at][0] == 1}
         assert {at for at in kept if at < 90} == {at for at in range(90) if rows[at][1] in names}
-        assert {at for at in kept if at >= 90} == set(range(90, 120))
-        if "counts" in options:
+        assert len({at for at in kept if at >= 90}) == (12 if "per_class" in options else 30)
+        if "per_class" in options:
             assert len(names) == 12
 
 
@@ -176,11 +176,10 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({}, "write one of fraction, fractions, counts and per_class"),
-        ({"per_class": 2, "counts": {"3": 2}}, "write one of"),
+        ({}, "write one of fraction, fractions and per_class"),
+        ({"per_class": 2, "fractions": {"3": 0.5}}, "write one of"),
         ({"fractions": {"3": 0}}, "write a number above 0"),
         ({"fractions": {"3": 1.5}}, "write a number of 1 or less"),
-        ({"counts": {"3": 0}}, "write a number of 1 or more"),
         ({"per_class": 0}, "write a number of 1 or more"),
     ],
 )
@@ -192,16 +191,16 @@ def test_a_faulty_option_is_one_clear_error(part: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"counts": {"3": 1000}}, "1000 of class 3, but there are 146; write 146 or fewer"),
         ({"per_class": 140}, "140 of class 8, but there are 139"),
         ({"fractions": {"cat": 0.5}}, "'cat' is not a class of the dataset; write some of 0, 1"),
     ],
 )
-def test_planning_knows_classes_and_sizes_where_the_source_does(
-    part: dict[str, Any], message: str
+def test_classes_and_sizes_that_are_not_there_are_named(
+    tmp_path: Path, part: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
-        dataset_options({**DIGITS, "subsample": part}).used_rows()
+    options = dataset_options({**DIGITS, "subsample": part})
+    with pytest.raises(DataError, match=message):
+        dataset_preparation.prepare_dataset(options, tmp_path)
 
 
 def test_planning_knows_n_where_it_can() -> None:
@@ -209,15 +208,14 @@ def test_planning_knows_n_where_it_can() -> None:
         return dataset_options({**DIGITS, "subsample": part}).used_rows()
 
     assert planned(per_class=100) == (1000, 359)
-    assert planned(counts={"3": 6}) == (1438 - 140, 359)
     assert planned(fractions={3: 0.5}) is None  # only the ids tell
     cifar = {"source": "torchvision", "name": "CIFAR10", "subsample": {"per_class": 100}}
     assert dataset_options(cifar).used_rows() == (1000, 10_000)
-    assert dataset_options({**cifar, "subsample": {"counts": {"cat": 5}}}).used_rows() is None
+    assert dataset_options({**cifar, "subsample": {"fractions": {"cat": 0.5}}}).used_rows() is None
 
 
 def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> None:
-    options = dataset_options({**DIGITS, "subsample": {"counts": {"3": 6}}})
+    options = dataset_options({**DIGITS, "subsample": {"per_class": 6}})
     dataset_preparation.prepare_dataset(options.without_subsample(), tmp_path / "digits")
     dataset_preparation.prepare_dataset(options, tmp_path / "alone")
     dataset_preparation.prepare_dataset(options, tmp_path / "part", whole=tmp_path / "digits")

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.data import csv_rows, dataset_preparation, patient_sides, train_test_split
+from dpprobe.data import dataset_preparation, patient_sides, train_test_split
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -334,11 +334,11 @@ SPLIT_HERE: list[dict[str, Any]] = [
 ]
 OWN_TEST: list[dict[str, Any]] = [
     {"source": "torchvision", "name": "CIFAR10"},
-    CSV | {"test": "b.csv", "limit": {"train": 9, "test": 5}},
+    CSV | {"test": "b.csv"},
     CSV | {"split_column": "part"},
     PARQUET | {"test": "b.parquet"},
     HUB | {"test": "b.parquet", "limit": {"test": 5}},
-    in_archive(**PARQUET, test="b.parquet"),
+    in_archive(**CSV, test="b.csv"),
 ]
 
 
@@ -380,24 +380,6 @@ def test_a_folder_s_test_set_is_seen_on_disk_alone(
     assert dataset_options(in_archive(**folder)).release_fault() is not None
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"filters": {"view": ["frontal"]}}, "filters"),
-        ({"missing": "drop"}, "missing: drop"),
-        ({"label_columns": CLASSES, "uncertain": {"cat": "drop"}}, "uncertain: drop"),
-    ],
-)
-def test_a_limit_after_a_choice_by_values_is_refused(more: dict[str, Any], said: str) -> None:
-    values = {name: value for name, value in CSV.items() if name != "label_column"}
-    values |= {"split_by": "id"} | ({} if "label_columns" in more else {"label_column": "kind"})
-    assert dataset_options(values | more).release_fault() is None
-    for limited in ({"limit": {"train": 9}}, {"limit": {"test": 9}, "test": "b.csv"}):
-        fault = dataset_options(values | more | limited).release_fault()
-        assert fault is not None
-        assert f"limit takes the first rows that {said} leave" in fault
-
-
 def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
     """The first three of those that are left: one left out lets in the fourth of its patient."""
     values = write_csv(tmp_path / "in", ROWS) | {"split_by": "id", "unit_column": "who"}
@@ -426,18 +408,6 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
     layout = {name: value for name, value in chosen.items() if name != "root"}
     archived = dataset_options(in_archive(**layout)).images_fault()
     assert archived == f"layout: {dataset_options(chosen).images_fault()}"
-
-
-def test_such_a_limit_does_let_another_row_in(tmp_path: Path) -> None:
-    def used(rows: Rows, folder: Path) -> set[str]:
-        more = BY_ID | {"filters": {"kind": ["cat"]}, "limit": {"train": 10}}
-        parts = csv_rows.read_rows(dataset_options(write_csv(folder, rows) | more))  # type: ignore[arg-type]
-        return {path for part in parts.values() for path in part.frame["path"]}
-
-    before = used(ROWS, tmp_path / "before")
-    after = used([("u0", 1), *ROWS[1:]], tmp_path / "after")
-    assert before - after == {"u0-0.png"}
-    assert len(after - before) == 1
 
 
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:

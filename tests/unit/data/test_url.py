@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from dpprobe import artifacts
-from dpprobe.data import dataset_preparation, downloads, table, url
+from dpprobe.data import dataset_preparation, table, url
 from dpprobe.data.download_receipt import check_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError
-from tests.support.misbehaving_server import Cut, Server, page, serve
-from tests.support.shards import CLASSES, pack, samples
+from tests.support.misbehaving_server import Cut, Server, make_quick, page, serve
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=2, first_wait=0.001))
+    make_quick(monkeypatch, attempts=2)
 
 
 def png(*key: int) -> bytes:
@@ -61,13 +59,6 @@ def zipped(files: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(stream, "w") as packed:
         for name, content in files.items():
             packed.writestr(name, content)
-    return stream.getvalue()
-
-
-def parquet(labels: list[Any], first: int = 0) -> bytes:
-    stream = io.BytesIO()
-    contents = [{"bytes": png(9, first + row), "path": None} for row in range(len(labels))]
-    pq.write_table(pa.table({"image": contents, "label": labels}), stream)
     return stream.getvalue()
 
 
@@ -125,28 +116,6 @@ def test_embed_is_the_layouts(server: Server, tmp_path: Path) -> None:
     assert rows_of(tmp_path, "test")[0]["image"]["bytes"] == png(0, 0, 1)
 
 
-def test_parquet_files(server: Server, tmp_path: Path) -> None:
-    contents = {
-        "/train-0": parquet([0, 1]),
-        "/train-1": parquet([1, 0], 2),
-        "/t": parquet([0, 1], 4),
-    }
-    files = [
-        {"url": server.put(path, content), "sha256": digest(content), "name": f"{path[1:]}.parquet"}
-        for path, content in contents.items()
-    ]
-    layout = {
-        "source": "parquet", "train": "train-*.parquet", "test": ["t.parquet"],
-        "class_names": ["no", "yes"],
-    }  # fmt: skip
-    options = dataset_options({"source": "url", "files": files, "layout": layout})
-    assert options.count_rows() is None
-    assert options.count_classes() == 2
-    info = run(options, tmp_path)
-    assert (info.train_rows, info.test_rows) == (4, 2)
-    assert [row["label"] for row in rows_of(tmp_path, "train")] == [0, 1, 1, 0]
-
-
 def test_a_manifest(server: Server, tmp_path: Path) -> None:
     files = {f"set/{number}.png": png(5, number) for number in range(6)}
     lines = ["path,label", *(f"{number}.png,{'ab'[number % 2]}" for number in range(6))]
@@ -167,8 +136,6 @@ COLUMNS = {
 }  # fmt: skip
 LAYOUTS: dict[str, dict[str, Any]] = {
     "csv": {"root": "chest", "train": "list.csv", "label_column": "label", **COLUMNS},
-    "parquet": {"train": "train.parquet", **COLUMNS},
-    "webdataset": {"train": "train.tar", "label_column": "label", **COLUMNS},
     "imagefolder": {"path": "chest"},
 }
 
@@ -185,93 +152,6 @@ def test_groups_and_units_are_the_layouts(source: str) -> None:
         assert getattr(options, name)() == getattr(of, name)(), name
     if source != "imagefolder":
         assert (options.group_names(), options.unit_name()) == (("group_sex",), "patient")
-
-
-def shard(folder: Path, first: int, *, compressed: bool = False) -> bytes:
-    mode = "w:gz" if compressed else "w"
-    return pack(folder / "made.tar", samples(first, 8), mode=mode).read_bytes()
-
-
-def test_tar_shards_are_read_as_they_are(server: Server, tmp_path: Path) -> None:
-    contents = {f"train-{n}.tar": shard(tmp_path, 8 * n) for n in range(2)}
-    contents |= {"test.tar": shard(tmp_path, 16)}
-    files: list[dict[str, Any]] = [
-        {"url": server.put(f"/v1/{name}", content), "sha256": digest(content)}
-        for name, content in contents.items()
-    ]
-    layout = {
-        "source": "webdataset", "train": "train-*.tar", "test": "test.tar", "class_names": CLASSES,
-    }  # fmt: skip
-    options = dataset_options({"source": "url", "files": files, "layout": layout})
-    assert (options.count_classes(), options.has_test()) == (2, True)
-    assert options.release_fault() is None
-    info = run(options, tmp_path)
-    assert (info.train_rows, info.test_rows) == (16, 8)
-    place = str(tmp_path / "downloads" / "train-0.tar#offset=")
-    assert rows_of(tmp_path, "train")[0]["image"]["path"].startswith(place)
-    names = sorted(each.name for each in (tmp_path / "downloads").iterdir())
-    assert names == ["receipt.json", "test.tar", "train-0.tar", "train-1.tar"]
-    # a tar of images is unpacked for another layout, and a shard where it is asked for
-    params = options.download_params()
-    assert params is not None
-    assert {file["folder"] for file in params["files"]} == {None}
-    files[0]["extract"] = True
-    assert dataset_options({"source": "url", "files": files, "layout": layout}) != options
-    for changed in ({"layout": FOLDER}, {}):
-        other = dataset_options({"source": "url", "files": files, "layout": layout} | changed)
-        params = other.download_params()
-        assert params is not None
-        assert params["files"][0]["folder"] == "train-0"
-
-
-def test_shards_in_an_archive_are_unpacked_once(server: Server, tmp_path: Path) -> None:
-    given = values(server, zipped({f"s/{n}.tar": shard(tmp_path, 8 * n) for n in range(2)}))
-    given["layout"] = {"source": "webdataset", "train": "chest/s", "class_names": CLASSES}
-    info = run(dataset_options(given), tmp_path)
-    assert info.train_rows + info.test_rows == 16
-
-
-def test_a_compressed_shard_is_refused_with_its_remedy(server: Server, tmp_path: Path) -> None:
-    content = shard(tmp_path, 0, compressed=True)
-    layout = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
-    for name, file, said in (
-        ("a.tar", {}, r"a\.tar: compressed, so single images cannot be read from it"),
-        ("a.tar.gz", {}, r"layout: train: no \.tar file .*a\.tar; correct it"),
-        ("a.tar.gz", {"extract": False}, r"layout: train: no \.tar file .*a\.tar; correct it"),
-    ):
-        url = server.put(f"/{name}", content)
-        files = [{"url": url, "sha256": digest(content), **file}]
-        options = dataset_options({"source": "url", "files": files, "layout": layout})
-        with pytest.raises(ConfigError, match=said):
-            run(options, tmp_path / name)
-
-
-def test_several_labels_are_declared_and_held_against_the_files(
-    server: Server, tmp_path: Path
-) -> None:
-    content = parquet([[1, 0], [0, 1], [1, 1], [0, 0]])
-    url = server.put("/x.parquet", content)
-    layout = {"source": "parquet", "train": "x.parquet", "class_names": ["a", "b"]}
-    options = {
-        "source": "url",
-        "files": [{"url": url, "sha256": digest(content)}],
-        "layout": layout,
-    }
-    with pytest.raises(DataError, match="write several_labels: true"):
-        run(dataset_options(options), tmp_path)
-    declared = dataset_options({**options, "several_labels": True})
-    assert declared.multi_label()
-    assert run(declared, tmp_path).multi_label
-
-
-def test_an_archive_may_be_left_alone(server: Server, tmp_path: Path) -> None:
-    given = values(server)
-    given["files"][0] |= {"extract": False, "name": "left.zip"}
-    with pytest.raises(ConfigError, match="layout: path: no folder .*chest"):
-        run(dataset_options(given), tmp_path)
-    assert sorted(each.name for each in (tmp_path / "downloads").iterdir()) == [
-        "left.zip", "receipt.json",
-    ]  # fmt: skip
 
 
 def test_expected_sizes_are_verified(server: Server, tmp_path: Path) -> None:
@@ -361,18 +241,17 @@ FOLDER = {"source": "imagefolder", "path": "x"}
         ({"name": ".x.zip"}, FOLDER, "files.0: name: '.x.zip' cannot be"),
         ({"name": "receipt.json"}, FOLDER, "files.0: name: 'receipt.json' cannot be"),
         ({"url": "http://h/%2e%2e%2fx.zip"}, FOLDER, "files.0: name: '../x.zip' cannot be"),
-        (
-            {"name": "x.csv", "extract": True},
-            FOLDER,
-            "files.0: extract: x.csv does not have the suffix of an archive",
-        ),
         ({"sha256": "abc"}, FOLDER, "files.0.sha256: 'abc' is not a SHA-256"),
         ({}, {"source": "sklearn", "name": "digits"}, "layout.source: 'sklearn': write one of"),
-        ({}, {}, "layout.source: None: write one of: csv, imagefolder, parquet, web"),
+        ({}, {}, "layout.source: None: write one of: csv, imagefolder"),
         ({}, {**FOLDER, "path": "/data"}, "layout: path: '/data' lies outside the download folder"),
         ({}, {**FOLDER, "path": "x/../../y"}, "layout: path: .* lies outside the download folder"),
         ({}, {**FOLDER, "path": "~/x"}, "layout: path: .* lies outside the download folder"),
-        ({}, {"source": "parquet", "train": ["a", "../b"]}, "train: '../b' lies outside"),
+        (
+            {},
+            {"source": "csv", "train": "../b", "label_columns": ["a", "b"]},
+            "train: '../b' lies outside",
+        ),
         ({}, {**FOLDER, "pth": "x"}, "layout: source: pth: unknown key"),
         ({}, {"source": "imagefolder"}, "layout: source: path: missing"),
         ({}, {**FOLDER, "delta": 1e-5}, "layout.delta: belongs beside `layout`"),
@@ -395,18 +274,6 @@ def test_two_files_of_one_name_are_refused() -> None:
         files = [one, {"url": other, "sha256": HASH}]
         with pytest.raises(ConfigError, match="two of them would be saved as x"):
             dataset_options({"source": "url", "files": files, "layout": FOLDER})
-
-
-def test_no_file_at_all_is_refused() -> None:
-    with pytest.raises(ConfigError, match="files: empty; write at least one"):
-        dataset_options({"source": "url", "files": [], "layout": FOLDER})
-
-
-def test_a_layout_of_one_label_has_not_several() -> None:
-    files = [{"url": "http://h/x.zip", "sha256": HASH}]
-    given = {"source": "url", "files": files, "layout": FOLDER, "several_labels": True}
-    with pytest.raises(ConfigError, match="several_labels: this layout has one label per row"):
-        dataset_options(given)
 
 
 def test_what_was_downloaded_for_other_options_is_refused(server: Server, tmp_path: Path) -> None:
@@ -437,16 +304,6 @@ def test_a_file_that_went_missing_after_unpacking_is_put_back(
 # Of each layout: its paths, and what becomes of them in the folder D.
 PATHS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "imagefolder": ({"path": "a/b"}, {"path": "D/a/b"}),
-    "parquet": (
-        {
-            "train": ["a/*.parquet", "b.parquet"], "test": "c.parquet",
-            "accepted_labels": {"file": "real.json"}, "class_names": ["x", "y"],
-        },
-        {
-            "train": ("D/a/*.parquet", "D/b.parquet"), "test": "D/c.parquet",
-            "accepted_labels": {"file": "D/real.json"},
-        },
-    ),
     "csv": (
         {
             "root": "./a", "train": "b.csv", "test": "c.csv", "label_column": "l",
@@ -467,27 +324,8 @@ def test_every_path_of_a_layout_lies_in_the_download_folder(source: str) -> None
     located = options.locate_layout(Path("D")).model_dump()
     assert {key: located[key] for key in moved} == moved
     paths = re.findall(r'"([^"]*[./][^"]*)"', json.dumps(written))
-    assert len(paths) == {"imagefolder": 1, "parquet": 4, "csv": 4}[source]
+    assert len(paths) == {"imagefolder": 1, "csv": 4}[source]
     for path in paths:
         text = json.dumps(layout).replace(json.dumps(path), '"../evil"')
         with pytest.raises(ConfigError, match=r"'\.\./evil' lies outside the download folder"):
             dataset_options({**given, "layout": json.loads(text)})
-
-
-def test_a_limit_of_the_layout_lowers_what_is_expected(server: Server, tmp_path: Path) -> None:
-    content = parquet([0, 1, 1, 0])
-    layout = {
-        "source": "parquet", "train": "x.parquet", "class_names": ["a", "b"], "test": "x.parquet",
-        "limit": {"train": 3},
-    }  # fmt: skip
-    options = dataset_options(
-        {
-            "source": "url",
-            "files": [{"url": server.put("/x.parquet", content), "sha256": digest(content)}],
-            "layout": layout,
-            "expect": {"train": 4, "test": 4},
-            "duplicates": "warn",
-        }
-    )
-    assert options.count_rows() == (3, 4)
-    assert run(options, tmp_path).train_rows == 3

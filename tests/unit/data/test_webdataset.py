@@ -139,16 +139,6 @@ def test_members_of_a_key_need_not_be_neighbours_and_others_are_passed_over(tmp_
     assert train.rows + test.rows == 6
 
 
-def test_limit_reads_no_further_shard(tmp_path: Path) -> None:
-    shards = two_shards(tmp_path / "shards")
-    (shards / "a-001.tar").write_bytes(b"\1" * 2000)
-    train, _ = prepare(
-        tmp_path / "out", shards, test=str(pack(tmp_path / "t.tar", samples(90, 2))),
-        limit={"train": 10},
-    )  # fmt: skip
-    assert train.rows == 10
-
-
 # what is wrong with a shard
 
 
@@ -319,7 +309,6 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     [
         ({"several_labels": True}, "several_labels needs label_column"),
         ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column names the ids"),
-        ({"limit": {"test": 3}}, r"limit\.test: there is no `test`"),
         ({"class_names": ["cat", "Cat"]}, "differ only in case or spaces"),
         ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],

@@ -197,11 +197,6 @@ def test_a_folder_of_another_layout_ends_it_with_a_line(
     assert not list(desk.folder.glob("*.yaml"))
 
 
-def test_classes_that_may_stand_one_deeper_are_told_of(desk: Desk) -> None:
-    desk.images("x/2021/a", "x/2021/b", "x/2022/a", "x/2022/b")
-    assert "every class folder holds the folders a, b; if these are the classes" in desk.init("x")
-
-
 @pytest.mark.parametrize("place", ["lesions", "lesions/train", "lesions/train/000.tar"])
 def test_shards_are_left_to_a_person(desk: Desk, place: str) -> None:
     desk.file("lesions/train/000.tar")

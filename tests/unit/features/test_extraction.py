@@ -513,9 +513,7 @@ def test_the_clock_adds_up(tmp_path: Path) -> None:
     assert 0 < seconds["read"] < clock.wall
     busy = seconds["decode"] + seconds["forward"]
     assert busy <= threads * clock.wall
-    assert math.isclose(busy + clock.waited_seconds, threads * clock.wall)
-    assert math.isclose(clock.forward_share, seconds["forward"] / (threads * clock.wall))
-    assert str(clock).endswith(f"{clock.forward_share:.2f} of the forward rate")
+    assert str(clock).endswith(f"(threads: 2); {rows / clock.wall:.1f} rows/s")
 
 
 def test_train_rows_have_a_transform_of_their_own(

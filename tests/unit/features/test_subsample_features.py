@@ -53,12 +53,12 @@ def test_selected_features_are_the_extracted_ones(
     tmp_path: Path, backbone: dict[str, Any], dtype: str
 ) -> None:
     whole = write_dataset(tmp_path / "whole", [png(5 * row, 32) for row in range(41)])
-    part = part_of(whole, tmp_path / "part", counts={"odd": 4})
+    part = part_of(whole, tmp_path / "part", per_class=4)
     changes: dict[str, Any] = {"backbone": backbone, "dtype": dtype}
     stored = extract(whole, tmp_path / "a", shards=3, **changes)
     selected = select(whole, stored, part, tmp_path / "b", shards=2)
     extracted = extract(part, tmp_path / "c", **changes)
-    assert selected.rows == 21 + 4
+    assert selected.rows == 4 + 4
     assert selected.fingerprint == extracted.fingerprint
     assert selected.groups == extracted.groups
     assert list(selected.layers) == list(extracted.layers)
@@ -70,11 +70,11 @@ def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
     whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
     stored = extract(whole, tmp_path / "a")
     others = write_dataset(tmp_path / "others", [png(5 * row + 1) for row in range(20)])
-    part = part_of(others, tmp_path / "part", counts={"odd": 4})
-    with pytest.raises(DataError, match="row id0 differs from the same row of"):
+    part = part_of(others, tmp_path / "part", per_class=4)
+    with pytest.raises(DataError, match=r"row id\d+ differs from the same row of"):
         select(whole, stored, part, tmp_path / "b", shards=1)
     more = write_dataset(tmp_path / "more", [png(5 * row) for row in range(24)])
-    longer = part_of(more, tmp_path / "longer", counts={"odd": 12})
+    longer = part_of(more, tmp_path / "longer", per_class=12)
     with pytest.raises(DataError, match="row id20 differs from the same row of"):
         select(whole, stored, longer, tmp_path / "d", shards=1)
     with pytest.raises(DataError, match="features of other rows"):
@@ -84,7 +84,7 @@ def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
 def test_a_damaged_shard_of_the_whole_is_refused(tmp_path: Path) -> None:
     whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
     stored = extract(whole, tmp_path / "a")
-    part = part_of(whole, tmp_path / "part", counts={"odd": 4})
+    part = part_of(whole, tmp_path / "part", per_class=4)
     shard = tmp_path / "a" / stored.shards[0].file
     shard.write_bytes(shard.read_bytes()[:-10])
     with pytest.raises(StoreError, match="shard-00000"):
