@@ -79,14 +79,7 @@ def write_release(
         }
     )
     statement = _write_statement(
-        fit,
-        public_data={
-            "backbone": facts.backbone.name,
-            "backbone_options": facts.backbone.options,
-            "trained": facts.backbone.trained,
-            "weights_sha256": facts.backbone.weights_sha256,
-        },
-        parts=facts.hash_parts(),
+        fit, public_data=facts.backbone.public_data, parts=facts.hash_parts()
     )
     _write_folder(folder, facts, fit, statement, sign_key)
     return folder
@@ -115,7 +108,6 @@ def _read_card(card: Mapping[str, str]) -> CardFacts:
 
 
 def _describe_model(options: External) -> BackboneFacts:
-    """Returns what a bundle says of a model outside dpprobe."""
     return BackboneFacts(
         name=options.vectors or "vectors",
         options=options.extraction_params(),
@@ -145,14 +137,7 @@ def _write_statement(
         file_hashes={path: sha256_file(Path(path)) for path in fit.method.input_files()},
         evaluation=None,
         choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
-        ledger={
-            "entry": fit.entry,
-            "releases": fit.spent.entries,
-            "unit": fit.plan.unit,
-            "delta": fit.plan.delta,
-            "epsilon": fit.spent.epsilon,
-            "exact": fit.spent.exact,
-        },
+        ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
         chosen_from=fit.method.chosen_from(fit.facts),
         parts=parts,
     )

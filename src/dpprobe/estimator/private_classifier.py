@@ -28,7 +28,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import BudgetError, ConfigError, DpprobeError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import (
     SCORED_BYTES,
     STREAMED_BYTES,
@@ -60,7 +60,7 @@ from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk, plan_for_risk
 from dpprobe.privacy.statement import make_statement
-from dpprobe.release.ledger import Booking, Part, Spent
+from dpprobe.release.ledger import Booking, Part, Spent, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
 # The one head of a private fit; nothing derives from this number.
@@ -550,21 +550,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return int(state)
 
     def _make_booking(self, planned: _PlannedFit) -> Booking:
-        """Returns what the ledger notes down of a fit."""
         plan = planned.plan
-        part = Part(
-            side="train",
-            mechanisms=plan.mechanisms,
-            selection=plan.selection,
-            epsilon=plan.realised_epsilon,
-            delta=plan.delta,
-        )
         return Booking(
             release="fit",  # the budget gives it a name of its own
             study="estimator",
             unit=self.unit,
             split="all rows",
-            parts=(part,),
+            parts=(Part.from_plan("train", plan),),
             identity=hash_value(
                 [planned.method.identity_options(), plan.n, plan.epsilon, plan.delta]
             ),
@@ -584,7 +576,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 f"{budget.describe_limit()}",
                 stacklevel=3,
             )
-        with _tell_of_entry(entry):
+        with tell_of_entry(f"{entry} of the budget"):
             heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
         budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
         return heads, entry, budget.compute_spent(planned.plan.delta)
@@ -600,15 +592,6 @@ def _explain_searches() -> Iterator[None]:
             f"{error}. Every fit spends, also each of a grid search or a cross-validation; "
             "head='tuned' searches options within one price"
         ) from None
-
-
-@contextmanager
-def _tell_of_entry(entry: int) -> Iterator[None]:
-    """Adds to an error that the fit is booked, and stays so."""
-    try:
-        yield
-    except DpprobeError as error:
-        raise type(error)(f"{error}. Entry {entry} of the budget counts all the same") from error
 
 
 def _make_exact(method: MethodOptions) -> MethodOptions:

@@ -103,6 +103,16 @@ class BackboneFacts(Facts):
         """True if a model outside dpprobe computed the features."""
         return bool(self.options.get("family") == external.FAMILY)
 
+    @property
+    def public_data(self) -> dict[str, Any]:
+        """What a statement says of the model."""
+        return {
+            "backbone": self.name,
+            "backbone_options": self.options,
+            "trained": self.trained,
+            "weights_sha256": self.weights_sha256,
+        }
+
 
 class HeadFacts(Facts):
     """The head trained on these features."""
