@@ -19,7 +19,7 @@ from dpprobe.release.release_statement import published_options
 def describe_head(
     options: MethodOptions, heads: Heads, *, method: str, multi_label: bool
 ) -> HeadFacts:
-    """Returns what bundle.json says of the first of the heads.
+    """Describes the first of the heads for bundle.json.
 
     Args:
       method: its name in the study.

@@ -1,7 +1,6 @@
 """The page of a release for a privacy officer: release.html, which opens offline and prints.
 
-It says nothing that is not in bundle.json or privacy.json, and computes from privacy.json alone:
-reading it gives away no more than reading those.
+It is written from bundle.json and privacy.json alone, so it reveals no more than they do.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dpprobe.release.bundle import PAGE_FILE, BundleFacts
 
 # Lists and texts are cut to these, so that the page prints on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
-# Sizes of the drawing, in its own units: the square of the curve, and the space for its labels.
+# Sizes in the drawing's units: the square of the curve, and the space for its labels.
 SIDE, LEFT, TOP = 200, 44, 8
 
 
@@ -47,7 +46,7 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 
 def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
-    """Computes the points of the curve, of its marks and of its axes in the drawing's units."""
+    """Computes the points of the curve, its marks and its axes in the drawing's units."""
 
     def place_point(rate: float, value: float) -> tuple[str, str]:
         return f"{LEFT + SIDE * rate:.2f}", f"{TOP + SIDE * (1 - value):.2f}"
