@@ -1,4 +1,4 @@
-"""The commands for bundles and ledgers: their arguments, what they print, their exit status."""
+"""The commands for bundles and ledgers: arguments, output, exit status."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 
 from dpprobe.errors import ConfigError
 
-# The exit status of `predict` where it could not read some of the images.
-SOME_UNREADABLE = 3
+SOME_UNREADABLE = 3  # exit status of `predict`
 
-Parsers = Any  # what argparse.ArgumentParser.add_subparsers returns
+Parsers = Any  # argparse has no public type for it
 
 
 def add_commands(commands: Parsers) -> None:
@@ -148,11 +147,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
 
 
 def _read_thresholds(words: Sequence[str]) -> dict[str, float]:
-    """Reads CLASS=VALUE for each class; a class may hold an equals sign itself.
-
-    Raises:
-      ConfigError: for a word of another form, and a class that is named twice.
-    """
+    """Reads CLASS=VALUE for each class; a class may contain an equals sign."""
     thresholds: dict[str, float] = {}
     for word in words:
         name, _, value = word.rpartition("=")
@@ -206,17 +201,10 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 
     ledger = Ledger(arguments.folder / LEDGER_FILE)
     if not any((arguments.folder / name).is_file() for name in (LEDGER_FILE, "dataset.json")):
-        files = [
-            *arguments.folder.glob(f"*/{LEDGER_FILE}"),
-            *arguments.folder.glob("*/dataset.json"),
-        ]
-        inner = sorted({str(path.parent) for path in files})
-        remedy = (
-            f"is it {' or '.join(inner)}?"
-            if inner
-            else ("name the folder of a dataset, which is <data_dir>/<dataset>")
+        raise ConfigError(
+            f"{arguments.folder}: it has neither a ledger nor split tables; name the folder of a "
+            "dataset, which is <data_dir>/<dataset>"
         )
-        raise ConfigError(f"{arguments.folder}: it has neither a ledger nor split tables; {remedy}")
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:

@@ -3,12 +3,13 @@
     <data_dir>/units.key                            32 random bytes, mode 0600, made once
     <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of a booking; equal ones share a file
 
-A hash is the first 64 bits of HMAC-SHA256 under the key: of the name that a column gives a unit, of
-an image's bytes, and of its pixels. With the key the files tell whether a guessed image is in the
-data, so they stay beside it. They may refuse a release, and never decide what is published of one:
-whether two datasets share a unit is a function of private examples.
+A hash is the first 64 bits of HMAC-SHA256 under the key: of a unit's name in a column, of an
+image's bytes, and of its pixels. With the key, the files tell whether a guessed image is in the
+data, so they are private. They may refuse a release, but never change what is published: whether
+two datasets share a unit depends on private examples.
 
-Two unrelated hashes are equal with probability 2^-64: for a million units on each side 5e-8.
+Two unrelated hashes are equal with probability 2^-64. For a million units on each side, any two are
+equal with probability 5e-8.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _KEY_BYTES, _HASH_BYTES = 32, 8
 _LOST = "restore it from a backup: nothing is released from the datasets beside it until then"
 _NONE = np.zeros(0, np.uint64)
 
-# By "<split>.names" and "<split>.images", each list rising and without repetition.
+# By "<split>.names" and "<split>.images"; each list is sorted and without duplicates.
 Hashes = Mapping[str, npt.NDArray[np.uint64]]
 
 
@@ -47,8 +48,8 @@ class Units:
     """The units of a release.
 
     Attributes:
-      names: of each row's unit, by split; empty where no column names them.
-      tables: the folder of the split tables that the rows are from; None where it is not there.
+      names: of each row's unit, by split; empty if no column names them.
+      tables: the folder of the rows' split tables; None without them.
     """
 
     names: Mapping[str, Iterable[str]]
@@ -71,7 +72,7 @@ def _hash_all(key: bytes, kind: bytes, values: Iterable[bytes]) -> npt.NDArray[n
 
 
 def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"]) -> bool:
-    """Returns True if any split of one has a hash of a kind that any split of the other has."""
+    """Returns True if two releases share a hash of a kind, in any of their splits."""
     ours, theirs = (
         np.concatenate([_NONE, *(one[part] for part in one if part.endswith(kind))])
         for one in (first, second)
@@ -80,9 +81,9 @@ def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"])
 
 
 def count_moved(first: Hashes, second: Hashes) -> int:
-    """Counts the hashes of images that are on one side of the first, and the other of the second.
+    """Counts the images that are on different sides in two releases.
 
-    An image on both sides of a split is two units', and says nothing.
+    An image on both sides of one split belongs to two units, and does not count.
     """
 
     def only(hashes: Hashes, side: str, other: str) -> npt.NDArray[np.uint64]:
@@ -94,7 +95,7 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 
 
 def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
-    """Returns the folder if it holds split tables; None without, and for another fingerprint."""
+    """Returns the folder if it holds split tables of the fingerprint, if any is given."""
     try:
         made = read_info(folder / "dataset.json").fingerprint
     except DataError:
@@ -104,15 +105,13 @@ def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
 
 
 def load_key(data_dir: Path, *, used: bool) -> bytes:
-    """Reads the key of a data_dir; makes it where no hash needs another one.
-
-    The caller keeps others from making it at the same time.
+    """Reads the key of a data_dir, or makes it; the caller holds a lock.
 
     Args:
-      used: True if hashes were made with it.
+      used: True if hashes were made with it, so that a missing key is lost.
 
     Raises:
-      DataError: for a key that is gone or damaged.
+      DataError: for a key that is lost or damaged.
     """
     path = data_dir / KEY_FILE
     if not path.exists():
@@ -155,7 +154,7 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
 
 
 def _mark_key(key: bytes) -> str:
-    """Returns a text that tells keys apart, and nothing else of them."""
+    """Returns a text that differs between keys and reveals nothing else."""
     return hmac.digest(key, b"key", "sha256").hex()
 
 

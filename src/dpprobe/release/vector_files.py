@@ -1,4 +1,4 @@
-"""Files of vectors that a released head takes: NumPy arrays, a row per item."""
+"""Files of vectors that a released head takes: NumPy arrays with one row per item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ SUFFIX = ".npy"
 
 
 def is_vector_file(path: Path) -> bool:
-    """Returns True for a file of vectors, by its name."""
     return path.suffix.lower() == SUFFIX
 
 
@@ -23,7 +22,7 @@ def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
     """Opens a file of vectors [rows, dimension] without reading it.
 
     Args:
-      facts: of the bundle whose head takes them.
+      facts: of the bundle.
 
     Raises:
       ConfigError: for a file that is missing, is no array of numbers, or has another dimension; for

@@ -1,4 +1,4 @@
-"""Checks that a bundle's files are whole, hold what they must, and nothing private."""
+"""Checks that a bundle's files are whole, and hold nothing private."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def check_files(folder: Path) -> tuple[str, Path]:
 
 
 def check_hashes(folder: Path) -> tuple[str, bool]:
-    """Checks all files against the list of their hashes."""
     damaged = damaged_files(folder)
     require_true(
         not damaged, f"not as {SUMS_FILE} says: {', '.join(damaged)}; fetch the bundle again"
@@ -42,7 +41,7 @@ def check_hashes(folder: Path) -> tuple[str, bool]:
 
 
 def check_signature(checks: Checks, folder: Path | None, public_key: Path | None) -> None:
-    """Checks the signature where there is one, and a key to check it by."""
+    """Checks the signature if there is one and a key is given."""
     if folder is None:
         checks.note_check("signature", None, "not checked: it rests on what failed above")
     elif not (folder / SIGNATURE_FILE).is_file():
@@ -61,7 +60,6 @@ def check_signature(checks: Checks, folder: Path | None, public_key: Path | None
 
 
 def read_facts(folder: Path) -> tuple[str, BundleFacts]:
-    """Reads bundle.json, and checks its names, classes and hash."""
     facts = bundle.read_facts(folder)
     return f"release {facts.name} of {facts.dataset}, by dpprobe {facts.dpprobe}", facts
 
