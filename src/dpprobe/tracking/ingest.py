@@ -20,7 +20,6 @@ from dpprobe.tracking.runs import (
     RUN_COLOUR,
     CellFile,
     RunContents,
-    by_curve,
     cell_run,
     dataset_input,
     pick_colour,
@@ -114,8 +113,11 @@ def update_dataset(
         for path, record in cell_files
     ]  # fmt: skip
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
+    curves: dict[tuple[str, str], list[CellFile]] = {}
+    for path, record in cell_files:
+        curves.setdefault((record.cell.backbone, record.cell.method), []).append((path, record))
     summaries: list[RunContents] = []
-    for (backbone, _), group in by_curve(cell_files).items():
+    for (backbone, _), group in curves.items():
         planes = [(path, "figures") for path in embeddings.get(backbone, ())]
         gaps = [(groups[backbone][0], "fairness")] if backbone in groups else []
         files = [*attached, *planes, *gaps]
