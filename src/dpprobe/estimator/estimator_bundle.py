@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, flush_to_disk, sha256_file
+from dpprobe.artifacts import PARTIAL_SUFFIX, sha256_file
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
@@ -21,12 +21,12 @@ from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_words
 from dpprobe.release.release_statement import release_statement
-from dpprobe.release.signing import read_private_key, sign_bundle
+from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import read_options
 
 STUDY = "estimator"
-# A statement says this of the rows before anybody has named the model that computed them.
+# In a statement before a person names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
@@ -81,7 +81,12 @@ def write_release(
     statement = _write_statement(
         fit, public_data=facts.backbone.public_data, parts=facts.hash_parts()
     )
-    _write_folder(folder, facts, fit, statement, sign_key)
+    partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        pack_head(partial, folder, facts, fit.heads, statement=statement, sign_key=sign_key)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
@@ -141,25 +146,3 @@ def _write_statement(
         chosen_from=fit.method.chosen_from(fit.facts),
         parts=parts,
     )
-
-
-def _write_folder(
-    folder: Path,
-    facts: BundleFacts,
-    fit: Fit,
-    statement: Mapping[str, Any],
-    sign_key: Path | None,
-) -> None:
-    """Writes the files beside their place, and renames the folder when they are on the disk."""
-    partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        pack_head(partial, facts, fit.heads, statement=statement)
-        if sign_key is not None:
-            sign_bundle(partial, sign_key)
-        flush_to_disk(partial)
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    flush_to_disk(folder.parent)

@@ -525,7 +525,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return plan
 
     def _read_risk(self) -> Risk | None:
-        """Returns the permitted risk; None if an epsilon is given."""
         return Risk.from_dict(self.epsilon) if isinstance(self.epsilon, Mapping) else None
 
     def _draw_seed(self) -> int:
@@ -611,5 +610,4 @@ def _read_features(
 
 
 def _choose_delta(n: int) -> float:
-    """Returns the largest power of ten that is at most 1e-5 and 1 / (2 n)."""
     return min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))

@@ -942,7 +942,6 @@ def _make_row(entry: Entry) -> tuple[str, ...]:
 
 
 def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
-    """Returns lines with the sum for a unit of each side of each split, and for any unit."""
     total = compose_bookings(bookings, delta)
     units = {"train": "a training unit", "test": "a test unit"}
     lines = [

@@ -32,7 +32,6 @@ from typing import Any, Literal
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
     atomic_path,
-    flush_to_disk,
     hash_value,
     read_json,
     require_room,
@@ -66,7 +65,7 @@ from dpprobe.release.ledger import Booking, Entry, Ledger, Limits, Part, tell_of
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
-from dpprobe.release.signing import read_private_key, sign_bundle
+from dpprobe.release.signing import read_private_key
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.results.unit_counts import count_units, unit_codes
@@ -468,21 +467,18 @@ class _Task:
             heads, evaluation = self._draw_head(features)
             staged = self._staged_folder(entry)
 
-            def stage_bundle() -> None:
-                partial = self._partial_folder(entry)
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
-                self._write_files(
-                    partial, backbone, heads, evaluation,
-                    choice=choice, evidence=evidence, entry=entry,
-                )  # fmt: skip
-                if key:
-                    sign_bundle(partial, key)
-                flush_to_disk(partial)
-                partial.rename(staged)
-                flush_to_disk(staged.parent)
-
-            when_there_is_room(staged.parent, heads.weights.nbytes + DOCUMENTS_BYTES, stage_bundle)
+            facts = self._describe_bundle(backbone, heads)
+            statement = self._state_promise(
+                facts, evaluation, choice=choice, evidence=evidence, entry=entry
+            )
+            when_there_is_room(
+                staged.parent,
+                heads.weights.nbytes + DOCUMENTS_BYTES,
+                lambda: pack_head(
+                    self._partial_folder(entry), staged, facts, heads,
+                    statement=statement, sign_key=key,
+                ),
+            )  # fmt: skip
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
 
@@ -551,19 +547,9 @@ class _Task:
             ),
         )
 
-    def _write_files(
-        self,
-        folder: Path,
-        backbone: BackboneFacts,
-        heads: Heads,
-        evaluation: Mapping[str, Any] | None,
-        *,
-        choice: Mapping[str, Any],
-        evidence: Mapping[str, Any] | None,
-        entry: Entry,
-    ) -> None:
+    def _describe_bundle(self, backbone: BackboneFacts, heads: Heads) -> BundleFacts:
         store = self.stores[0]
-        facts = BundleFacts(
+        return BundleFacts(
             name=self.name,
             study=self.study.study,
             dataset=self.options.dataset,
@@ -577,12 +563,22 @@ class _Task:
             ),
             card=CardFacts(**self.options.card.model_dump()),
         )
-        statement = release_statement(
+
+    def _state_promise(
+        self,
+        facts: BundleFacts,
+        evaluation: Mapping[str, Any] | None,
+        *,
+        choice: Mapping[str, Any],
+        evidence: Mapping[str, Any] | None,
+        entry: Entry,
+    ) -> dict[str, Any]:
+        return release_statement(
             self.plan,
             method=self.options.method,
             options=self.method,
             study=self.study.study,
-            public_data=backbone.public_data,
+            public_data=facts.backbone.public_data,
             file_hashes={path: sha256_file(Path(path)) for path in self.method.input_files()},
             evaluation=evaluation,
             choice=choice,
@@ -594,7 +590,6 @@ class _Task:
             chosen_from=self.method.chosen_from(self.facts),
             parts=facts.hash_parts(),
         )
-        pack_head(folder, facts, heads, statement=statement)
 
     def _reference_backbone(self) -> BackboneFacts:
         store = self.stores[0]

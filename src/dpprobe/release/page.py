@@ -67,7 +67,6 @@ def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
 
 
 def _list_mechanisms(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Lists the mechanisms of the head, then those of the evaluation."""
     evaluation = statement["evaluation"]
     return [
         *({**item, "of": "training"} for item in statement["mechanisms"]),

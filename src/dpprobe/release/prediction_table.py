@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -187,16 +187,10 @@ def _parquet_rows(path: Path, columns: Sequence[str], origin: Origin) -> Iterato
     schema = pa.schema([*fields, ("error", pa.string())], metadata=metadata)
 
     def make_table(predictions: Sequence[Prediction]) -> pa.Table:
-        missing: list[Any] = [None] * len(columns)
-        values = [missing if one.values is None else one.values.tolist() for one in predictions]
-        arrays = [
-            [one.id for one in predictions],
-            [one.label for one in predictions],
-            *map(list, zip(*values, strict=True)),
-            [one.error for one in predictions],
-        ]
-        typed = [pa.array(part, kind) for part, kind in zip(arrays, schema.types, strict=True)]
-        return pa.Table.from_arrays(typed, schema=schema)
+        missing = np.full(len(columns), None)
+        values = np.stack([missing if each.values is None else each.values for each in predictions])
+        ids, labels, _, errors = zip(*predictions, strict=True)
+        return pa.table([ids, labels, *values.T, errors], schema=schema)
 
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         pending: list[Prediction] = []

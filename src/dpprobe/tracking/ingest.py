@@ -196,7 +196,6 @@ def ingest_study(
 
 
 def _is_compared(record: CellRecord, backbones: Collection[str], epsilon: str) -> bool:
-    """Returns True for a cell that the view of baselines shows."""
     return record.cell.backbone in backbones and record.cell.epsilon == epsilon
 
 

@@ -76,7 +76,6 @@ class ServedRelease:
         return self._predictors[checkpoint]
 
     def _find_checkpoint(self, params: Mapping[str, Any]) -> Path | None:
-        """Returns the file of the backbone's weights; None if the bundle needs none."""
         backbone = self.facts.backbone
         if backbone.checkpoint is None:
             return None

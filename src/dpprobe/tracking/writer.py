@@ -114,7 +114,6 @@ class Writer:
         )
 
     def _read_present(self, experiment: Experiment) -> dict[str, list[Run]]:
-        """Reads the study's runs, finished or not, by result key."""
         runs: dict[str, list[Run]] = {}
         for run in self._search_runs([experiment.experiment_id], f"tags.study = '{self.study}'"):
             runs.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
@@ -298,7 +297,6 @@ def _is_current(run: Run, item: RunContents) -> bool:
 
 
 def _local_folder(run: Run) -> Path | None:
-    """Returns the folder of a run's artifacts, None if a server keeps them."""
     parts = urlsplit(run.info.artifact_uri)
     return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
 

@@ -174,7 +174,6 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
 
 
 def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:
-    """Checks that a safetensors file is marked as made from private examples."""
     cell = {
         "dataset": facts.dataset,
         "backbone": facts.backbone.name,
