@@ -95,7 +95,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         options as in a study, such as `{"head": "sgd", "batch_size": 256}`.
       classes: the labels that y may have. They are published with the weights, so a private fit
         needs the list, and does not read it off y.
-      unit: of privacy. "row": each row is somebody's. "group": all rows with one value of
+      unit: of privacy. "row": each row is a unit. "group": all rows with one value of
         `groups`, which `fit` then needs, such as a patient's images or a speaker's words. "image"
         and "patient" mean the same of images; a ledger that a study shares has one of these.
       budget: what all private fits on these data may cost together; a private fit needs one.
@@ -148,7 +148,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Trains a head; a private fit spends from the budget, whatever becomes of the head.
+        """Trains a head; a private fit always spends from the budget.
 
         Args:
           X: numbers [n, d]: an array, a tensor, a data frame, a memory map, an iterator of blocks

@@ -1,4 +1,4 @@
-"""Releases in MLflow: a run each, and a version of a registered model that holds the bundle.
+"""Releases in MLflow: one run per release, and a version of a registered model with the bundle.
 
 Everything written follows from the bundle, except the time of writing and the place of the files:
 no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond the

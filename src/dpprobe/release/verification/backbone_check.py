@@ -1,4 +1,4 @@
-"""Computes a bundle's backbone on the public test image, where that needs nothing to be fetched."""
+"""Computes a bundle's backbone on the public test image, if no file must be fetched."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.verification.checks import Checks
 
-# Image sizes without a checkpoint; a stranger's random network may take any time.
+# Sizes of pixel backbones that are computed without being asked for: a stranger's may be huge.
 _SIZES = range(1, 513)
 
 
@@ -21,8 +21,8 @@ def check_backbone(
     """Compares preprocessing and features of the test image, and scores it.
 
     Args:
-      head: True if the tensors are as they must be.
-      checkpoint: the file of the backbone's weights; None where nobody named it.
+      head: True if the tensors are valid.
+      checkpoint: the file of the backbone's weights, if given.
     """
     options = facts.backbone.options if facts else {}
     if facts and facts.backbone.takes_vectors:
@@ -36,20 +36,16 @@ def check_backbone(
         return
 
     def score_probe(place: Path, *_: object) -> tuple[str, bool]:
-        return _score_probe(place, checkpoint)
+        # heavy: torch
+        from dpprobe.backbones.feature_digest import probe_image
+        from dpprobe.release.predict import Predictor
+
+        predictor = Predictor.load_bundle(place, checkpoint=checkpoint, device="cpu")
+        values = predictor.predict_images([probe_image()])[0]
+        first = values.argmax()
+        return (
+            "preprocessing and features of the test image are the release's; the head gives it "
+            f"{predictor.classes[first]}, {values[first]:.6g}"
+        ), True
 
     checks.run_check("backbone", score_probe, folder, facts, head)
-
-
-def _score_probe(folder: Path, checkpoint: Path | None) -> tuple[str, bool]:
-    # heavy: torch
-    from dpprobe.backbones.feature_digest import probe_image
-    from dpprobe.release.predict import Predictor
-
-    predictor = Predictor.load_bundle(folder, checkpoint=checkpoint, device="cpu")
-    values = predictor.predict_images([probe_image()])[0]
-    first = values.argmax()
-    return (
-        "preprocessing and features of the test image are the release's; the head gives it "
-        f"{predictor.classes[first]}, {values[first]:.6g}"
-    ), True
