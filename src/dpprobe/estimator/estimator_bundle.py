@@ -23,16 +23,29 @@ from dpprobe.release.release_choice_price import choice_words
 from dpprobe.release.release_statement import release_statement
 from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
-from dpprobe.wrong_keys_and_values import read_options
+from dpprobe.wrong_keys_and_values import explain_first, read_options
 
 STUDY = "estimator"
 # In a statement before a person names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
-def state_release(fit: Fit) -> dict[str, Any]:
-    """Returns the privacy statement of a private fit, before it is a bundle."""
-    return _write_statement(fit, public_data=_UNNAMED, parts=None)
+def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
+    """Returns the privacy statement of a private fit; without facts, before it is a bundle."""
+    assert fit.spent is not None
+    return release_statement(
+        fit.plan,
+        method=fit.method.head,
+        options=fit.method,
+        study=STUDY,
+        public_data=facts.backbone.public_data if facts else _UNNAMED,
+        file_hashes={path: sha256_file(Path(path)) for path in fit.method.input_files()},
+        evaluation=None,
+        choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
+        ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
+        chosen_from=fit.method.chosen_from(fit.facts),
+        parts=facts.hash_parts() if facts else None,
+    )
 
 
 def write_release(
@@ -59,6 +72,11 @@ def write_release(
     options = read_options({"external": External.__module__}, "family", external, External)
     if sign_key is not None:
         read_private_key(sign_key)
+    try:
+        texts = CardFacts(**card)
+    except ValidationError as error:
+        known = ", ".join(CardFacts.model_fields)
+        raise ConfigError(f"card: {explain_first(error)}; its keys are {known}") from None
     facts = BundleFacts(
         name=folder.name,
         study=STUDY,
@@ -69,7 +87,7 @@ def write_release(
         dimension=fit.facts.dimension,
         backbone=_describe_model(options),
         head=describe_head(fit.method, fit.heads, method=fit.method.head, multi_label=False),
-        card=_read_card(card),
+        card=texts,
     )
     check_published(
         {
@@ -78,9 +96,7 @@ def write_release(
             "card": dict(card),
         }
     )
-    statement = _write_statement(
-        fit, public_data=facts.backbone.public_data, parts=facts.hash_parts()
-    )
+    statement = state_release(fit, facts)
     partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -101,17 +117,6 @@ def _check_names(folder: Path, dataset: str) -> None:
             )
 
 
-def _read_card(card: Mapping[str, str]) -> CardFacts:
-    try:
-        return CardFacts(**card)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(map(str, fault["loc"]))
-        raise ConfigError(
-            f"card: {key}: {fault['msg']}; its keys are {', '.join(CardFacts.model_fields)}"
-        ) from None
-
-
 def _describe_model(options: External) -> BackboneFacts:
     return BackboneFacts(
         name=options.vectors or "vectors",
@@ -126,23 +131,4 @@ def _describe_model(options: External) -> BackboneFacts:
         dtype="float32",
         probe=NO_PROBE,
         versions={},
-    )
-
-
-def _write_statement(
-    fit: Fit, *, public_data: Mapping[str, Any], parts: Mapping[str, str] | None
-) -> dict[str, Any]:
-    assert fit.spent is not None
-    return release_statement(
-        fit.plan,
-        method=fit.method.head,
-        options=fit.method,
-        study=STUDY,
-        public_data=public_data,
-        file_hashes={path: sha256_file(Path(path)) for path in fit.method.input_files()},
-        evaluation=None,
-        choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
-        ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
-        chosen_from=fit.method.chosen_from(fit.facts),
-        parts=parts,
     )
