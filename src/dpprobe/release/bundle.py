@@ -230,8 +230,6 @@ def write_sums(folder: Path) -> None:
 def read_sums(folder: Path) -> dict[str, str]:
     """Reads SHA256SUMS: SHA-256 by file name; raises DataError if it cannot be read."""
     path = folder / SUMS_FILE
-    if not path.is_file():
-        raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
@@ -267,8 +265,6 @@ def check_files(folder: Path) -> int:
     Raises:
       DataError: naming a file that does not belong there, or is too large to be read.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; name that of a bundle, with {SUMS_FILE} in it")
     if not (folder / SUMS_FILE).is_file():
         raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
     modes = {path.name: path.lstat() for path in folder.iterdir()}

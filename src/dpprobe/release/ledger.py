@@ -119,6 +119,9 @@ class Limits:
     max_epsilon: float | None = None
     max_risk: Risk | None = None
 
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -341,7 +344,6 @@ class Ledger:
             changed sides, or are in a ledger that is not added up.
           DataError: for a damaged line, here or in another ledger, and for lost hashes.
         """
-        check_delta(limits.delta)
         self._make_folder()
         with self._lock_ledger(among_all=True) as content:
             ledgers = self._read_ledgers()

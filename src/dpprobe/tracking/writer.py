@@ -21,10 +21,11 @@ from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, Run, ViewType
 from mlflow.exceptions import MlflowException
 
+from dpprobe.artifacts import write_record
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
-from dpprobe.tracking.receipt import write_receipt
+from dpprobe.tracking.receipt import RECEIPT_FORMAT, RECEIPT_FORMAT_VERSION
 from dpprobe.tracking.runs import RunContents, curve_metrics
 from dpprobe.tracking.store import (
     checkpoint_log,
@@ -267,6 +268,8 @@ def leave_receipt(
     counts = {"created": writer.created, "replaced": writer.replaced, "kept": writer.kept}
     logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
     record: dict[str, Any] = {
+        "format": RECEIPT_FORMAT,
+        "format_version": RECEIPT_FORMAT_VERSION,
         "uri": public_uri(uri),
         "artifact_root": None if writer.location is None else str(writer.location.parent),
         "study": writer.study,
@@ -276,7 +279,7 @@ def leave_receipt(
         **counts,
         "runs": writer.runs,
     }
-    write_receipt(receipt, record if models is None else {**record, "models": dict(models)})
+    write_record(receipt, record if models is None else {**record, "models": dict(models)})
 
 
 def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
