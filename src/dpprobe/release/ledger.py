@@ -301,7 +301,7 @@ class _Content(NamedTuple):
 
 
 class Ledger:
-    """The releases of one dataset."""
+    """The releases of one dataset; a damaged line raises DataError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -312,11 +312,7 @@ class Ledger:
         return cls(data_dir / dataset / LEDGER_FILE)
 
     def read_entries(self) -> list[Entry]:
-        """Reads all entries and checks every line.
-
-        Raises:
-          DataError: for a damaged line.
-        """
+        """Reads all entries and checks every line."""
         with self._explain_errors():
             return list(self._read_content().entries.values())
 
@@ -370,7 +366,6 @@ class Ledger:
         Raises:
           BudgetError: if a limit would be exceeded.
           PrivacyError: for another unit of privacy than the ledger's.
-          DataError: for a damaged line, here or in another ledger.
         """
         added = self._find_added(self._read_ledgers(), booking)
         self._refuse_other_unit(added, booking)
@@ -381,7 +376,6 @@ class Ledger:
 
         Raises:
           PrivacyError: for an entry that is abandoned, or closed with another digest.
-          DataError: for a damaged line.
         """
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
@@ -404,7 +398,6 @@ class Ledger:
 
         Raises:
           PrivacyError: for an entry that is not open, or a reason that is too short.
-          DataError: for a damaged line.
         """
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
@@ -425,23 +418,11 @@ class Ledger:
             self._append_line(content, "abandon", number, reason=reason.strip())
 
     def compute_spent(self, delta: float) -> Spent:
-        """Computes the sum of all entries that count, for one unit.
-
-        Args:
-          delta: of the sum; those of the entries may differ.
-
-        Raises:
-          PrivacyError: for a delta out of range.
-          DataError: for a damaged line.
-        """
+        """Computes the sum of all entries that count, for one unit, at any delta."""
         return compose_bookings(self.list_bookings(), delta)
 
     def list_bookings(self) -> list[Booking]:
-        """Lists the bookings of all entries that count, with those of ledgers that are added up.
-
-        Raises:
-          DataError: for a damaged line.
-        """
+        """Lists the bookings of all entries that count, with those of ledgers that are added up."""
         return self._add_up(self._find_added(self._read_ledgers()))
 
     def list_added(self) -> list[str]:
@@ -891,10 +872,6 @@ def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
 
     Args:
       delta: of the sum; None for the largest of the entries that count.
-
-    Raises:
-      PrivacyError: for a delta out of range.
-      DataError: for a damaged line.
     """
     entries = ledger.read_entries()
     if not entries:

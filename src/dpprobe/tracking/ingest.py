@@ -174,9 +174,6 @@ def ingest_study(
       figures: over several datasets.
       tables: all; those in a folder below `tables` keep it.
       uri, artifact_root, receipt, lock, commit: as for `update_dataset`.
-
-    Raises:
-      TrackingError: if the store cannot be reached, opened or written.
     """
     files = [(report, "")]
     for path in tables:

@@ -66,10 +66,6 @@ def register_release(
 
     Args:
       uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.update_dataset`.
-
-    Raises:
-      DataError: if a file of the bundle is missing or altered.
-      TrackingError: if the store cannot be reached, opened or written.
     """
     content = read_bundle(bundle)
     digest = bundle_digest(bundle)
