@@ -381,16 +381,7 @@ class Ledger:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
                 return
-            if entry.state == "closed":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} is closed with bundle {entry.digest}, not "
-                    f"{digest}; an entry has one bundle: delete the other"
-                )
-            if entry.state == "abandoned":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} was abandoned ({entry.reason}); delete what was "
-                    "made under it, and run the release again"
-                )
+            self._require_open(entry)
             self._append_line(content, "close", number, digest=digest)
 
     def abandon_entry(self, number: int, reason: str) -> None:
@@ -404,17 +395,7 @@ class Ledger:
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
             )
         with self._lock_ledger() as content:
-            entry = self._find_entry(content, number)
-            if entry.state == "closed":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} is closed: its bundle may have been seen, so it "
-                    "counts; only an open entry can be abandoned"
-                )
-            if entry.state == "abandoned":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} was abandoned before ({entry.reason}); there is "
-                    "nothing to do"
-                )
+            self._require_open(self._find_entry(content, number))
             self._append_line(content, "abandon", number, reason=reason.strip())
 
     def compute_spent(self, delta: float) -> Spent:
@@ -526,10 +507,7 @@ class Ledger:
                 f"{place} is closed, because its bundle was made; a rerun with fresh noise is "
                 "another release: give it another name"
             )
-        raise PrivacyError(
-            f"{place} is open: its job is still running, or it died; if it died and nobody "
-            f"has seen what it made: {abandon_command(self.path.parent, entry.number)}"
-        )
+        raise PrivacyError(f"release {booking.release!r}: {self.explain_open(entry)}")
 
     def _refuse_other_unit(self, added: Mapping[str, list[Entry]], booking: Booking) -> None:
         for name, entry in [(each, entry) for each in added for entry in added[each]]:
@@ -550,6 +528,28 @@ class Ledger:
                 f"`dpprobe ledger {shlex.quote(str(self.path.parent))}` lists them"
             )
         return content.entries[number]
+
+    def explain_open(self, entry: Entry) -> str:
+        """Says why an open entry counts, and how to abandon it."""
+        return (
+            f"entry {entry.number} of {self.path} is open: its job is still running, or died "
+            "before its bundle was whole. It counts, as its noise may have been drawn. If its job "
+            "is dead and nobody has seen what it made, run `dpprobe ledger "
+            f'{shlex.quote(str(self.path.parent))} --abandon {entry.number} --reason "..."`'
+        )
+
+    def _require_open(self, entry: Entry) -> None:
+        place = f"{self.path}: entry {entry.number}"
+        if entry.state == "closed":
+            raise PrivacyError(
+                f"{place} is closed with bundle {entry.digest}, which may have been seen: it "
+                "counts for good; delete any other bundle of it"
+            )
+        if entry.state == "abandoned":
+            raise PrivacyError(
+                f"{place} was abandoned ({entry.reason}); delete what was made under it, and run "
+                "the release again"
+            )
 
     def _read_content(self) -> _Content:
         """Reads the file, and checks each line; a piece of a line at the end is left out."""
@@ -863,10 +863,6 @@ def tell_of_entry(entry: str) -> Iterator[None]:
         raise told from error
 
 
-def abandon_command(folder: Path, number: int) -> str:
-    return f'dpprobe ledger {shlex.quote(str(folder))} --abandon {number} --reason "..."'
-
-
 def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
     """Lists the entries of a ledger, their sum, and what to do about open ones.
 
@@ -891,7 +887,7 @@ def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
         ]
     for entry in entries:
         if entry.state == "open":
-            lines += ["", *_open_entry(ledger, entry)]
+            lines += ["", f"{entry.booking.release}: {ledger.explain_open(entry)}"]
     return "\n".join(lines)
 
 
@@ -937,12 +933,3 @@ def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
 
 def _format_bound(price: float, exact: bool) -> str:
     return f"epsilon {price:g} ({'exact' if exact else 'upper bound'})"
-
-
-def _open_entry(ledger: Ledger, entry: Entry) -> list[str]:
-    return [
-        f"Entry {entry.number} is open: the job of {entry.booking.release} is at work, or died. "
-        "It counts, as its noise may have been drawn.",
-        "If its job is dead and nothing that it made has been seen by anyone, abandon it:",
-        f"  {abandon_command(ledger.path.parent, entry.number)}",
-    ]

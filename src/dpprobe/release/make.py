@@ -375,12 +375,7 @@ class _Task:
                 f"a copy whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new "
                 "release another name: it costs anew"
             )
-        return (
-            f"release {self.name}: entry {entry.number} of {self.ledger.path} is open: its job is "
-            "still running, or died before its bundle was whole. It counts. If it is dead, run "
-            f"`dpprobe ledger {self.ledger.path.parent} --abandon {entry.number} --reason TEXT`, "
-            "then run again"
-        )
+        return f"release {self.name}: {self.ledger.explain_open(entry)}, then run again"
 
     def _touch_files(self) -> None:
         for path in self.output.iterdir():

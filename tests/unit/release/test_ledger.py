@@ -116,7 +116,7 @@ def test_an_entry_is_closed_once_and_again_for_the_same_bundle_only(ledger: Ledg
     written = ledger.path.read_bytes()
     ledger.close_entry(1, DIGEST)
     assert ledger.path.read_bytes() == written
-    with pytest.raises(PrivacyError, match=r"entry 1 is closed with bundle d+, not e+; .*delete"):
+    with pytest.raises(PrivacyError, match=r"entry 1 is closed with bundle d+, .*delete any other"):
         ledger.close_entry(1, "e" * 64)
     (entry,) = ledger.read_entries()
     assert (entry.state, entry.digest) == ("closed", DIGEST)
@@ -131,7 +131,7 @@ def test_an_abandoned_entry_does_not_count_and_cannot_be_closed(ledger: Ledger) 
     assert ledger.read_entries()[0].reason == "the node lost power"
     with pytest.raises(PrivacyError, match="entry 1 was abandoned .*lost power.*run the release"):
         ledger.close_entry(1, DIGEST)
-    with pytest.raises(PrivacyError, match="entry 1 was abandoned before"):
+    with pytest.raises(PrivacyError, match="entry 1 was abandoned"):
         ledger.abandon_entry(1, "the node lost power")
     again = ledger.book_release(booking(), FREE)
     assert ledger.entry_of("lesions_v1") == again
@@ -141,7 +141,7 @@ def test_an_abandoned_entry_does_not_count_and_cannot_be_closed(ledger: Ledger) 
 def test_a_closed_entry_cannot_be_abandoned(ledger: Ledger) -> None:
     ledger.book_release(booking(), FREE)
     ledger.close_entry(1, DIGEST)
-    with pytest.raises(PrivacyError, match="entry 1 is closed: .*may have been seen"):
+    with pytest.raises(PrivacyError, match="entry 1 is closed .*may have been seen"):
         ledger.abandon_entry(1, "I changed my mind")
     assert ledger.read_entries()[0].is_counted
 
