@@ -7,7 +7,6 @@ release.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import tempfile
@@ -39,7 +38,13 @@ from dpprobe.release.documents import is_telling
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
-from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, run_name
+from dpprobe.tracking.runs import (
+    MetricValue,
+    RunContents,
+    allows_metrics,
+    option_params,
+    run_name,
+)
 from dpprobe.tracking.store import search_all
 from dpprobe.tracking.views import releases_experiment
 from dpprobe.tracking.writer import fit_to_tag, leave_receipt, open_writer
@@ -114,11 +119,6 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         "delta": delta,
         "unit": statement["ledger"]["unit"],
     }
-    options = {
-        f"option_{key}" if key in named else key: _text_of(value)
-        for key, value in facts.head.options.items()
-        if value is not None
-    }
     return RunContents(
         key=f"{_result_key(study, facts.name)}/{digest}",
         content_hash=hash_value(["release", digest]),
@@ -128,15 +128,11 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
             f"{facts.dataset}, {guarantee} for {statement['unit_of_privacy']}.\n\n"
             f"{statement['promise']}\n\nThe bundle is under {FOLDER}/data/{DATA} in the artifacts."
         ),
-        params={**named, **options},
+        params={**named, **option_params(facts.head.options, named)},
         tags={**named, "private": "true", "guarantee": guarantee, DIGEST: digest},
         metrics=_list_metrics(statement),
         artifacts=[],
     )
-
-
-def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _result_key(study: str, release: str) -> str:

@@ -149,10 +149,7 @@ def cell_run(
         params["test_patients"] = str(record.units.test)
     if record.delta is not None:
         params["delta"] = f"{record.delta:g}"
-    for name, value in record.options.items():
-        if name != "head" and value is not None:
-            text = value if isinstance(value, str) else json.dumps(value)
-            params[f"option_{name}" if name in params else name] = text
+    params |= option_params({**record.options, "head": None}, params)
     never = ", ".join(
         record.class_names[index]
         for index in sorted({i for seed in record.seeds for i in seed.get("never_predicted", ())})
@@ -204,6 +201,17 @@ def cell_run(
         seconds=record.seconds or 0.0,
         finished=path.stat().st_mtime,
     )
+
+
+def option_params(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, str]:
+    """Returns a method's options as params; names that are taken get a prefix."""
+    return {
+        f"option_{name}" if name in taken else name: (
+            value if isinstance(value, str) else json.dumps(value)
+        )
+        for name, value in options.items()
+        if value is not None
+    }
 
 
 def summary_run(
