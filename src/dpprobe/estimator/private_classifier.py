@@ -459,7 +459,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _describe_facts(self, *, n: int, dimension: int, classes: int) -> DataFacts:
         delta = self.delta
         if delta is None:
-            delta = _choose_delta(n) if self.benchmark else self._budget.delta
+            # the largest power of ten that is at most 1e-5 and 1 / (2 n)
+            usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
+            delta = usual if self.benchmark else self._budget.delta
         if not self.benchmark and (fault := delta_fault(delta, n, unit=self.unit)):
             raise PrivacyError(fault)
         risk = self._read_risk()
@@ -607,7 +609,3 @@ def _read_features(
     if samples or 4 * rows.rows * rows.dimension <= STREAMED_BYTES:
         return torch.from_numpy(read_source(rows))
     return rows
-
-
-def _choose_delta(n: int) -> float:
-    return min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))

@@ -169,7 +169,7 @@ def _trace_model(
                 (torch.from_numpy(example),),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
-                input_names=[_name_input(predictor)],
+                input_names=[VECTORS if predictor.backbone.takes_vectors else INPUT],
                 output_names=[output],
                 verbose=False,
             )
@@ -212,10 +212,6 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
     del model.metadata_props[:]
     for key, value in values.items():
         model.metadata_props.add(key=key, value=value)
-
-
-def _name_input(predictor: Predictor) -> str:
-    return VECTORS if predictor.backbone.takes_vectors else INPUT
 
 
 def _describe_input(predictor: Predictor) -> str:

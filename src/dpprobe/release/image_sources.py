@@ -35,32 +35,20 @@ Row = tuple[str, bytes | None, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Rows of one place."""
+    """Rows of one or several places, in order."""
 
     count: int
     rows: Callable[[], Iterator[Row]]
 
-
-@dataclass(frozen=True, kw_only=True)
-class ImageSources:
-    """The rows of all places that a user names, in order."""
-
-    sources: tuple[Source, ...]
-
-    @property
-    def count(self) -> int:
-        return sum(source.count for source in self.sources)
-
     def read_images(self) -> Iterator[EncodedImage]:
         """Yields the rows in order; tables are streamed."""
-        rows = chain.from_iterable(source.rows() for source in self.sources)
-        for number, (row_id, data, path) in enumerate(rows):
+        for number, (row_id, data, path) in enumerate(self.rows()):
             yield EncodedImage(number, data, path, row_id, b"")
 
 
 def find_images(
     inputs: Sequence[Path], *, image_column: str | None = None, id_column: str | None = None
-) -> ImageSources:
+) -> Source:
     """Looks through the places that a user names.
 
     - Folder: the images in it and below, by extension, in the order of their paths, except hidden
@@ -88,11 +76,13 @@ def find_images(
                 f"{option} {value}: it needs a parquet or CSV file, and none is named; remove it"
             )
     sources = [_make_source(path, image_column, id_column) for path in inputs]
-    images = ImageSources(sources=tuple(sources))
-    if not images.count:
+    count = sum(source.count for source in sources)
+    if not count:
         named = ", ".join(map(str, inputs)) or "none named"
         raise ConfigError(f"images: {named}: no rows; name files, folders, parquet or CSV files")
-    return images
+    return Source(
+        count=count, rows=lambda: chain.from_iterable(source.rows() for source in sources)
+    )
 
 
 def open_encoded(image: EncodedImage) -> Image.Image:

@@ -340,7 +340,11 @@ class Ledger:
             changed sides, or are in a ledger that is not added up.
           DataError: for a damaged line, here or in another ledger, and for lost hashes.
         """
-        self._make_folder()
+        folder = self.path.parent
+        with self._explain_errors():
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                flush_to_disk(folder.parent)
         with self._lock_ledger(among_all=True) as content:
             ledgers = self._read_ledgers()
             added = self._find_added(ledgers, booking)
@@ -355,7 +359,7 @@ class Ledger:
                 self._refuse_same_units(others, booking, hashes, key, unlike=other_units_than)
             refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
             if units is not None:
-                booking = replace(booking, units=write_hashes(self.path.parent, hashes, key))
+                booking = replace(booking, units=write_hashes(folder, hashes, key))
             number = len(content.entries) + 1
             self._append_line(content, "book", number, booking=booking.to_dict())
             return content.entries[number]
@@ -580,13 +584,6 @@ class Ledger:
                 ) from error
             last = record["hash"]
         return _Content(entries, last, len(written) - len(rest) * (end == "torn"), end)
-
-    def _make_folder(self) -> None:
-        folder = self.path.parent
-        with self._explain_errors():
-            if not folder.is_dir():
-                folder.mkdir(parents=True, exist_ok=True)
-                flush_to_disk(folder.parent)
 
     @contextmanager
     def _lock_ledger(self, *, among_all: bool = False) -> Iterator[_Content]:

@@ -410,8 +410,14 @@ class _Task:
 
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
-        self._check_units()
-        self._check_useful()
+        if fault := self.study.release_delta_fault(self.name, self.plan.n):
+            raise PrivacyError(fault)
+        if self.plan.patients is not None:
+            self.inputs.check_patients(self.plan.patients.images)
+        if not self.options.allow_useless:
+            check_usefulness(self.name, benchmark=self.benchmark, facts=self.facts)
+        if self.options.evaluate:
+            check_metric(self.name, self.metric, self.stores[0].labels)
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
         late = any(method.is_undecided for method in self.study.methods.values())
         choice = choice_block(
@@ -483,19 +489,6 @@ class _Task:
         except PrivacyError:
             shutil.rmtree(staged)  # abandoned while its job was at work
             raise
-
-    def _check_units(self) -> None:
-        """Checks delta against the number of units, and their images against the priced number."""
-        if fault := self.study.release_delta_fault(self.name, self.plan.n):
-            raise PrivacyError(fault)
-        if self.plan.patients is not None:
-            self.inputs.check_patients(self.plan.patients.images)
-
-    def _check_useful(self) -> None:
-        if not self.options.allow_useless:
-            check_usefulness(self.name, benchmark=self.benchmark, facts=self.facts)
-        if self.options.evaluate:
-            check_metric(self.name, self.metric, self.stores[0].labels)
 
     def _warn_of_copies(self) -> None:
         """Warns of pictures that belong to several units; the bundle must not count them."""

@@ -61,13 +61,11 @@ class Units:
         if self.tables is not None:
             tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
             values |= {f"{s}.images": set(table.content_hashes()) for s, table in tables.items()}
-        return {
-            part: _hash_all(key, part.partition(".")[2].encode(), values[part]) for part in values
-        }
+        return {part: _hash_all(key, part.partition(".")[2], values[part]) for part in values}
 
 
-def _hash_all(key: bytes, kind: bytes, values: Iterable[bytes]) -> npt.NDArray[np.uint64]:
-    digests = (hmac.digest(key, kind + value, "sha256")[:_HASH_BYTES] for value in values)
+def _hash_all(key: bytes, kind: str, values: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    digests = (hmac.digest(key, kind.encode() + value, "sha256")[:_HASH_BYTES] for value in values)
     return np.unique(np.frombuffer(b"".join(digests), np.uint64))
 
 
