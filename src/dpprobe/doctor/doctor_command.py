@@ -89,11 +89,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def check_files(results: Path, data: Path | None) -> list[Checked]:
-    """Compares all files with their recorded hashes, and shows progress.
-
-    Args:
-      data: the folder of split tables, downloads and ledgers; None for none.
-    """
+    """Compares all files of results, and of split tables, with their recorded hashes."""
     records = [*list_records(results), *(list_records(data, data=True) if data else ())]
     checked = {each.path: (record, each) for record, each in _check_records(records)}
     for _ in range(_LOOKS):

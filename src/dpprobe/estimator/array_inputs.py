@@ -55,11 +55,7 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
 
 
 def join_blocks(values: Any) -> Any:
-    """Returns an iterator's blocks [m, d] or a tensor as one array, other values unchanged.
-
-    Raises:
-      ArrayError: for an iterator without blocks, or with blocks of unequal width.
-    """
+    """Returns an iterator's blocks [m, d] or a tensor as one array, other values unchanged."""
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
     if not isinstance(values, Iterator):
@@ -93,11 +89,7 @@ def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def read_shape(values: Any) -> tuple[int, int]:
-    """Returns the number of rows and their dimension, without reading rows into memory.
-
-    Raises:
-      ArrayError: for anything but a table of two dimensions.
-    """
+    """Returns the number of rows and their dimension, without reading rows into memory."""
     if (source := find_source(values)) is not None:
         return source.rows, source.dimension
     shape = values.shape if hasattr(values, "shape") else np.asarray(values).shape
@@ -127,11 +119,7 @@ def check_classes(classes: Sequence[Hashable]) -> None:
 
 
 def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
-    """Returns each label's position in the list of classes, int64 [rows].
-
-    Raises:
-      ArrayError: for a label that is not listed.
-    """
+    """Returns each label's position in the list of classes, int64 [rows]."""
     places = {label: place for place, label in enumerate(classes)}
     known, inverse = np.unique(labels, return_inverse=True)
     try:
@@ -145,11 +133,7 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of rows by their group's name.
-
-    Raises:
-      PrivacyError: for another number of names than rows, or a missing or empty name.
-    """
+    """Returns the units of rows by their group's name; raises PrivacyError for a missing name."""
     import pandas as pd  # heavy: for this function alone
 
     names = np.asarray(groups, dtype=object)  # as text, a missing name would be the name "nan"

@@ -49,9 +49,7 @@ class Evidence(BaseModel):
 def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
     """Returns the evidence of an audit for a release; None if it is of another plan.
 
-    Raises:
-      DataError: if the record cannot be read.
-      PrivacyError: if one of the audit's tests refutes the promise.
+    Raises PrivacyError if one of the audit's tests refutes the promise.
     """
     record = AuditRecord.read(audit)
     box, values = record.white_box, plan.to_dict()

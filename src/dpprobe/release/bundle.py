@@ -193,12 +193,7 @@ def write_bundle(
     arrays: Mapping[str, npt.NDArray[np.float32]],
     statement: Mapping[str, Any],
 ) -> None:
-    """Writes bundle.json, the head and the statement, but no documents and sums.
-
-    Args:
-      weights: float32 [classes, d + 1].
-      arrays: other released arrays, without a dimension of seeds.
-    """
+    """Writes bundle.json, the head and the statement; weights are float32 [classes, d + 1]."""
     # heavy, as elsewhere here: a start of Snakemake imports this module
     import numpy as np
     from safetensors.numpy import save
@@ -243,11 +238,7 @@ def bundle_digest(folder: Path) -> str:
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """Lists the files of a bundle that are missing or altered, and unknown names in SHA256SUMS.
-
-    Raises:
-      DataError: if SHA256SUMS cannot be read.
-    """
+    """Lists missing and altered files of a bundle, and unknown names in SHA256SUMS."""
     sums = read_sums(folder)
     names = dict.fromkeys([*LISTED_FILES, *sums])
     return [
@@ -260,11 +251,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def check_files(folder: Path) -> int:
-    """Checks that a folder holds the plain files of a bundle, and no others; counts them.
-
-    Raises:
-      DataError: naming a file that does not belong there, or is too large to be read.
-    """
+    """Counts the files of a bundle; raises DataError unless all are plain and none is unknown."""
     if not (folder / SUMS_FILE).is_file():
         raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
     modes = {path.name: path.lstat() for path in folder.iterdir()}
@@ -286,12 +273,7 @@ def check_files(folder: Path) -> int:
 
 
 def read_facts(folder: Path) -> BundleFacts:
-    """Reads bundle.json, which a stranger may have written.
-
-    Raises:
-      DataError: for JSON that other readers may read differently, invalid names, and paths.
-      ValidationError: for other keys or types.
-    """
+    """Reads bundle.json, which a stranger may have written; raises DataError or ValidationError."""
     path = folder / FACTS_FILE
     read_json(path)
     facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
@@ -315,11 +297,7 @@ def read_facts(folder: Path) -> BundleFacts:
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Reads a stranger's bundle: only its own plain files, if SHA256SUMS lists these contents.
-
-    Raises:
-      DataError: naming the file that is missing, damaged, of another format or of no bundle.
-    """
+    """Reads a stranger's bundle; raises DataError unless it is whole and has no other files."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load

@@ -62,11 +62,7 @@ def recall_mechanisms() -> tuple[Mechanism, ...]:
 def count_answers(
     right: npt.NDArray[np.bool_], labels: npt.NDArray[np.integer], units: Floats, classes: int
 ) -> Floats:
-    """Adds up weights by class and answer: [classes, 2], right ones first.
-
-    Args:
-      right: [rows]. labels: [rows]. units: [rows], weights in whole steps; 0 for null rows.
-    """
+    """Adds up weights, in whole steps, by class and answer: [classes, 2], right answers first."""
     places = 2 * labels + ~right
     table = np.bincount(places, weights=units, minlength=2 * classes)
     return table.astype(np.float64).reshape(classes, 2)
@@ -78,11 +74,9 @@ def fewest_units(deviation: float) -> float:
 
 
 def estimate_recalls(counts: Sequence[Sequence[float]] | Floats, deviation: float) -> Recalls:
-    """Estimates the mean and the lowest recall from noisy counts.
+    """Estimates the mean and the lowest recall from noisy counts [classes, 2], right answers first.
 
-    Args:
-      counts: [classes, 2], right and wrong answers; noise may make them negative.
-      deviation: the standard deviation of the noise of each.
+    Noise may make counts negative; `deviation` is the standard deviation of each.
     """
     table = np.asarray(counts, dtype=np.float64)
     units, classes = table.sum(axis=1), len(table)

@@ -107,9 +107,7 @@ def evaluation_mechanisms(
 ) -> tuple[Mechanism, ...]:
     """Returns the mechanisms of an evaluation, their noise up to a common factor.
 
-    Raises:
-      ConfigError: for the AUC of one label per example among more than two classes, and for the
-        macro accuracy of several labels.
+    Raises ConfigError for a metric that the labels do not allow.
     """
     if metric == "macro_accuracy":
         if multi_label:
@@ -217,12 +215,9 @@ def evaluate_heads(
 def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks by public numbers that a result is not lost in its noise.
 
-    Args:
-      classes: of one label per example; 2 if rows may have several labels.
-
-    Raises:
-      PrivacyError: for an accuracy whose noise has a standard deviation of more than `MOST_NOISE`,
-        and for an AUC or a macro accuracy that could not be measured were classes of equal size.
+    Raises PrivacyError for an accuracy whose noise has a standard deviation above `MOST_NOISE`, and
+    for an AUC or a macro accuracy that could not be measured even if classes had equal sizes. With
+    several labels per example, `classes` is 2.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
@@ -254,11 +249,7 @@ def fewest_of_a_class(plan: Plan) -> float:
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
-    """Says what training and test units pay for head and test result.
-
-    Args:
-      split: the public rule that assigns units to the two sides.
-    """
+    """Says what training and test units pay; `split` is the public rule that assigns them."""
     units = {"image": "images", "patient": "patients"}[head.unit]
     return (
         f"No {head.unit} is both a training and a test {head.unit} (split: {split}), so nobody "
@@ -309,11 +300,7 @@ def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | Non
 
 
 def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
-    """Returns the weight of each test example in its unit.
-
-    Raises:
-      PrivacyError: if the test units are not those of the plan.
-    """
+    """Returns the weight of each test example in its unit; raises PrivacyError for other units."""
     codes, rows = features.test_units, len(features.test_labels)
     of_images = plan.unit == "image"
     units = rows if of_images else count_units(codes)

@@ -365,22 +365,13 @@ class Ledger:
             return content.entries[number]
 
     def check_room(self, booking: Booking, limits: Limits) -> None:
-        """Checks what `book_release` checks of a booking's price, and books nothing.
-
-        Raises:
-          BudgetError: if a limit would be exceeded.
-          PrivacyError: for another unit of privacy than the ledger's.
-        """
+        """Checks what `book_release` checks of a booking's price and unit, and books nothing."""
         added = self._find_added(self._read_ledgers(), booking)
         self._refuse_other_unit(added, booking)
         refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
 
     def close_entry(self, number: int, digest: str) -> None:
-        """Closes an entry whose bundle is whole; again with the same digest it does nothing.
-
-        Raises:
-          PrivacyError: for an entry that is abandoned, or closed with another digest.
-        """
+        """Closes an open entry, whose bundle is whole; with the same digest again, does nothing."""
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
@@ -389,11 +380,7 @@ class Ledger:
             self._append_line(content, "close", number, digest=digest)
 
     def abandon_entry(self, number: int, reason: str) -> None:
-        """Takes an open entry out of the sum, since nobody has seen what was made under it.
-
-        Raises:
-          PrivacyError: for an entry that is not open, or a reason that is too short.
-        """
+        """Takes an open entry out of the sum, since nobody has seen what was made under it."""
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
@@ -587,10 +574,9 @@ class Ledger:
 
     @contextmanager
     def _lock_ledger(self, *, among_all: bool = False) -> Iterator[_Content]:
-        """Keeps other writers out from before the file is read until after a line is appended.
+        """Keeps other writers out while the file is read and a line is appended.
 
-        Args:
-          among_all: keep bookings of the data_dir's other datasets out as well.
+        `among_all` also keeps out bookings of the data_dir's other datasets.
         """
         with ExitStack() as stack:
             stack.enter_context(_one_thread)
@@ -688,11 +674,7 @@ def _is_torn(rest: bytes) -> bool:
 
 
 def _check_line(line: bytes, previous: str) -> dict[str, Any]:
-    """Reads a line.
-
-    Raises:
-      ValueError: if it is not, byte for byte, a record that follows the one before.
-    """
+    """Reads a line; raises ValueError unless it is exactly a record that follows the one before."""
     record = json.loads(line)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"no record of {FORMAT}")
@@ -730,13 +712,9 @@ def check_delta(delta: float) -> None:
 def refuse_excess(
     booked: Sequence[Booking], booking: Booking, limits: Limits, *, ledger: str
 ) -> None:
-    """Refuses a booking with which all together would exceed a limit.
+    """Raises BudgetError for a booking with which all together would exceed a limit.
 
-    Args:
-      ledger: the place of the earlier bookings, for the message.
-
-    Raises:
-      BudgetError: with the sums before and after.
+    `ledger` names the place of the earlier bookings.
     """
     delta, max_epsilon, max_risk = limits.delta, limits.max_epsilon, limits.max_risk
     every = [*booked, booking]
@@ -771,9 +749,7 @@ def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
 def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: float) -> Allowed:
     """Bounds attacks on all releases from one dataset together, for the unit most at risk.
 
-    Args:
-      rates: false positive rates at which true positive rates are bounded.
-      delta: of a search's price; else only a scale for computing.
+    True positive rates are bounded at the false positive rates `rates`; `delta` is of a search.
     """
     check_delta(delta)
     choices, _ = _list_choices(bookings)
@@ -804,8 +780,7 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
     """Lists the parts that a unit may pay for, by every choice of one side in each split.
 
-    Returns:
-      The lists; False if there would be too many, so that one list has the parts of all sides.
+    False if there would be too many lists, so that a single one has the parts of all sides.
     """
     sides = [list(split.values()) for split in _by_split(bookings).values()]
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
@@ -861,11 +836,7 @@ def tell_of_entry(entry: str) -> Iterator[None]:
 
 
 def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
-    """Lists the entries of a ledger, their sum, and what to do about open ones.
-
-    Args:
-      delta: of the sum; None for the largest of the entries that count.
-    """
+    """Lists the entries of a ledger, remedies, and their sum at a delta, by default the largest."""
     entries = ledger.read_entries()
     if not entries:
         return f"{ledger.path}: no release is booked"

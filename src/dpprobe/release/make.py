@@ -295,13 +295,9 @@ class _Task:
                     logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
 
     def finish_earlier(self) -> bool:
-        """Keeps or finishes the release of an earlier run.
+        """Keeps or finishes the release of an earlier run; False if there is none.
 
-        Returns:
-          False if there is none.
-
-        Raises:
-          PrivacyError: for one that can neither be kept nor finished.
+        Raises PrivacyError for one that can neither be kept nor finished.
         """
         self._drop_abandoned()
         entry = self.ledger.entry_of(self.name)

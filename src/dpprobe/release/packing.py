@@ -22,11 +22,7 @@ from dpprobe.release.signing import sign_bundle
 def describe_head(
     options: MethodOptions, heads: Heads, *, method: str, multi_label: bool
 ) -> HeadFacts:
-    """Describes the first of the heads for bundle.json.
-
-    Args:
-      method: its name in the study.
-    """
+    """Describes the first of the heads for bundle.json; `method` is its name in the study."""
     return HeadFacts(
         options=published_options(options),
         method=method,
@@ -47,8 +43,7 @@ def pack_head(
 ) -> None:
     """Writes the bundle of the first of the heads; it is on the disk when this returns.
 
-    Args:
-      partial: folder that is written and then renamed to `folder`, beside it.
+    Its files are written to `partial`, which is then renamed to `folder`, beside it.
     """
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

@@ -371,9 +371,7 @@ def _transform_sized(
 def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> None:
     """Checks the origin of weights and code that a stranger's bundle names.
 
-    Raises:
-      DataError: for weights in a file or folder that the bundle names.
-      ConfigError: for a repository of the Hub, or code, without permission.
+    Raises DataError for a file or folder, ConfigError for a repository or code without permission.
     """
     options = bundle.facts.backbone.options
     if options.get("family") == "imported" and not allow_module:

@@ -81,15 +81,9 @@ def choice_block(
 ) -> dict[str, Any]:
     """Prices the choice of a release among the study's cells: the block `choice` of a statement.
 
-    Args:
-      n: training units of the cells.
-      cache: the folder of calibrations.
-      facts: from which `auto` chooses a head, by backbone that has features.
-
-    Returns:
-      cells, the number of cells on the dataset; epsilon, the bound at the release's delta, None
-      without cells and if some are not private or not known; words, a sentence or two for the
-      card.
+    Its epsilon is the bound at the release's delta, None without cells and if some are not private
+    or not known. `n` is the number of training units, and `facts` has by backbone, if it has
+    features, the facts from which `auto` chooses a head.
     """
     exposed = _not_private(study, dataset)
     unknown = _not_known(study, facts or {})
@@ -115,12 +109,10 @@ def choice_words(
     unknown: Sequence[str] = (),
     delta: float = 0.0,
 ) -> str:
-    """Says what a choice among so many cells costs, or why it has no price.
+    """Says what a choice among so many cells costs at `delta`, or why it has no price.
 
-    Args:
-      epsilon: the bound at `delta`; None without one.
-      exposed: parts of the study that are not private.
-      unknown: heads that `auto` has not chosen.
+    `exposed` names parts of the study that are not private, `unknown` heads that `auto` has not
+    chosen.
     """
     if not (cells or exposed or unknown):
         return NO_CHOICE

@@ -30,14 +30,7 @@ PUBLIC_REMEDY = "name a file that `openssl pkey -pubout` wrote"
 
 
 def sign_bundle(folder: Path, key_file: Path) -> None:
-    """Writes SHA256SUMS.sig: a signature of a bundle's SHA256SUMS.
-
-    Args:
-      key_file: an Ed25519 private key, PEM, without a passphrase.
-
-    Raises:
-      ConfigError: if the file is not such a key.
-    """
+    """Writes SHA256SUMS.sig by an Ed25519 private key: PEM, without a passphrase."""
     signature = read_private_key(key_file).sign((folder / SUMS_FILE).read_bytes())
     with atomic_path(folder / SIGNATURE_FILE) as temporary:
         temporary.write_bytes(signature)
@@ -61,11 +54,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def signature_holds(folder: Path, public_key: Path) -> bool:
-    """Returns True if SHA256SUMS.sig is the key's signature of SHA256SUMS.
-
-    Raises:
-      ConfigError: if the key's file is missing or something else.
-    """
+    """Returns True if SHA256SUMS.sig is the key's; raises ConfigError if the key is unusable."""
     try:
         require_plain_file(public_key)
         key = load_pem_public_key(public_key.read_bytes())

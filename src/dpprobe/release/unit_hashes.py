@@ -105,11 +105,7 @@ def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
 def load_key(data_dir: Path, *, used: bool) -> bytes:
     """Reads the key of a data_dir, or makes it; the caller holds a lock.
 
-    Args:
-      used: True if hashes were made with it, so that a missing key is lost.
-
-    Raises:
-      DataError: for a key that is lost or damaged.
+    Raises DataError for a damaged key, and for a missing one if hashes were made with it (`used`).
     """
     path = data_dir / KEY_FILE
     if not path.exists():
@@ -132,11 +128,7 @@ def write_hashes(folder: Path, hashes: Hashes, key: bytes) -> str:
 
 
 def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
-    """Reads the hashes of a booking.
-
-    Raises:
-      DataError: for a file that is missing, damaged or under another key.
-    """
+    """Reads the hashes of a booking; raises DataError if they are damaged or of another key."""
     path = _path_of(folder, digest)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:

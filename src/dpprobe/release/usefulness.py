@@ -29,10 +29,8 @@ CLASSES_NAMED = 5
 def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> None:
     """Raises PrivacyError with the reasons if a release's head is no better than no head.
 
-    Args:
-      benchmark: `metrics.json` of the study's cell of the same method, backbone and epsilon; None
-        if the study has no such cell.
-      facts: public facts of the training data, for the planner.
+    `benchmark` is `metrics.json` of the study's cell of the same method, backbone and epsilon; if
+    the study has no such cell, the planner decides from public facts.
     """
     if benchmark is None:
         faults, source = list(_planner_faults(facts)), "the planner says"
@@ -98,11 +96,7 @@ def _planner_faults(facts: DataFacts) -> Iterator[str]:
 
 
 def check_metric(name: str, metric: Headline, labels: npt.NDArray[Any]) -> None:
-    """Raises PrivacyError if a published accuracy would hide a rare class.
-
-    Args:
-      labels: of the training examples, [n] or [n, labels].
-    """
+    """Raises PrivacyError if an accuracy would hide a rare class; labels are [n] or [n, labels]."""
     if metric != "accuracy":
         return
     if labels.ndim == 2:

@@ -21,12 +21,7 @@ def is_vector_file(path: Path) -> bool:
 def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
     """Opens a file of vectors [rows, dimension] without reading it.
 
-    Args:
-      facts: of the bundle.
-
-    Raises:
-      ConfigError: for a file that is missing, is no array of numbers, or has another dimension; for
-        a bundle whose backbone takes images.
+    Raises ConfigError for other files, another dimension, and a bundle whose backbone takes images.
     """
     model = facts.backbone.architecture
     if not facts.backbone.takes_vectors:

@@ -131,12 +131,7 @@ def dataset_run(
     source: DatasetInput,
     finished: float,
 ) -> RunContents:
-    """Describes the run of a whole dataset: its figures, and its baselines by backbone.
-
-    Args:
-      artifacts: comparing figures, t-SNE planes of all backbones, and tables.
-      finished: time of the last result, in seconds since the epoch.
-    """
+    """Describes the run of a whole dataset: figures, t-SNE planes, tables, and its baselines."""
     metrics = [
         (f"{run.params['backbone']}/{name}", value, step)
         for run in baselines

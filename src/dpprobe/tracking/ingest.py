@@ -169,11 +169,7 @@ def ingest_study(
 ) -> None:
     """Brings MLflow up to date with the study as a whole: one run, with its report and tables.
 
-    Args:
-      dataset_infos: dataset.json by dataset.
-      figures: over several datasets.
-      tables: all; those in a folder below `tables` keep it.
-      uri, artifact_root, receipt, lock, commit: as for `update_dataset`.
+    Tables in a folder below `tables` keep it. Other arguments are as for `update_dataset`.
     """
     files = [(report, "")]
     for path in tables:

@@ -68,9 +68,7 @@ def register_release(
 
     Each bundle digest has one run and one version. A second call makes nothing twice, and finishes
     what a crash left undone. An older bundle of the name keeps its version, without the alias.
-
-    Args:
-      uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.update_dataset`.
+    Arguments are as for `dpprobe.tracking.ingest.update_dataset`.
     """
     content = read_bundle(bundle)
     digest = bundle_digest(bundle)
@@ -101,11 +99,7 @@ def model_name(study: str, release: str) -> str:
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
-    """Describes the run of a release, from its bundle alone.
-
-    Args:
-      digest: of the bundle. The run follows from it, so run and version stay as long as the bundle.
-    """
+    """Describes the run of a release from its bundle alone, so that it lasts as long."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
     guarantee = f"({epsilon}, {delta})-DP"

@@ -124,12 +124,7 @@ def cell_run(
     audit: AuditFile | None = None,
     fairness: FairnessRecord | None = None,
 ) -> RunContents:
-    """Describes the run of a cell with all its seeds.
-
-    Args:
-      audit: of the cell.
-      fairness: the subgroups of the cell's backbone.
-    """
+    """Describes the run of a cell with all its seeds, its audit, and subgroups of its backbone."""
     cell = record.cell
     guarantee = "not private"
     above = record.delta is not None and delta_above(record.delta, record.n)
@@ -269,9 +264,7 @@ def study_run(
 ) -> RunContents:
     """Describes the run of a study: the best private result of each dataset and epsilon.
 
-    Args:
-      dataset_infos: dataset.json by dataset.
-      artifacts: the report first, whose time is the end of the study.
+    The first artifact is the report, whose time is the end of the study.
     """
     infos = {name: read_info(path) for name, path in dataset_infos.items()}
     metrics, sentences = [], []
@@ -354,8 +347,7 @@ def metric_name(text: str) -> str:
 def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
     """Returns the step of each finite epsilon on a summary's curve: 100 x epsilon, rounded.
 
-    If a smaller epsilon has the same step, the next free step is taken: of two points at one step,
-    MLflow shows only one.
+    Each has a step of its own: of two points at one step, MLflow shows only one.
     """
     steps: dict[float, int] = {}
     last = -1
@@ -401,11 +393,7 @@ def class_metrics(
 
 
 def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Returns the test metrics of a summary with their deviations and intervals, by MLflow's name.
-
-    Args:
-      summary: metric -> mean, std and ends of intervals, as in `MetricSummary`.
-    """
+    """Returns the test metrics of a summary, such as `MetricSummary`, by their names in MLflow."""
     values: dict[str, float | None] = {}
     for name, title in SCALARS.items():
         if (entry := summary.get(name)) is not None:

@@ -39,11 +39,7 @@ _TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at
 
 
 def create_tables(uri: str) -> None:
-    """Creates the store's tables if it has none. Not safe beside another first call.
-
-    Raises:
-      TrackingError: if the URI is of another kind or no server answers.
-    """
+    """Creates the store's tables if it has none. Not safe beside another first call."""
     if is_server(uri):
         reach_server(uri)
         return
@@ -105,12 +101,9 @@ def public_uri(uri: str) -> str:
 
 
 def reach_server(uri: str) -> None:
-    """Fails at once if no server answers: MLflow's own retries take minutes.
+    """Raises TrackingError at once if no server answers: MLflow's own retries take minutes.
 
     Any answer counts, even a request to log in. Certificates are checked as by MLflow.
-
-    Raises:
-      TrackingError: if there is no answer, or the server's certificate is not trusted.
     """
     try:
         requests.get(
@@ -148,10 +141,9 @@ def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on a file; the system frees it when the process ends.
+    """Holds an exclusive lock on a file for up to LOCK_SECONDS of waiting.
 
-    Raises:
-      TrackingError: if another process holds it for longer than LOCK_SECONDS.
+    The system frees it when the process ends.
     """
     # A file system without locks is an error: a lock file left by a killed job would stay held.
     lock = FileLock(path, fallback_to_soft=False)

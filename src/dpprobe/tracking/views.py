@@ -189,11 +189,7 @@ def view_tag(key: str) -> str:
 
 
 def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
-    """Returns the value of a view's tag as MLflow 3.17's page writes it, None if it is up to date.
-
-    Args:
-      present: the tag's value; None without one.
-    """
+    """Returns the value of a view's tag as MLflow 3.17's page writes it; None if up to date."""
     state = {name: value for name, value in view.items() if name != NAME}
     packed = zlib.compress(json.dumps(state, sort_keys=True).encode(), 9)
     wanted = {"name": view[NAME], "state": "deflate;" + base64.b64encode(packed).decode()}

@@ -85,14 +85,10 @@ class Writer:
         *,
         outdates: Callable[[str], bool] = lambda _: True,
     ) -> str:
-        """Brings one experiment up to date.
+        """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
-        Args:
-          outdates: returns True for the keys of older results of the study that are no longer
-            current; by default all that `contents` lacks.
-
-        Returns:
-          The address of its page, below the address of the MLflow server.
+        `outdates` returns True for keys of older results that are no longer current: by default for
+        all that `contents` lacks.
         """
         experiment = _find_experiment(self.client, wanted)
         present = self._read_present(experiment)
@@ -136,11 +132,7 @@ class Writer:
         return {metric for run in runs for metric in run.data.metrics}
 
     def retire_datasets(self, datasets: Iterable[str]) -> set[str]:
-        """Marks the runs of datasets that the study no longer has.
-
-        Returns:
-          The names of the retired datasets.
-        """
+        """Marks the runs of datasets that the study no longer has; returns their names."""
         kept = {STUDIES, RELEASES}
         for dataset in datasets:
             kept |= {dataset, f"{dataset}/summary"}
@@ -260,10 +252,7 @@ def leave_receipt(
 ) -> None:
     """Logs how many runs were written, and writes the receipt.
 
-    Args:
-      dataset: the name of the folder of artifacts.
-      named: more names of the written results.
-      models: versions of registered models.
+    `dataset` is the folder of artifacts, and `models` has versions of registered models.
     """
     counts = {"created": writer.created, "replaced": writer.replaced, "kept": writer.kept}
     logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
@@ -305,11 +294,7 @@ def _local_folder(run: Run) -> Path | None:
 
 
 def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
-    """Returns the experiment with its note, and creates or restores it if need be.
-
-    Raises:
-      TrackingError: if its artifacts are elsewhere.
-    """
+    """Returns the experiment with its note; creates or restores it if need be."""
     location = None if wanted.location is None else wanted.location.resolve().as_uri()
     experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
         client, wanted.name, location

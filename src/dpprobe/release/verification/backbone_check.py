@@ -18,12 +18,7 @@ def check_backbone(
     head: bool | None,
     checkpoint: Path | None,
 ) -> None:
-    """Compares preprocessing and features of the test image, and scores it.
-
-    Args:
-      head: True if the tensors are valid.
-      checkpoint: the file of the backbone's weights, if given.
-    """
+    """Compares preprocessing and features of the test image, and scores it if the head is valid."""
     options = facts.backbone.options if facts else {}
     if facts and facts.backbone.takes_vectors:
         detail = f"vectors of {options.get('model')}, which dpprobe does not compute"

@@ -55,9 +55,7 @@ class Checks:
     ) -> T | None:
         """Returns the function's result; None if it raises anything, or if an input is None.
 
-        Args:
-          function: returns a detail and a result.
-          inputs: results of other checks.
+        The function returns a detail and a result; its inputs are results of other checks.
         """
         if any(item is None for item in inputs):
             self.note_check(name, None, "not checked: it rests on what failed above")

@@ -98,11 +98,7 @@ def require_bounded(plan: Plan) -> Plan:
 
 
 def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
-    """Prices a plan again, by its accountant and the others.
-
-    Raises:
-      PrivacyError: if the plan costs more than it promises, or states other prices.
-    """
+    """Prices a plan again, by all accountants; raises PrivacyError if prices differ."""
     cost = price_plan(plan)
     if not cost <= plan.epsilon * (1 + 1e-9):
         raise _other_price(plan, f"{plan.epsilon:g}", f"{cost:.6g} or more")
