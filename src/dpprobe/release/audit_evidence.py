@@ -26,12 +26,8 @@ PLAN_KEYS = ("mechanisms", "selection", "n", "unit", "epsilon", "delta")
 class Evidence(BaseModel):
     """The numbers of an audit, from which words in a bundle are written.
 
-    Attributes:
-      audited: its day.
-      code: the version that ran it.
-      caught_factor: noise too small by this factor would have been caught with `probability`; None
-        if none would.
-      tests: the number of tests, none of which refuted the promise.
+    Noise too small by `caught_factor` would have been caught with `probability`; None if none
+    would. None of the `tests` refuted the promise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

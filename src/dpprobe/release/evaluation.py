@@ -164,16 +164,10 @@ def evaluate_heads(
     link: Link,
     composition: str,
 ) -> dict[str, Any]:
-    """Measures a released head on the test units: the block `evaluation` of a statement.
+    """Measures one released head on the test units: the block `evaluation` of a statement.
 
-    Args:
-      heads: one head.
-      features: only test examples are read.
-      plan: calibrated for `evaluation_mechanisms` on n = test units.
-      composition: in words, how this price adds to the head's.
-
-    Raises:
-      PrivacyError: if the plan is of other mechanisms or another n, or several heads are given.
+    The plan is calibrated for `evaluation_mechanisms` on n = test units; `composition` says how
+    this price adds to the head's. Raises PrivacyError for another plan, and for several heads.
     """
     classes = len(features.class_names)
     check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)

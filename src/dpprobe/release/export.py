@@ -39,10 +39,8 @@ INPUT, VECTORS, OUTPUT, SCORES = "images", "vectors", "probabilities", "scores"
 class Exported:
     """A file that agrees with the release.
 
-    Attributes:
-      largest_difference: between its output and `Predictor`'s in float32, on test images.
-      precision_difference: between its output and `Predictor`'s in the precision of the release.
-      input: a description.
+    `largest_difference` is from `Predictor`'s output in float32 on test images, and
+    `precision_difference` from its output in the precision of the release.
     """
 
     path: Path
@@ -65,19 +63,11 @@ def export_onnx(
     The file takes uint8 [batch, channels, height, width]: images in the mode, size and crop of its
     metadata `preprocessing`, not normalised; the graph normalises. It computes in float32 on any
     machine, and rounds features to the release's dtype. Its metadata also names classes, link and
-    release.
+    release. If a model outside dpprobe computed the features, the file has only the head, and takes
+    float32 [batch, dimension]: vectors of that model.
 
-    If a model outside dpprobe computed the features, the file has only the head, and takes float32
-    [batch, dimension]: vectors of that model.
-
-    Args:
-      output: a path that ends in .onnx.
-      checkpoint, allow_hub, allow_module: as in `Predictor.load_bundle`.
-
-    Raises:
-      ConfigError: for another suffix, a backbone that is no network, or one too large for a file.
-      DataError: if the file would not agree with the release; it is then deleted. And as
-        `Predictor.load_bundle`.
+    Raises ConfigError for a backbone that is no network or too large, and DataError, without
+    leaving a file, if it would not agree with the release.
     """
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")

@@ -49,7 +49,7 @@ class Source:
 def find_images(
     inputs: Sequence[Path], *, image_column: str | None = None, id_column: str | None = None
 ) -> Source:
-    """Looks through the places that a user names.
+    """Looks through the places that a user names; raises ConfigError for one without images.
 
     - Folder: the images in it and below, by extension, in the order of their paths, except hidden
       ones.
@@ -59,15 +59,9 @@ def find_images(
     - Any other file is an image, whose id is its path.
 
     Paths in a column are relative to the table's folder; paths in a struct are relative to the
-    working directory, as in split tables.
-
-    Args:
-      image_column: of the tables; if absent, the only column with a usual name.
-      id_column: of the tables; if absent, `id`, else an image's path as the table writes it, else
-        the table's path with the row's number.
-
-    Raises:
-      ConfigError: naming the place that is missing or has no images, or the column.
+    working directory, as in split tables. Without `image_column`, a table needs one column with a
+    usual name. Without `id_column`, the id is in `id`, else it is the image's path as the table
+    writes it, else the table's path with the row's number.
     """
     tables = [path for path in inputs if _is_table(path)]
     for option, value in {"image_column": image_column, "id_column": id_column}.items():

@@ -286,12 +286,9 @@ class Spent:
 
 
 class _Content(NamedTuple):
-    """The records of a file, and its end.
+    """The records of a file, the hash and the end of the last one, and what follows it.
 
-    Attributes:
-      last: the hash of the last record.
-      size: the bytes up to the end of the last record.
-      end: "torn" if a piece of a line follows, "unended" if the last newline is missing.
+    A file ends "torn" if a piece of a line follows, "unended" if the last newline is missing.
     """
 
     entries: dict[int, Entry]

@@ -99,14 +99,8 @@ def make_release(
 ) -> None:
     """Makes a release of a study, keeps the one that was made, or finishes one that was cut short.
 
-    Args:
-      audit: the record of an audit of a cell of the same method and epsilon, if there is one.
-      benchmark: `metrics.json` of the study's cell of the same method and epsilon, likewise.
-
-    Raises:
-      PrivacyError: for a release that exceeds the dataset's budget, whose entry is open, that was
-        made of other data or options, or whose bundle is gone.
-      DpprobeError: for anything else that is wrong; nothing is booked if it shows beforehand.
+    `audit` is the record of an audit, and `benchmark` the `metrics.json`, of the study's cell of
+    the same method and epsilon. Nothing is booked if an error shows beforehand.
     """
     task = _Task(
         study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit,

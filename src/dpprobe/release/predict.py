@@ -294,13 +294,8 @@ def predict(
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
         bundle of vectors, `.npy` files; see `vector_files.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
-      thresholds: the probability from which a class is named, by class; see
-        `prediction_table.label_of`.
+      thresholds: by class; see `prediction_table.label_of`.
       threads: that decode and, on a CPU, compute; by default as many as torch has.
-
-    Raises:
-      ConfigError: for images, columns or an output that cannot be used, before any work.
-      DataError, ConfigError: as `Predictor.load_bundle`.
     """
     vectors = [path for path in images if is_vector_file(path)]
     if vectors and (len(vectors) < len(images) or image_column or id_column):

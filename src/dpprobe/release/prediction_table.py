@@ -62,9 +62,8 @@ def describe_origin(bundle: Bundle, thresholds: Mapping[str, float]) -> Origin:
 def check_thresholds(given: Mapping[str, float], facts: BundleFacts) -> dict[str, float]:
     """Checks and returns the probability from which each class is named.
 
-    Raises:
-      ConfigError: for a head without probabilities, an unknown class, a value outside 0 to 1, and
-        thresholds for all classes if an image has exactly one.
+    Raises ConfigError for a head without probabilities, an unknown class, a value outside 0 to 1,
+    and thresholds for all classes if an image has exactly one.
     """
     thresholds = dict(given)
     names = facts.class_names
@@ -124,11 +123,7 @@ def value_columns(class_names: Sequence[str], link: str) -> list[str]:
 
 
 def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
-    """Checks, before any work, that the table can be written there.
-
-    Raises:
-      ConfigError: for another suffix, a folder, or one of the inputs.
-    """
+    """Raises ConfigError, before any work, for a table that cannot be written there."""
     if output is None:
         return
     if output.suffix.lower() not in SUFFIXES:

@@ -36,14 +36,9 @@ def release_statement(
     Args:
       options: of the method; public files by any path.
       study: that declares files public.
-      public_data: by `BackboneFacts.public_data`.
       file_hashes: SHA-256 of each public file, by its path in the options.
-      evaluation: by `dpprobe.release.evaluation`; None if nothing was measured.
-      choice: by `dpprobe.release.release_choice_price`.
       ledger: the composition of all releases from the dataset, including this one.
-      evidence: by `dpprobe.release.audit_evidence`; None without an audit.
-      subsample: the `fraction` and the `public_seed` that chose the training examples; None for
-        all.
+      subsample: the `fraction` and the `public_seed` that chose the training examples.
       chosen_from: the rule that chose the head, and its facts; None without one.
       parts: by `BundleFacts.hash_parts`; None before there is a bundle.
     """

@@ -72,22 +72,15 @@ def update_dataset(
     Args:
       uri: `sqlite:///relative/path` or `http(s)://server`.
       metrics_files: metrics.json of each cell, with its other files beside it.
-      figures: of the dataset, shown with each (backbone, method).
+      figures, tables: of the dataset, shown with each (backbone, method).
       embeddings: backbone -> its t-SNE figures.
-      tables: shown with each (backbone, method).
       artifact_root: folder of artifacts, unless a server decides that.
       receipt: written last: the run of each result, and the pages to open.
       lock: a file beside a SQLite store; two ingesters wait for each other. A server takes many
         writers at once: only those of the same receipt wait.
       commit: of the workflow, for runs that are written; another commit replaces no run.
-      audits: records of audited cells.
-      fairness: records of subgroups, one per backbone.
-      zero_shot, few_shot: records of baselines, one per backbone.
+      audits, fairness, zero_shot, few_shot: records of cells and backbones.
       comparisons: figures of the run of the whole dataset, beside `figures`.
-
-    Raises:
-      TrackingError: if the store cannot be reached, opened or written.
-      DataError: if a cell's record cannot be read.
     """
     info = read_info(dataset_info)
     cell_files = _read_cells(metrics_files, dataset)

@@ -51,10 +51,6 @@ class ServedRelease:
             text in base64. For a head of vectors, a column `vector` with lists of numbers.
           params: `checkpoint`, the file of the backbone's weights, if the bundle needs one; by
             default the file that DPPROBE_CHECKPOINT names.
-
-        Raises:
-          DataError: naming the row that has no image, or none that can be decoded.
-          ConfigError: if the bundle needs a checkpoint and none is named.
         """
         predictor = self._make_predictor(params or {})
         if self.facts.backbone.takes_vectors:

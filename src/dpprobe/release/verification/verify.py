@@ -69,13 +69,8 @@ def verify_bundle(
 ) -> Report:
     """Checks everything in a bundle that a person who received it can check.
 
-    Args:
-      public_key: the signer's, Ed25519 in PEM, from another place than the bundle.
-      checkpoint: the file of the backbone's weights, to compute the backbone too.
-
-    Raises:
-      DataError: if there is no such folder.
-      ConfigError: if the public key cannot be read.
+    `public_key` is the signer's, and `checkpoint` the file of the backbone's weights, to compute
+    the backbone too. Raises DataError without such a folder, ConfigError for an unusable key.
     """
     if not bundle.is_dir():
         raise DataError(f"{bundle}: not a folder; name the folder that holds {FACTS_FILE}")
