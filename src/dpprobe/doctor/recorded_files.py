@@ -45,12 +45,10 @@ _DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again
 
 
 class Checked(NamedTuple):
-    """A file that was compared with a hash.
+    """A file that was compared with a hash; `fault` is None if it is whole.
 
-    Attributes:
-      fault: None for a whole file.
-      target: the file to ask Snakemake for, which makes it again.
-      by_hand: a remedy for a person, if the file must not be deleted; else empty.
+    Snakemake makes it again if asked for `target`. If it must not be deleted, `by_hand` is a remedy
+    for a person.
     """
 
     path: Path

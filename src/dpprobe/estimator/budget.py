@@ -127,9 +127,8 @@ class Budget:
     def check_fit(self, booking: Booking) -> None:
         """Checks that the budget allows a fit, before anything is read or drawn for it.
 
-        Raises:
-          BudgetError: if the limit would be exceeded; `book_fit` decides, as others may book first.
-          PrivacyError: in another process than the one that made a budget in memory.
+        Raises BudgetError if the limit would be exceeded; `book_fit` decides, as others may book
+        first.
         """
         if self._ledger is not None:
             self._ledger.check_room(booking, self._limits)
@@ -141,13 +140,8 @@ class Budget:
     def book_fit(self, booking: Booking) -> int:
         """Books a fit, whose noise may be drawn once this returns; returns its entry's number.
 
-        Args:
-          booking: its `release` is replaced by a name that no other fit has.
-
-        Raises:
-          BudgetError: if the limit would be exceeded.
-          PrivacyError: in another process than the one that made a budget in memory, and for
-            another unit of privacy than earlier entries have.
+        The booking gets a release name that no other fit has. Raises BudgetError if the limit would
+        be exceeded, and PrivacyError in another process than the one that made a budget in memory.
         """
         named = replace(booking, release=f"fit-{uuid.uuid4().hex[:12]}")
         if self._ledger is not None:

@@ -416,8 +416,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     ) -> _PlannedFit:
         """Decides the method and calibrates its plan, from public facts and the groups' names.
 
-        Args:
-          labels: of benchmark mode, which may read the classes off them.
+        Benchmark mode may read the classes off the labels.
         """
         # sorted: tools of scikit-learn expect column k of scores to be the k-th class in order
         if labels is None or self.classes is not None:

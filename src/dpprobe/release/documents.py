@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
+from dpprobe.release import audit_evidence
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.results.summary import rounded_up
 
@@ -55,12 +56,10 @@ LIMITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """The best true positive rate of any test at one false positive rate.
+    """The best true positive rates of any test at one false positive rate.
 
-    Attributes:
-      false: the false positive rate.
-      trained: of tests of "was this unit trained on?".
-      tested: of tests of "was this unit tested on?"; None if nothing was measured.
+    `trained` is of tests of "was this unit trained on?", `tested` of tests of "was this unit tested
+    on?"; None if nothing was measured.
     """
 
     false: float
@@ -83,6 +82,8 @@ def shared_values(
         "items": items("images"),
         "words": [items(text) for text in in_plain_words(statement, table)],
         "formal": items(state_formally(statement)),
+        "table": table,
+        "audited": audit_evidence.in_words(statement["evidence"]),
         "weak": is_weak(table),
         "to_patients": patients and items(patients),
         "units": [items(text) for text in UNITS[unit_of(statement)]],

@@ -261,12 +261,9 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The sum of a ledger for one unit.
+    """The sum of a number of entries for one unit: epsilon rounded up to six digits.
 
-    Attributes:
-      epsilon: rounded up to six digits.
-      exact: False for an upper bound.
-      entries: the number of releases that it is the sum of.
+    It is exact, or an upper bound.
     """
 
     epsilon: float

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import write_text
-from dpprobe.release import audit_evidence, documents
+from dpprobe.release import documents
 from dpprobe.release.bundle import CARD_FILE, BundleFacts
 
 CLASSES_SHOWN = 100
@@ -26,9 +26,7 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(
         **documents.shared_values(facts, statement, table),
-        table=table,
         choice=statement["choice"],
-        audited=audit_evidence.in_words(statement["evidence"]),
         base_model=documents.base_model(facts),
         shown=CLASSES_SHOWN,
     )

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits.html_page import content_policy
-from dpprobe.release import audit_evidence, documents
+from dpprobe.release import documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
 
 # Lists and texts are cut to these, so that the page prints on two sheets.
@@ -33,10 +33,8 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         **values,
         style=Markup(style),
         policy=content_policy(style, None),
-        table=table,
         drawing=_draw_curve(curve),
         rows=_list_mechanisms(statement),
-        audited=audit_evidence.in_words(statement["evidence"]),
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
         classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
         name_length=NAME_LENGTH,

@@ -65,13 +65,7 @@ _VECTORS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The result of `predict`.
-
-    Attributes:
-      rows: of the table, including unreadable images.
-      unreadable: the id of each image that could not be used, and the reason.
-      output: the table; None for standard output.
-    """
+    """The number of rows of the table of `predict`, and the id and fault of each unusable image."""
 
     rows: int
     unreadable: tuple[tuple[str, str], ...]

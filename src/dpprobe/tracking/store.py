@@ -66,10 +66,9 @@ def checkpoint_log(uri: str) -> None:
 
 
 def _sync_at_checkpoints(database: Path) -> None:
-    """Avoids a sync to disk at each of the eight commits of a run.
+    """Avoids a sync to disk at each of the eight commits of a run, by a write-ahead log.
 
-    With a write-ahead log a power cut may cost the last runs, which the next ingest writes again,
-    but it does not damage the file.
+    A power cut may cost the last runs, which the next ingest writes again.
     """
     if database in _TUNED:
         return
