@@ -1,4 +1,4 @@
-"""The images that a user names: files, folders, parquet files and CSV files, as one list of rows.
+"""The images or vectors that a user names: files, folders and tables, as one list of rows.
 
 All places are checked before the first image is read, so that a wrong path or column is reported at
 once. An image that cannot be read is a fault of its row alone.
@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
@@ -25,9 +27,11 @@ from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.release.bundle import BundleFacts
 
 ID_COLUMN = "id"
 TABLES = (".csv", ".parquet")
+VECTORS = ".npy"
 
 # The id of a row, and the bytes of its image or the path of its file; neither for an empty row.
 Row = tuple[str, bytes | None, str | None]
@@ -230,3 +234,31 @@ def _image_value(path: Path, value: Any) -> tuple[bytes | None, str | None, str 
     if isinstance(value, str):
         return None, _path_beside(path, value), value or None
     return value, None, None
+
+
+def is_vector_file(path: Path) -> bool:
+    return path.suffix.lower() == VECTORS
+
+
+def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
+    """Opens a file of vectors [rows, dimension] without reading it.
+
+    Raises ConfigError for other files, another dimension, and a bundle whose backbone takes images.
+    """
+    model = facts.backbone.architecture
+    if not facts.backbone.takes_vectors:
+        raise ConfigError(
+            f"{path}: vectors, and {facts.name} computes its own from images; name images"
+        )
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise ConfigError(f"vectors: no file {path}; correct it") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"vectors: {path}: no NumPy array ({error}); write numpy.save") from error
+    if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != facts.dimension:
+        raise ConfigError(
+            f"vectors: {path}: {array.dtype} {array.shape}; the head takes numbers [rows, "
+            f"{facts.dimension}], the vectors of {model}"
+        )
+    return array

@@ -45,7 +45,12 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
-from dpprobe.release.image_sources import find_images, open_encoded
+from dpprobe.release.image_sources import (
+    find_images,
+    is_vector_file,
+    open_encoded,
+    open_vectors,
+)
 from dpprobe.release.prediction_table import (
     Prediction,
     check_output,
@@ -55,7 +60,6 @@ from dpprobe.release.prediction_table import (
     open_predictions,
     value_columns,
 )
-from dpprobe.release.vector_files import is_vector_file, open_vectors
 
 # Images of a forward pass on a GPU, as in extraction.
 BATCH_SIZE = 256
@@ -286,7 +290,7 @@ def predict(
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
-        bundle of vectors, `.npy` files; see `vector_files.open_vectors`.
+        bundle of vectors, `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
       thresholds: by class; see `prediction_table.label_of`.
       threads: that decode and, on a CPU, compute; by default as many as torch has.
