@@ -6,14 +6,14 @@ person sees.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
-from dpprobe.results.cell_record import ACCURACY, CellRecord, read_cell, read_measures
+from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
 from dpprobe.tracking.runs import (
@@ -96,19 +96,18 @@ def update_dataset(
     )
     beside = {run.params["backbone"] for run in baselines}
     shown = nearest_to_one(record.cell.epsilon for _, record in cell_files)
-    cells = [
-        cell_run(
-            path, record, study,
-            shared_tags | ({COMPARED: "true"} if _is_compared(record, beside, shown) else {}),
-            source, audited.get(record.cell.key),
-            groups[record.cell.backbone][1] if record.cell.backbone in groups else None,
-        )
-        for path, record in cell_files
-    ]  # fmt: skip
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
+    cells: list[RunContents] = []
     curves: dict[tuple[str, str], list[CellFile]] = {}
     for path, record in cell_files:
-        curves.setdefault((record.cell.backbone, record.cell.method), []).append((path, record))
+        cell = record.cell
+        curves.setdefault((cell.backbone, cell.method), []).append((path, record))
+        compared = cell.backbone in beside and cell.epsilon == shown
+        tags = shared_tags | ({COMPARED: "true"} if compared else {})
+        _, fairness_record = groups.get(cell.backbone, (None, None))
+        cells.append(
+            cell_run(path, record, study, tags, source, audited.get(cell.key), fairness_record)
+        )
     summaries: list[RunContents] = []
     for (backbone, _), group in curves.items():
         planes = [(path, "figures") for path in embeddings.get(backbone, ())]
@@ -179,10 +178,6 @@ def ingest_study(
             # its runs are current again when it is tracked again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
     leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)
-
-
-def _is_compared(record: CellRecord, backbones: Collection[str], epsilon: str) -> bool:
-    return record.cell.backbone in backbones and record.cell.epsilon == epsilon
 
 
 def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:

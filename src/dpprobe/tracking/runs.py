@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ class RunContents:
       content_hash: a run with another hash is out of date.
       artifacts: files, and the folder of each within the run's artifacts.
       history: file of the learning curve, read only when the run is written.
-      drawn: makes further artifacts when the run is written: text by path, at `drawn_names`.
+      drawn: functions that return the text of further artifacts, by path.
       seconds: shown in the run's Duration column.
       finished: seconds since the epoch.
     """
@@ -108,8 +109,7 @@ class RunContents:
     metrics: Sequence[MetricValue]
     artifacts: Sequence[tuple[Path, str]]
     history: Path | None = None
-    drawn: Callable[[], Mapping[str, str]] | None = None
-    drawn_names: Sequence[str] = ()
+    drawn: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     inputs: Sequence[DatasetInput] = ()
     seconds: float = 0.0
     finished: float = field(default_factory=time.time)
@@ -150,7 +150,6 @@ def cell_run(
         for index in sorted({i for seed in record.seeds for i in seed.get("never_predicted", ())})
     )[:TAG_LENGTH]
     statement = read_statement(path.with_name(STATEMENT_FILE))
-    drawn_names = _drawn_names(record)
     gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(
         key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
@@ -190,8 +189,7 @@ def cell_run(
             (path.with_name(STATEMENT_FILE), ""),
             *([(audit[0], "audit")] if audit else []),
         ],
-        drawn=(lambda: _confusion_files(path, record)) if drawn_names else None,
-        drawn_names=drawn_names,
+        drawn=_confusion_files(path, record),
         inputs=[source],
         seconds=record.seconds or 0.0,
         finished=path.stat().st_mtime,
@@ -470,31 +468,29 @@ def _audit_note(audit: AuditFile | None) -> str:
     return f"{audit[1].in_words}\n\n"
 
 
-def _drawn_names(record: CellRecord) -> tuple[str, ...]:
-    if len(record.class_names) > confusion.LARGEST:
-        return ()
-    picture = () if record.multi_label else ("confusion/matrix.svg",)
-    return ("confusion/counts.csv", *picture)
-
-
-def _confusion_files(path: Path, record: CellRecord) -> dict[str, str]:
-    """Writes confusion counts of classes, or of each label, over all seeds: text by path."""
+def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], str]]:
+    """Returns functions that write confusion counts over all seeds, and their picture, by path."""
     names = [str(name) for name in record.class_names]
     predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
-    try:
-        if record.multi_label:
-            link = method_options(record.options).link_on(True)
-            counts = confusion.label_confusion(
-                predictions, len(names), threshold=THRESHOLDS.get(link, 0.0)
-            )
-            return {"confusion/counts.csv": confusion.label_confusion_csv(counts, names)}
-        counts = confusion.count_confusion(predictions, len(names))
-    except (OSError, ValueError) as error:
-        raise _unreadable_error(predictions, error) from None
+    if len(names) > confusion.LARGEST:
+        return {}
+
+    @cache
+    def count() -> Any:
+        try:
+            if not record.multi_label:
+                return confusion.count_confusion(predictions, len(names))
+            threshold = THRESHOLDS.get(method_options(record.options).link_on(True), 0.0)
+            return confusion.label_confusion(predictions, len(names), threshold=threshold)
+        except (OSError, ValueError) as error:
+            raise _unreadable_error(predictions, error) from None
+
+    if record.multi_label:
+        return {"confusion/counts.csv": lambda: confusion.label_confusion_csv(count(), names)}
     title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {cell.epsilon}"
     return {
-        "confusion/counts.csv": confusion.confusion_csv(counts, names),
-        "confusion/matrix.svg": confusion_svg(counts, names, title=title),
+        "confusion/counts.csv": lambda: confusion.confusion_csv(count(), names),
+        "confusion/matrix.svg": lambda: confusion_svg(count(), names, title=title),
     }
 
 

@@ -77,7 +77,9 @@ def cells_experiment(
         view = _make_view(params, shown, headline, runs=[*cells, *baselines])
         at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
         private = f'{view["searchFilter"]} and tags.private = "true"'
-        grouped = view | {"groupBy": _by_param("epsilon")}
+        # a group's row shows the highest of each metric
+        keys = [{"mode": "param", "groupByData": "epsilon"}]
+        grouped = view | {"groupBy": {"aggregateFunction": "max", "groupByKeys": keys}}
         views = {
             VIEW_KEY: view | {NAME: f"cells at epsilon {epsilon}", "searchFilter": at_epsilon},
             PRIVATE_VIEW: grouped | {NAME: "private cells by epsilon", "searchFilter": private},
@@ -229,12 +231,6 @@ def _make_view(
         "runsHiddenMode": f"FIRST_{RUNS_SHOWN}_RUNS",
         "hideEmptyCharts": True,
     }
-
-
-def _by_param(name: str) -> dict[str, Any]:
-    """Groups runs by a param; a group's row shows the highest of each metric."""
-    key = {"mode": "param", "groupByData": name}
-    return {"aggregateFunction": "max", "groupByKeys": [key]}
 
 
 def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -201,8 +201,8 @@ class Writer:
         _call_again(lambda: self.client.log_inputs(run_id, list(item.inputs)))
         for path, folder in item.artifacts:
             self._log_artifact(run, folder, path.name, path)
-        for name, text in (item.drawn() if item.drawn else {}).items():
-            self._log_artifact(run, "", name, text)
+        for name, draw in item.drawn.items():
+            self._log_artifact(run, "", name, draw())
         self.client.set_terminated(run_id, "FINISHED", end_time=end)
         return run_id
 
@@ -284,7 +284,7 @@ def _is_current(run: Run, item: RunContents) -> bool:
     if run.info.status != "FINISHED" or run.data.tags.get(CONTENT_HASH) != item.content_hash:
         return False
     local = _local_folder(run)
-    names = [*item.drawn_names, *(f"{folder}/{path.name}" for path, folder in item.artifacts)]
+    names = [*item.drawn, *(f"{folder}/{path.name}" for path, folder in item.artifacts)]
     return local is None or all((local / name.lstrip("/")).is_file() for name in names)
 
 
