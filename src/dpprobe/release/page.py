@@ -29,12 +29,16 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
     values = documents.shared_values(facts, statement, table)
     values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
+    tested = (statement["evaluation"] or {}).get("mechanisms", ())
     page = documents.html_environment().get_template("page.html.j2").render(
         **values,
         style=Markup(style),
         policy=content_policy(style, None),
         drawing=_draw_curve(curve),
-        rows=_list_mechanisms(statement),
+        rows=[
+            *({**item, "of": "training"} for item in statement["mechanisms"]),
+            *({**item, "of": "test"} for item in tested),
+        ],
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
         classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
         name_length=NAME_LENGTH,
@@ -62,11 +66,3 @@ def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
         "top": TOP,
         "bottom": TOP + SIDE,
     }
-
-
-def _list_mechanisms(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
-    evaluation = statement["evaluation"]
-    return [
-        *({**item, "of": "training"} for item in statement["mechanisms"]),
-        *({**item, "of": "test"} for item in (evaluation["mechanisms"] if evaluation else [])),
-    ]

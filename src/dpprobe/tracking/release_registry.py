@@ -30,7 +30,6 @@ from dpprobe.release.bundle import (
     CARD_FILE,
     SIGNATURE_FILE,
     Bundle,
-    BundleFacts,
     bundle_digest,
     read_bundle,
 )
@@ -220,12 +219,6 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
     )
 
 
-def _describe_input(facts: BundleFacts) -> ColSpec:
-    if facts.backbone.takes_vectors:
-        return ColSpec(Array(DataType.double), served_release.VECTORS)
-    return ColSpec("string", served_release.COLUMN)
-
-
 def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
     """Copies the bundle's files; returns our loader, their folder and a signature."""
     data = folder / DATA
@@ -233,13 +226,15 @@ def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
     for path in _list_files(bundle):
         shutil.copyfile(path, data / path.name)
     facts = bundle.facts
+    images = ColSpec("string", served_release.COLUMN)
+    vectors = ColSpec(Array(DataType.double), served_release.VECTORS)
     columns = [ColSpec("float", name) for name in value_columns(facts.class_names, facts.head.link)]
     versions = {name: metadata.version(name) for name in REQUIRED} | facts.backbone.versions
     return {
         "loader_module": LOADER,
         "data_path": str(data),
         "signature": ModelSignature(
-            inputs=Schema([_describe_input(facts)]),
+            inputs=Schema([vectors if facts.backbone.takes_vectors else images]),
             outputs=Schema([ColSpec("string", "class"), *columns]),
             params=ParamSchema([ParamSpec(served_release.CHECKPOINT, "string", "")]),
         ),

@@ -91,7 +91,9 @@ class Writer:
         all that `contents` lacks.
         """
         experiment = _find_experiment(self.client, wanted)
-        present = self._read_present(experiment)
+        present: dict[str, list[Run]] = {}  # finished or not, by result key
+        for run in self._search_runs([experiment.experiment_id], f"tags.study = '{self.study}'"):
+            present.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
         with Progress(len(contents), label=f"MLflow {wanted.name}", unit="runs") as progress:
             for item in contents:
                 self._write_run(experiment, item, present.pop(item.key, []))
@@ -109,12 +111,6 @@ class Writer:
             f"#/experiments/{experiment.experiment_id}/runs"
             f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
         )
-
-    def _read_present(self, experiment: Experiment) -> dict[str, list[Run]]:
-        runs: dict[str, list[Run]] = {}
-        for run in self._search_runs([experiment.experiment_id], f"tags.study = '{self.study}'"):
-            runs.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
-        return runs
 
     def _search_runs(self, experiments: Sequence[str], condition: str) -> Iterator[Run]:
         search = partial(

@@ -34,7 +34,6 @@ from pathlib import Path
 from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.release.bundle import FACTS_FILE
-from dpprobe.release.verification.backbone_check import check_backbone
 from dpprobe.release.verification.checks import Checks, Report
 from dpprobe.release.verification.evidence_checks import (
     check_choice,
@@ -43,6 +42,7 @@ from dpprobe.release.verification.evidence_checks import (
     check_ledger,
 )
 from dpprobe.release.verification.files import (
+    check_backbone,
     check_files,
     check_hashes,
     check_leaks,
