@@ -56,7 +56,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -175,11 +175,13 @@ class Part:
     def from_dict(cls, values: Mapping[str, Any]) -> Part:
         """Reads the dictionary that `to_dict` returns."""
         selection = values["selection"]
-        read: dict[str, Any] = {
-            "mechanisms": tuple(map(Mechanism.from_dict, values["mechanisms"])),
-            "selection": selection and Selection.from_dict(selection),
-        }
-        return cls(**{**values, **read})
+        return cls(
+            side=values["side"],
+            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
+            selection=selection and Selection.from_dict(selection),
+            epsilon=values["epsilon"],
+            delta=values["delta"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +228,8 @@ class Booking:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Booking:
         """Reads the dictionary that `to_dict` returns."""
-        return cls(**{**values, "parts": tuple(map(Part.from_dict, values["parts"]))})
+        known = {field.name: values.get(field.name) for field in fields(cls)}
+        return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
 
 
 def unit_words(booking: Booking) -> str:
