@@ -21,15 +21,13 @@ from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
 
 _LOCKS = Path(".snakemake/locks")
-_THREADS = 8  # most of the time goes by in reads, and hashing lets go of Python's lock
-# A folder that changed less than so many seconds ago may be one that a job is publishing.
+_THREADS = 8  # reading takes most of the time, and hashing releases Python's lock
+# A job may be publishing a folder that changed within so many seconds: it is checked again.
 _RECENT, _LOOKS, _PAUSE = 60, 4, 0.5
-# These folders hold no results; their files do not count as files without a hash.
-_LOGS = {"logs", "benchmarks", "mlartifacts"}
+_LOGS = {"logs", "benchmarks", "mlartifacts"}  # files in these folders need no hash
 
 
 def add_command(commands: Any) -> None:
-    """Adds `doctor` to a parser's commands."""
     summary = "check every byte of results against recorded hashes"
     parser: argparse.ArgumentParser = commands.add_parser("doctor", help=summary)
     parser.set_defaults(run=_run_doctor)
@@ -91,11 +89,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def check_files(results: Path, data: Path | None) -> list[Checked]:
-    """Compares all files that have a recorded hash with it, and logs progress.
-
-    Args:
-      data: the folder of split tables, downloads and ledgers; None for none.
-    """
+    """Compares all files of results, and of split tables, with their recorded hashes."""
     records = [*list_records(results), *(list_records(data, data=True) if data else ())]
     checked = {each.path: (record, each) for record, each in _check_records(records)}
     for _ in range(_LOOKS):
@@ -110,7 +104,7 @@ def check_files(results: Path, data: Path | None) -> list[Checked]:
 
 
 def _check_records(records: Sequence[Path]) -> Iterator[tuple[Path, Checked]]:
-    """Checks records and the files that they have hashes of; yields each with its record."""
+    """Checks records and the files whose hashes they have; yields each with its record."""
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]
         yield from ((each.checked.path, each.checked) for each in read if each.hashed)
@@ -128,9 +122,9 @@ def _check_records(records: Sequence[Path]) -> Iterator[tuple[Path, Checked]]:
 
 
 def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
-    """Checks ledgers, bundles and their staged copies, which nobody can make again.
+    """Checks ledgers, bundles and their staged copies, which cannot be made again.
 
-    A bundle without sums is on its way to its place, unless the job's mark says that it is there.
+    A bundle without sums is being copied, unless the mark of its job exists.
     """
     from dpprobe.release.ledger import Ledger  # heavy: numpy
 
@@ -170,7 +164,7 @@ def _changed_recently(folder: Path) -> bool:
 
 
 def _count_unhashed(results: Path, checked: Sequence[Checked]) -> Counter[str]:
-    """Counts files of results that nothing was compared with, by their folder."""
+    """Counts files of results without a recorded hash, by their folder."""
     known, counts = {each.path for each in checked}, Counter[str]()
     for folder, folders, names in os.walk(results):
         group = Path(folder).relative_to(results).parts[:1]
@@ -184,14 +178,14 @@ def _count_unhashed(results: Path, checked: Sequence[Checked]) -> Counter[str]:
 def _treat_damage(
     damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
 ) -> tuple[bool, str]:
-    """Deletes a damaged file if it may; returns whether the next run makes it, and the remedy."""
+    """Deletes a damaged file if allowed; returns whether the next run makes it, and the remedy."""
     if damage.by_hand:
         return False, damage.by_hand
     of_results, target = damage.path.is_relative_to(results), damage.target
     root = results if of_results or data is None else data
     if run:  # Snakemake knows files by the folders as the study names them
         target = (run.results if of_results else run.data) / target.relative_to(root)
-    # a cached noise multiplier is no target, and made again where it is needed
+    # a cached noise multiplier is no target; it is made again when needed
     targets = [] if target.parent.name == "calibration" else [str(target)]
     command = f"run `{run_command(*(run.call if run else ()), targets=targets)}`"
     if damage.fault == MISSING:

@@ -1,4 +1,4 @@
-"""Records of results and split tables, and the files that they have hashes of."""
+"""Records of results and split tables, and the files whose hashes they have."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dpprobe.artifacts import (
 from dpprobe.results.cell_record import METRICS_FILE
 from dpprobe.results.network_record import RECORD_FILE
 
-# Folders whose record is there once the job's mark is, which is beside them or one level up.
+# Folders whose record must exist if the job's mark exists, beside them or one level up.
 _MARKED = {"cells/*/*/*/eps-*": METRICS_FILE, "networks/*/*/*/eps-*/seed-*": RECORD_FILE}
-# Records whose place says what they are, below results and below split tables.
+# Records that their place identifies, below results and below split tables.
 _PLACES = (
     *(f"{folder}/{name}" for folder, name in _MARKED.items()),
     "features/*/*/*/manifest.json",
@@ -32,9 +32,9 @@ _PLACES = (
     "searches/*/*/*/eps-*.json",
 )
 _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
-# Others are known by their format, and lie in these folders or up to three levels below.
+# Their format identifies other records, in these folders or up to three levels below.
 _FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
-# Formats with another hash of themselves than `write_record` gives: its key, and their version.
+# Formats that contain their own hash, but not by `write_record`: its key, and their version.
 _OWN_HASH = {
     "dpprobe-manifest": ("manifest_sha256", 2),
     "dpprobe-plans": ("sha256", 3),
@@ -45,12 +45,10 @@ _DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again
 
 
 class Checked(NamedTuple):
-    """A file that was compared with a hash.
+    """A file that was compared with a hash; `fault` is None if it is whole.
 
-    Attributes:
-      fault: in a few words; None for a whole file.
-      target: the file that Snakemake is asked for to make it again.
-      by_hand: what a person does about it, where the file is not to be deleted; else empty.
+    Snakemake makes it again if asked for `target`. If it must not be deleted, `by_hand` is a remedy
+    for a person.
     """
 
     path: Path
@@ -61,7 +59,7 @@ class Checked(NamedTuple):
 
 
 class RecordedFile(NamedTuple):
-    """A file with a recorded hash; without a size where the record has none."""
+    """A file with a recorded hash, and perhaps a recorded size."""
 
     path: Path
     sha256: str
@@ -70,7 +68,6 @@ class RecordedFile(NamedTuple):
     by_hand: str
 
     def check_bytes(self) -> Checked:
-        """Reads the file and compares it with what is recorded."""
         size, fault, by_hand = 0, None, self.by_hand
         try:
             status = self.path.stat()
@@ -88,7 +85,7 @@ class RecordedFile(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """A record, and the files that it has hashes of; `hashed` if it has a hash of itself."""
+    """A record, and the files whose hashes it has; `hashed` if it contains its own hash."""
 
     checked: Checked
     hashed: bool = True
@@ -96,21 +93,18 @@ class FoundRecord(NamedTuple):
 
 
 class _KeptError(ValueError):
-    """The fault of a record that is not to be deleted, and what to do by hand."""
+    """The fault of a record that must not be deleted, and a remedy for a person."""
 
 
 def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
-    """Returns the fault of a file that cannot be read, and what to do by hand."""
+    """Returns the fault of a file that cannot be read, and a remedy for a person."""
     if isinstance(error, FileNotFoundError):
         return MISSING, by_hand
     return f"unreadable ({error.strerror})", "make it readable, and check again"
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
-    """Lists records below a folder of results, or of split tables.
-
-    One that is missing is among them if the mark of its job is there.
-    """
+    """Lists records below a folder of results or split tables, and missing ones if a job ended."""
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
@@ -124,7 +118,7 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
 
 
 def read_recorded(path: Path) -> FoundRecord | None:
-    """Reads a record and compares it with its hash; None for a file that is not dpprobe's."""
+    """Reads a record and compares it with its hash; None for a file of another program."""
     placed = any(path.match(place) for place in (*_PLACES, *_DATA_PLACES))
     size, by_hand = 0, ""
     try:
@@ -149,7 +143,7 @@ def read_recorded(path: Path) -> FoundRecord | None:
 
 
 def _check_own_hash(values: Mapping[str, Any]) -> bool:
-    """Returns True for a record that has a hash of its values, and compares it with them."""
+    """Returns True for a record with a hash of its values, and checks the hash."""
     key, version = _OWN_HASH.get(values["format"], (None, None))
     body = {name: value for name, value in values.items() if name != key}
     if key and values.get(key) != hash_value(body):
@@ -160,7 +154,7 @@ def _check_own_hash(values: Mapping[str, Any]) -> bool:
 
 
 def _check_place(path: Path, values: Mapping[str, Any]) -> None:
-    """Refuses a record of another cell, or another dataset and backbone, than its path names."""
+    """Refuses a record whose cell, dataset or backbone differs from its path."""
     names = values.get("cell", values)
     if not isinstance(names, Mapping) or not {"dataset", "backbone"} <= names.keys():
         return
@@ -172,11 +166,7 @@ def _check_place(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ...]:
-    """Lists the files that a record has hashes of.
-
-    Raises:
-      ValueError: if it lacks them, or names a file outside of its folder.
-    """
+    """Lists the files whose hashes a record has; refuses files outside of its folder."""
     kind, folder = values["format"], path.parent
     try:
         if kind == "dpprobe-manifest":

@@ -14,10 +14,8 @@ from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
-# A source whose rows take more bytes as float32 is read block by block at each pass.
-STREAMED_BYTES = 2**30
-# Rows are scored, and read from a source, in blocks of about so many bytes.
-SCORED_BYTES = 64 * 2**20
+STREAMED_BYTES = 2**30  # a source with more bytes, as float32, is read in blocks at each pass
+SCORED_BYTES = 64 * 2**20  # of a block that is scored, or read from a source
 
 
 class ArrayError(DataError, ValueError):
@@ -38,7 +36,7 @@ class MappedRows:
 
 
 def find_source(values: Any) -> RowSource | None:
-    """Returns what reads the rows of a feature store or a large memory map; None for other rows."""
+    """Returns the reader of a feature store or a large memory map; None for other rows."""
     if isinstance(values, np.memmap):
         large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
         return MappedRows(values) if large else None
@@ -57,11 +55,7 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
 
 
 def join_blocks(values: Any) -> Any:
-    """Returns an iterator's blocks [m, d] as one array, a tensor as an array, others as they are.
-
-    Raises:
-      ArrayError: for an iterator without blocks, or with blocks of unequal width.
-    """
+    """Returns an iterator's blocks [m, d] or a tensor as one array, other values unchanged."""
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
     if not isinstance(values, Iterator):
@@ -81,7 +75,7 @@ def join_blocks(values: Any) -> Any:
 
 
 def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns rows [m, d] to be scored, with zeros in place of rows that training would clear."""
+    """Returns rows [m, d] to be scored, with zeros for rows that training would clear."""
     with np.errstate(over="ignore", invalid="ignore"):
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():
@@ -95,11 +89,7 @@ def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def read_shape(values: Any) -> tuple[int, int]:
-    """Returns the number of rows and their dimension without reading a row that is not in memory.
-
-    Raises:
-      ArrayError: for anything but a table of two dimensions.
-    """
+    """Returns the number of rows and their dimension, without reading rows into memory."""
     if (source := find_source(values)) is not None:
         return source.rows, source.dimension
     shape = values.shape if hasattr(values, "shape") else np.asarray(values).shape
@@ -118,11 +108,7 @@ def read_shape(values: Any) -> tuple[int, int]:
 
 
 def check_classes(classes: Sequence[Hashable]) -> None:
-    """Checks a list of classes.
-
-    Raises:
-      ArrayError: for fewer than two classes, or one that is listed twice.
-    """
+    """Raises ArrayError for fewer than two classes, or a class that is listed twice."""
     if len(set(classes)) < len(classes):
         raise ArrayError(f"classes {list(classes)}: one is listed twice; remove it")
     if len(classes) < 2:
@@ -133,46 +119,30 @@ def check_classes(classes: Sequence[Hashable]) -> None:
 
 
 def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
-    """Returns each label's position in the list of classes, int64 [rows].
-
-    Raises:
-      ArrayError: for a label that is not listed.
-    """
+    """Returns each label's position in the list of classes, int64 [rows]."""
     places = {label: place for place, label in enumerate(classes)}
     known, inverse = np.unique(labels, return_inverse=True)
-    missing = [label for label in known.tolist() if label not in places]
-    if missing:
+    try:
+        codes = np.array([places[label] for label in known.tolist()], dtype=np.int64)
+    except KeyError as error:
         raise ArrayError(
-            f"y: label {missing[0]!r} is not among classes {list(classes)}; correct y, or add it "
-            "to the list before you look at the data"
-        )
-    codes = np.array([places[label] for label in known.tolist()], dtype=np.int64)
+            f"y: label {error.args[0]!r} is not among classes {list(classes)}; correct y, or add "
+            "it to the list before you look at the data"
+        ) from None
     return codes[inverse]
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of rows by their group's name.
+    """Returns the units of rows by their group's name; raises PrivacyError for a missing name."""
+    import pandas as pd  # heavy: for this function alone
 
-    Raises:
-      PrivacyError: for another number of names than rows, or a name that is missing.
-    """
     names = np.asarray(groups, dtype=object)  # as text, a missing name would be the name "nan"
     if names.shape != (rows,):
         raise PrivacyError(f"groups: {names.shape}, and X has {rows} rows; give one name per row")
-    for place, name in enumerate(names):
-        if _is_missing(name):
-            raise PrivacyError(
-                f"groups: row {place} has no name, so nobody knows whose it is; name its group, or "
-                "leave the row out"
-            )
+    missing = pd.isna(names) | [not str(name).strip() for name in names]
+    if missing.any():
+        raise PrivacyError(
+            f"groups: row {missing.argmax()} has no name, so nobody knows whose it is; name its "
+            "group, or leave the row out"
+        )
     return Units.number_units([str(name) for name in names])
-
-
-def _is_missing(name: Any) -> bool:
-    """Returns True for None, NaN, pandas' NA and NaT, and an empty text."""
-    if name is None or (isinstance(name, str) and not name.strip()):
-        return True
-    try:
-        return bool(name != name)
-    except TypeError:  # of NA, which is neither equal to itself nor not
-        return True

@@ -1,9 +1,9 @@
 """The budget that all fits on one private dataset share.
 
-A fit is booked before any noise is drawn, so that whatever a fit made has been counted. The record
-is a ledger file, which any number of processes share, or the memory of one process. A copy of a
-budget, as `sklearn.clone` and `copy.deepcopy` ask for, is the budget itself; otherwise a grid
-search would spend one budget per candidate.
+A fit is booked before any noise is drawn, so everything that a fit made has been counted. The
+record is a ledger file, which any number of processes share, or the memory of one process.
+`sklearn.clone` and `copy.deepcopy` return the budget itself; otherwise a grid search would spend
+one budget per candidate.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dpprobe.release.ledger import (
     LEDGER_FILE,
     Booking,
     Ledger,
+    Limits,
     Spent,
     bound_bookings,
     check_delta,
@@ -85,7 +86,7 @@ class Budget:
         return f"Budget({place}{self.describe_limit()}, delta={self.delta:g})"
 
     def describe_limit(self) -> str:
-        """Returns the limit as it is written."""
+        """Returns the limit as a person writes it."""
         if self.max_risk is None:
             return f"max_epsilon={self.max_epsilon:g}"
         return f"max_risk={self.max_risk.to_dict()}"
@@ -126,12 +127,11 @@ class Budget:
     def check_fit(self, booking: Booking) -> None:
         """Checks that the budget allows a fit, before anything is read or drawn for it.
 
-        Raises:
-          BudgetError: if the limit would be exceeded; `book_fit` decides, as others may book first.
-          PrivacyError: in another process than the one that made a budget in memory.
+        Raises BudgetError if the limit would be exceeded; `book_fit` decides, as others may book
+        first.
         """
         if self._ledger is not None:
-            self._ledger.check_room(booking, **self._limits)
+            self._ledger.check_room(booking, self._limits)
             return
         self._check_owner()
         with self._lock:
@@ -140,17 +140,12 @@ class Budget:
     def book_fit(self, booking: Booking) -> int:
         """Books a fit, whose noise may be drawn once this returns; returns its entry's number.
 
-        Args:
-          booking: its `release` is replaced by a name that no other fit has.
-
-        Raises:
-          BudgetError: if the limit would be exceeded.
-          PrivacyError: in another process than the one that made a budget in memory, and for
-            another unit of privacy than earlier entries have.
+        The booking gets a release name that no other fit has. Raises BudgetError if the limit would
+        be exceeded, and PrivacyError in another process than the one that made a budget in memory.
         """
         named = replace(booking, release=f"fit-{uuid.uuid4().hex[:12]}")
         if self._ledger is not None:
-            return self._ledger.book_release(named, **self._limits).number
+            return self._ledger.book_release(named, self._limits).number
         self._check_owner()
         with self._lock:
             self._refuse_excess(named)
@@ -176,11 +171,11 @@ class Budget:
                     f"unit {unit_words(booking)}: an earlier fit on this budget protects another "
                     f"unit, {unit_words(earlier)}, and their prices do not add up; write that unit"
                 )
-        refuse_excess(self._bookings, booking, ledger=MEMORY, **self._limits)
+        refuse_excess(self._bookings, booking, self._limits, ledger=MEMORY)
 
     @property
-    def _limits(self) -> dict[str, Any]:
-        return {"delta": self.delta, "max_epsilon": self.max_epsilon, "max_risk": self.max_risk}
+    def _limits(self) -> Limits:
+        return Limits(delta=self.delta, max_epsilon=self.max_epsilon, max_risk=self.max_risk)
 
     @property
     def _ledger(self) -> Ledger | None:

@@ -6,11 +6,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-
 
 @cache
+def _make_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="dpprobe-")
+
+
 def calibration_folder() -> Path:
     """Returns a folder of calibrations that lives as long as this process."""
-    _KEPT.append(tempfile.TemporaryDirectory(prefix="dpprobe-"))
-    return Path(_KEPT[0].name)
+    return Path(_make_folder().name)

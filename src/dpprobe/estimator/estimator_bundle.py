@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, flush_to_disk, sha256_file
+from dpprobe.artifacts import PARTIAL_SUFFIX, sha256_file
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
@@ -21,18 +21,31 @@ from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_words
 from dpprobe.release.release_statement import release_statement
-from dpprobe.release.signing import read_private_key, sign_bundle
+from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
-from dpprobe.wrong_keys_and_values import read_options
+from dpprobe.wrong_keys_and_values import explain_first, read_options
 
 STUDY = "estimator"
-# A statement says this of the rows before anybody has named the model that computed them.
+# In a statement before a person names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
-def state_release(fit: Fit) -> dict[str, Any]:
-    """Returns the privacy statement of a private fit, before it is a bundle."""
-    return _write_statement(fit, public_data=_UNNAMED, parts=None)
+def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
+    """Returns the privacy statement of a private fit; without facts, before it is a bundle."""
+    assert fit.spent is not None
+    return release_statement(
+        fit.plan,
+        method=fit.method.head,
+        options=fit.method,
+        study=STUDY,
+        public_data=facts.backbone.public_data if facts else _UNNAMED,
+        file_hashes={path: sha256_file(Path(path)) for path in fit.method.input_files()},
+        evaluation=None,
+        choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
+        ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
+        chosen_from=fit.method.chosen_from(fit.facts),
+        parts=facts.hash_parts() if facts else None,
+    )
 
 
 def write_release(
@@ -47,8 +60,7 @@ def write_release(
 ) -> Path:
     """Writes the bundle of a private fit; see `PrivateClassifier.save_bundle`.
 
-    Args:
-      external: options of the family `external`, for the model that computed the rows.
+    `external` has the options of the family `external`, for the model that computed the rows.
     """
     _check_names(folder, dataset)
     if external["each_by_itself"] is not True:
@@ -59,6 +71,11 @@ def write_release(
     options = read_options({"external": External.__module__}, "family", external, External)
     if sign_key is not None:
         read_private_key(sign_key)
+    try:
+        texts = CardFacts(**card)
+    except ValidationError as error:
+        known = ", ".join(CardFacts.model_fields)
+        raise ConfigError(f"card: {explain_first(error)}; its keys are {known}") from None
     facts = BundleFacts(
         name=folder.name,
         study=STUDY,
@@ -69,7 +86,7 @@ def write_release(
         dimension=fit.facts.dimension,
         backbone=_describe_model(options),
         head=describe_head(fit.method, fit.heads, method=fit.method.head, multi_label=False),
-        card=_read_card(card),
+        card=texts,
     )
     check_published(
         {
@@ -78,17 +95,13 @@ def write_release(
             "card": dict(card),
         }
     )
-    statement = _write_statement(
-        fit,
-        public_data={
-            "backbone": facts.backbone.name,
-            "backbone_options": facts.backbone.options,
-            "trained": facts.backbone.trained,
-            "weights_sha256": facts.backbone.weights_sha256,
-        },
-        parts=facts.hash_parts(),
-    )
-    _write_folder(folder, facts, fit, statement, sign_key)
+    statement = state_release(fit, facts)
+    partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        pack_head(partial, folder, facts, fit.heads, statement=statement, sign_key=sign_key)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
@@ -103,19 +116,7 @@ def _check_names(folder: Path, dataset: str) -> None:
             )
 
 
-def _read_card(card: Mapping[str, str]) -> CardFacts:
-    try:
-        return CardFacts(**card)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(map(str, fault["loc"]))
-        raise ConfigError(
-            f"card: {key}: {fault['msg']}; its keys are {', '.join(CardFacts.model_fields)}"
-        ) from None
-
-
 def _describe_model(options: External) -> BackboneFacts:
-    """Returns what a bundle says of a model outside dpprobe."""
     return BackboneFacts(
         name=options.vectors or "vectors",
         options=options.extraction_params(),
@@ -130,51 +131,3 @@ def _describe_model(options: External) -> BackboneFacts:
         probe=NO_PROBE,
         versions={},
     )
-
-
-def _write_statement(
-    fit: Fit, *, public_data: Mapping[str, Any], parts: Mapping[str, str] | None
-) -> dict[str, Any]:
-    assert fit.spent is not None
-    return release_statement(
-        fit.plan,
-        method=fit.method.head,
-        options=fit.method,
-        study=STUDY,
-        public_data=public_data,
-        file_hashes={path: sha256_file(Path(path)) for path in fit.method.input_files()},
-        evaluation=None,
-        choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
-        ledger={
-            "entry": fit.entry,
-            "releases": fit.spent.entries,
-            "unit": fit.plan.unit,
-            "delta": fit.plan.delta,
-            "epsilon": fit.spent.epsilon,
-            "exact": fit.spent.exact,
-        },
-        chosen_from=fit.method.chosen_from(fit.facts),
-        parts=parts,
-    )
-
-
-def _write_folder(
-    folder: Path,
-    facts: BundleFacts,
-    fit: Fit,
-    statement: Mapping[str, Any],
-    sign_key: Path | None,
-) -> None:
-    """Writes the files beside their place, and renames the folder when they are on the disk."""
-    partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        pack_head(partial, facts, fit.heads, statement=statement)
-        if sign_key is not None:
-            sign_bundle(partial, sign_key)
-        flush_to_disk(partial)
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    flush_to_disk(folder.parent)

@@ -13,13 +13,10 @@ from dpprobe.release.ledger import Spent
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The heads of a fit and what their statement needs; nothing of the rows.
+    """The heads of a fit and the facts of their statement, but nothing of the rows.
 
-    Attributes:
-      method: the options, with the choice that `auto` made.
-      facts: the public facts behind the fit.
-      entry: the number of the budget's entry, and `spent`: the budget's sum after it; None in
-        benchmark mode.
+    `method` has the choice that `auto` made. `entry` is the budget's entry, and `spent` its sum
+    after it; None in benchmark mode.
     """
 
     method: MethodOptions

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import FrameType
+import traceback
 from typing import Any
 
 from sklearn.pipeline import Pipeline
@@ -18,20 +17,13 @@ def list_steps_before(estimator: Any) -> list[tuple[str, Any]]:
     """
     steps: list[tuple[str, Any]] = []
     within: dict[int, int] = {}
-    for frame in _list_callers():
+    for frame, _ in traceback.walk_stack(sys._getframe()):
         pipeline = frame.f_locals.get("self")
         if not isinstance(pipeline, Pipeline) or pipeline is estimator:
             continue
-        if frame.f_code.co_name == "_fit":  # it fits a step before the last, whose number it holds
+        if frame.f_code.co_name == "_fit":  # it fits an earlier step, of this number
             within[id(pipeline)] = frame.f_locals["step_idx"]
         elif frame.f_code.co_name.startswith("fit"):
             last = within.pop(id(pipeline), len(pipeline.steps) - 1)
             steps += pipeline.steps[:last]
     return steps
-
-
-def _list_callers() -> Iterator[FrameType]:
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        frame = frame.f_back
-        yield frame

@@ -1,8 +1,7 @@
 """A linear classifier with differential privacy, as an estimator of scikit-learn.
 
-It is a face on the path that the workflow takes, not a second engine: the same options, plans,
-noise, statements and bundles. With the seed of a workflow's cell it gives that cell's weights, bit
-for bit.
+It uses the workflow's options, plans, noise, statements and bundles. With the seed of a workflow's
+cell it gives that cell's weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import BudgetError, ConfigError, DpprobeError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import (
     SCORED_BYTES,
     STREAMED_BYTES,
@@ -60,11 +59,10 @@ from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk, plan_for_risk
 from dpprobe.privacy.statement import make_statement
-from dpprobe.release.ledger import Booking, Part, Spent
+from dpprobe.release.ledger import Booking, Part, Spent, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
-# The one head of a private fit; nothing derives from this number.
-_HEAD = 0
+_HEAD = 0  # number of the only head of a private fit; nothing derives from it
 _PROTECTS_NOTHING = (
     "benchmark=True protects nothing: the noise follows from a seed that the statement holds. "
 )
@@ -72,7 +70,7 @@ _PROTECTS_NOTHING = (
 
 @dataclass(frozen=True, kw_only=True)
 class _PlannedFit:
-    """All that is known of a fit before its rows are read."""
+    """The facts and the plan of a fit, before its rows are read."""
 
     classes: list[Any]
     units: Units | None
@@ -89,15 +87,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     from a seed, so that results can be repeated; such a head protects nobody.
 
     Args:
-      epsilon: the target. Or the risk that is permitted in its place: `{"advantage": 0.1}`, or
-        `{"true_positives": 0.01, "at": 0.001}`. In benchmark mode `math.inf` stands for no noise.
+      epsilon: the target. Or the permitted risk: `{"advantage": 0.1}`, or `{"true_positives": 0.01,
+        "at": 0.001}`. In benchmark mode `math.inf` means no noise.
       delta: the target; if absent, the budget's; in benchmark mode the largest power of ten that is
         at most 1e-5 and 1 / (2 n).
       head: the name of a method (`auto`, `momentum`, `least_squares`, ...) or a mapping with its
         options as in a study, such as `{"head": "sgd", "batch_size": 256}`.
       classes: the labels that y may have. They are published with the weights, so a private fit
         needs the list, and does not read it off y.
-      unit: of privacy. "row": each row is somebody's. "group": all rows with one value of
+      unit: of privacy. "row": each row is a unit. "group": all rows with one value of
         `groups`, which `fit` then needs, such as a patient's images or a speaker's words. "image"
         and "patient" mean the same of images; a ledger that a study shares has one of these.
       budget: what all private fits on these data may cost together; a private fit needs one.
@@ -117,7 +115,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       coef_: float32 [classes, n_features_in_], on rows as `normalize` of the method leaves them.
       intercept_: float32 [classes].
       plan_: the mechanisms with their noise.
-      fit_: the heads with what their statement needs.
+      fit_: the heads and the facts of their statement.
     """
 
     def __init__(
@@ -150,7 +148,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Trains a head; a private fit spends from the budget, whatever becomes of the head.
+        """Trains a head; a private fit always spends from the budget.
 
         Args:
           X: numbers [n, d]: an array, a tensor, a data frame, a memory map, an iterator of blocks
@@ -167,7 +165,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           DpprobeError, ValueError: for inputs or parameters that cannot be used.
         """
         self._check_mode()
-        self._check_pipeline()
+        if not self.benchmark:
+            self._check_pipeline()
         X = join_blocks(X)
         if self.benchmark:
             rows, labels = self._check_rows(X, y)
@@ -207,7 +206,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     # scores and answers
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
-        """Returns scores [n, classes]; for two classes [n], positive where the second is named."""
+        """Returns scores [n, classes]; for two classes [n], positive for the second class."""
         scores = self._score_rows(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
@@ -253,7 +252,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def privacy_(self) -> dict[str, Any]:
-        """The privacy statement: what is promised, to whom, by which mechanisms, and what is not.
+        """The privacy statement: the promise, its mechanisms, and what it does not cover.
 
         Raises:
           NotFittedError: before `fit`.
@@ -261,7 +260,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         fit = self.fit_
         if not self.benchmark:
-            # of the release's rooms, which need libraries that a benchmark does not
+            # release needs more libraries than a benchmark
             from dpprobe.estimator.estimator_bundle import state_release
 
             return state_release(fit)
@@ -320,7 +319,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 f"save_bundle: {_PROTECTS_NOTHING}Fit with benchmark=False and a budget, and save "
                 "that head"
             )
-        # of the release's rooms, as above
+        # as above
         from dpprobe.estimator.estimator_bundle import write_release
 
         return write_release(
@@ -380,13 +379,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             )
 
     def _check_pipeline(self) -> None:
-        """Refuses steps before this one in a pipeline that were fitted on the private rows.
-
-        scikit-learn passes an estimator nothing of what is before it, so pipelines are looked for
-        among the callers.
-        """
-        if self.benchmark:
-            return
+        """Refuses earlier steps of a pipeline that were fitted on the private rows."""
         for name, step in list_steps_before(self):
             if step in (None, "passthrough") or name in self.public_steps:
                 continue
@@ -423,10 +416,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     ) -> _PlannedFit:
         """Decides the method and calibrates its plan, from public facts and the groups' names.
 
-        Args:
-          labels: of benchmark mode, which may read the classes off them.
+        Benchmark mode may read the classes off the labels.
         """
-        # sorted: tools of scikit-learn take column k of scores for the k-th class in order
+        # sorted: tools of scikit-learn expect column k of scores to be the k-th class in order
         if labels is None or self.classes is not None:
             classes = np.sort(np.asarray(self.classes))
         else:
@@ -466,7 +458,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _describe_facts(self, *, n: int, dimension: int, classes: int) -> DataFacts:
         delta = self.delta
         if delta is None:
-            delta = _choose_delta(n) if self.benchmark else self._budget.delta
+            # the largest power of ten that is at most 1e-5 and 1 / (2 n)
+            usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
+            delta = usual if self.benchmark else self._budget.delta
         if not self.benchmark and (fault := delta_fault(delta, n, unit=self.unit)):
             raise PrivacyError(fault)
         risk = self._read_risk()
@@ -482,7 +476,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def _budget(self) -> Budget:
-        assert self.budget is not None  # `_check_mode` has seen to it
+        assert self.budget is not None  # checked by `_check_mode`
         return self.budget
 
     def _read_method(self) -> MethodOptions:
@@ -527,44 +521,31 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if not method.private:
             return make_plan(math.inf)
         risk = self._read_risk()
-        plan = (
-            make_plan(facts.epsilon)
-            if risk is None
-            else plan_for_risk(risk, facts.delta, make_plan)
-        )
+        plan = plan_for_risk(risk, facts.delta, make_plan) if risk else make_plan(facts.epsilon)
         check_price(plan)
         return plan
 
     def _read_risk(self) -> Risk | None:
-        """Returns the permitted risk; None where an epsilon is asked for."""
         return Risk.from_dict(self.epsilon) if isinstance(self.epsilon, Mapping) else None
 
     def _draw_seed(self) -> int:
         state = self.random_state
-        if state is None:
-            return secrets.randbits(128)
+        if isinstance(state, numbers.Integral):
+            return int(state)
         if isinstance(state, np.random.RandomState):
             return int(state.randint(2**31))
-        if not isinstance(state, numbers.Integral):
+        if state is not None:
             raise ConfigError(f"random_state {state!r}: write a whole number, or None")
-        return int(state)
+        return secrets.randbits(128)
 
     def _make_booking(self, planned: _PlannedFit) -> Booking:
-        """Returns what the ledger notes down of a fit."""
         plan = planned.plan
-        part = Part(
-            side="train",
-            mechanisms=plan.mechanisms,
-            selection=plan.selection,
-            epsilon=plan.realised_epsilon,
-            delta=plan.delta,
-        )
         return Booking(
             release="fit",  # the budget gives it a name of its own
             study="estimator",
             unit=self.unit,
             split="all rows",
-            parts=(part,),
+            parts=(Part.from_plan("train", plan),),
             identity=hash_value(
                 [planned.method.identity_options(), plan.n, plan.epsilon, plan.delta]
             ),
@@ -572,7 +553,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def _fit_privately(self, planned: _PlannedFit, data: TrainingSet) -> tuple[Heads, int, Spent]:
-        """Books the fit, then draws its noise and trains."""
         budget = self._budget
         check_inputs(planned.method, data, planned.plan, [_HEAD])
         with _explain_searches():
@@ -584,7 +564,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 f"{budget.describe_limit()}",
                 stacklevel=3,
             )
-        with _tell_of_entry(entry):
+        with tell_of_entry(f"{entry} of the budget"):
             heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
         budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
         return heads, entry, budget.compute_spent(planned.plan.delta)
@@ -592,7 +572,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
 @contextmanager
 def _explain_searches() -> Iterator[None]:
-    """Adds to a budget's refusal what searches and cross-validation should do in place of fits."""
+    """Adds to a budget's refusal a remedy for searches and cross-validation."""
     try:
         yield
     except BudgetError as error:
@@ -602,19 +582,10 @@ def _explain_searches() -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def _tell_of_entry(entry: int) -> Iterator[None]:
-    """Adds to an error that the fit is booked, and stays so."""
-    try:
-        yield
-    except DpprobeError as error:
-        raise type(error)(f"{error}. Entry {entry} of the budget counts all the same") from error
-
-
 def _make_exact(method: MethodOptions) -> MethodOptions:
-    """Returns options with exact sums, where nobody has written an engine: for `tuned`, its base's.
+    """Returns options with exact sums unless a person chose an engine; for `tuned`, of its base.
 
-    An engine changes the arithmetic alone, not what is released or its price.
+    An engine changes only the arithmetic, not the mechanisms or their price.
     """
     if method.is_exact:
         return method
@@ -637,8 +608,3 @@ def _read_features(
     if samples or 4 * rows.rows * rows.dimension <= STREAMED_BYTES:
         return torch.from_numpy(read_source(rows))
     return rows
-
-
-def _choose_delta(n: int) -> float:
-    """Returns the largest power of ten that is at most 1e-5 and 1 / (2 n)."""
-    return min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))

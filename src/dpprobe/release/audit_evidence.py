@@ -1,7 +1,7 @@
 """The evidence beside a release's promise: a white-box audit of heads with the same plan.
 
-Nothing of a private example is in it. The audit ran on synthetic rows; of the data it used n, the
-dimension and the number of classes, which are public, and the plan, which the statement has anyway.
+It holds nothing of private examples. The audit ran on synthetic rows, and used only public facts:
+n, the dimension, the number of classes and the plan, which the statement has anyway.
 """
 
 from __future__ import annotations
@@ -19,20 +19,15 @@ from dpprobe.privacy.plan import Plan
 
 logger = logging.getLogger("dpprobe")
 
-# Facts that an audit must share with a release's plan: release mode draws other noise of the same
-# size.
+# An audit must share these with a release's plan; release mode draws other noise of the same size.
 PLAN_KEYS = ("mechanisms", "selection", "n", "unit", "epsilon", "delta")
 
 
 class Evidence(BaseModel):
-    """The result of an audit, in numbers alone: words in a bundle are written from these.
+    """The numbers of an audit, from which words in a bundle are written.
 
-    Attributes:
-      audited: the day of it.
-      code: that ran it.
-      caught_factor: noise too small by so much would have been caught with `probability`; None
-        where none would.
-      tests: the number of tests, none of which refuted the promise; None in bundles of before.
+    Noise too small by `caught_factor` would have been caught with `probability`; None if none
+    would. None of the `tests` refuted the promise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -44,15 +39,13 @@ class Evidence(BaseModel):
     epsilon_lower: float = Field(ge=0)
     caught_factor: float | None = Field(gt=1)
     probability: float = Field(gt=0, lt=1)
-    tests: int | None = Field(None, ge=1, le=1000)
+    tests: int = Field(ge=1, le=1000)
 
 
 def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
-    """Returns the evidence that the record of an audit is for a release; None where it is none.
+    """Returns the evidence of an audit for a release; None if it is of another plan.
 
-    Raises:
-      DataError: when the record cannot be read.
-      PrivacyError: when one of the audit's tests refutes the promise.
+    Raises PrivacyError if one of the audit's tests refutes the promise.
     """
     record = AuditRecord.read(audit)
     box, values = record.white_box, plan.to_dict()
@@ -83,15 +76,13 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
 
 
 def in_words(evidence: Mapping[str, Any] | None) -> str | None:
-    """Says in plain words what an audit showed; None where there was none."""
+    """Says in plain words what an audit showed; None without one."""
     if evidence is None:
         return None
-    tests = evidence.get("tests")
-    refuted = f" None of its {tests} tests refuted the promise." if tests else ""
     return (
         f"On {evidence['audited']} an audit attacked {evidence['runs']:,} other heads of the same "
-        f"method and noise, trained on made-up rows.{refuted} Its lower bound on epsilon is "
-        f"{at_least(evidence['epsilon_lower'])} at {100 * evidence['confidence']:g}% confidence; "
-        f"it {power_in_words(evidence)}. A low bound is no certificate: the promise above rests "
-        "on the mathematics."
+        f"method and noise, trained on made-up rows. None of its {evidence['tests']} tests refuted "
+        f"the promise. Its lower bound on epsilon is {at_least(evidence['epsilon_lower'])} at "
+        f"{100 * evidence['confidence']:g}% confidence; it {power_in_words(evidence)}. A low bound "
+        "is no certificate: the promise above rests on the mathematics."
     )

@@ -1,16 +1,16 @@
 """The bundle: the folder of files that one release hands out. Its format, written and read.
 
-    bundle.json         what the head takes and gives: classes, preprocessing, backbone, options
-    head.safetensors    weights [classes, d + 1], what a normalisation released, and class priors
-    privacy.json        the statement: what was promised, and all that is needed to price it again
+    bundle.json         classes, preprocessing, backbone, options of the head
+    head.safetensors    weights [classes, d + 1], released statistics of a normalisation, priors
+    privacy.json        the statement: the promise, and all that is needed to price it again
     README.md           the model card
     release.html        one page for a privacy officer
     SHA256SUMS          of the files above, as `sha256sum --check` reads it
-    SHA256SUMS.sig      an Ed25519 signature of SHA256SUMS, where the release has a signing key
+    SHA256SUMS.sig      an Ed25519 signature of SHA256SUMS, if the release has a signing key
 
 Everything in it is public, given beforehand, or was released by a mechanism with noise. It holds no
-seed, no hash of private data, no count but the numbers of units, no time but the day of an audit,
-no path, no name of a user or a machine.
+seed, no hash of private data, no counts except numbers of units, no time except the day of an
+audit, no path, no name of a user or a machine.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FORMAT = "dpprobe-bundle"
-# Raised where a reader of before would misread a bundle. A key that it does not know is no such
-# thing: it refuses the bundle by that key's name, and the others it reads as ever.
 FORMAT_VERSION = 1
 
 FACTS_FILE = "bundle.json"
@@ -50,16 +48,15 @@ SIGNATURE_FILE = "SHA256SUMS.sig"
 
 # The files that SHA256SUMS lists, in its order.
 LISTED_FILES = (CARD_FILE, FACTS_FILE, HEAD_FILE, STATEMENT_FILE, PAGE_FILE)
-# All files of a bundle that is not signed.
 BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
-# Bytes beyond which a file is refused before it is read.
+# Larger files are refused before they are read.
 LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
 
 WEIGHTS = "weights"
 
 
 class Facts(BaseModel):
-    """A block of bundle.json: frozen, and closed to keys it does not know."""
+    """A block of bundle.json, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,6 +99,16 @@ class BackboneFacts(Facts):
     def takes_vectors(self) -> bool:
         """True if a model outside dpprobe computed the features."""
         return bool(self.options.get("family") == external.FAMILY)
+
+    @property
+    def public_data(self) -> dict[str, Any]:
+        """The model as a statement describes it."""
+        return {
+            "backbone": self.name,
+            "backbone_options": self.options,
+            "trained": self.trained,
+            "weights_sha256": self.weights_sha256,
+        }
 
 
 class HeadFacts(Facts):
@@ -153,7 +160,7 @@ class BundleFacts(Facts):
     card: CardFacts = CardFacts()
 
     def hash_parts(self) -> dict[str, str]:
-        """Returns the SHA-256 of what the promise does not imply, for the statement to cover it."""
+        """Returns hashes by which the statement covers facts that the promise does not imply."""
         backbone = self.backbone.model_dump(mode="json")
         preprocessing, probe = backbone.pop("preprocessing"), backbone.pop("probe")
         parts = {"classes": list(self.class_names), "preprocessing": preprocessing, "probe": probe}
@@ -167,7 +174,7 @@ class Bundle:
     Attributes:
       facts: bundle.json.
       weights: float32 [classes, d + 1] on normalised rows; the last column is the bias.
-      arrays: what was released beside the weights, by name.
+      arrays: other released arrays, by name.
       statement: privacy.json.
     """
 
@@ -186,12 +193,7 @@ def write_bundle(
     arrays: Mapping[str, npt.NDArray[np.float32]],
     statement: Mapping[str, Any],
 ) -> None:
-    """Writes bundle.json, the head and the statement; the documents and the sums come after.
-
-    Args:
-      weights: float32 [classes, d + 1].
-      arrays: what was released beside the weights, without a dimension of seeds.
-    """
+    """Writes bundle.json, the head and the statement; weights are float32 [classes, d + 1]."""
     # heavy, as elsewhere here: a start of Snakemake imports this module
     import numpy as np
     from safetensors.numpy import save
@@ -201,12 +203,11 @@ def write_bundle(
     write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
     write_json(folder / STATEMENT_FILE, dict(statement))
     tensors = {WEIGHTS: weights, **arrays}
-    epsilon = f"{statement['epsilon_target']:g}"
     cell = {
         "dataset": facts.dataset,
         "backbone": facts.backbone.name,
         "method": facts.head.method,
-        "epsilon": epsilon,
+        "epsilon": f"{statement['epsilon_target']:g}",
     }
     content = save(
         {name: np.ascontiguousarray(values) for name, values in tensors.items()},
@@ -217,39 +218,27 @@ def write_bundle(
 
 
 def write_sums(folder: Path) -> None:
-    """Writes SHA256SUMS of the listed files."""
     lines = [f"{sha256_file(folder / name)}  {name}\n" for name in LISTED_FILES]
     write_text(folder / SUMS_FILE, "".join(lines))
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """Reads SHA256SUMS: SHA-256 by file name.
-
-    Raises:
-      DataError: when it is missing or is not such a file.
-    """
+    """Reads SHA256SUMS: SHA-256 by file name; raises DataError if it cannot be read."""
     path = folder / SUMS_FILE
-    if not path.is_file():
-        raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+        return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: unreadable ({error}); fetch the bundle again") from error
-    return sums
 
 
 def bundle_digest(folder: Path) -> str:
-    """Returns the SHA-256 of SHA256SUMS, which stands for the whole bundle."""
+    """Returns the SHA-256 of SHA256SUMS, which identifies the whole bundle."""
     return sha256_file(folder / SUMS_FILE)
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """Lists the files of a bundle that are missing, altered, or listed and unknown.
-
-    Raises:
-      DataError: when SHA256SUMS itself cannot be read.
-    """
+    """Lists missing and altered files of a bundle, and unknown names in SHA256SUMS."""
     sums = read_sums(folder)
     names = dict.fromkeys([*LISTED_FILES, *sums])
     return [
@@ -262,13 +251,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def check_files(folder: Path) -> int:
-    """Checks that a folder holds the files of a bundle, plain ones, and no others; counts them.
-
-    Raises:
-      DataError: naming the first that does not belong there, or is too large to be read.
-    """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; name that of a bundle, with {SUMS_FILE} in it")
+    """Counts the files of a bundle; raises DataError unless all are plain and none is unknown."""
     if not (folder / SUMS_FILE).is_file():
         raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
     modes = {path.name: path.lstat() for path in folder.iterdir()}
@@ -290,12 +273,7 @@ def check_files(folder: Path) -> int:
 
 
 def read_facts(folder: Path) -> BundleFacts:
-    """Reads bundle.json as strictly as a stranger's file needs.
-
-    Raises:
-      DataError: for JSON that reads differently elsewhere, names that are none, and paths.
-      ValidationError: for other keys or types.
-    """
+    """Reads bundle.json, which a stranger may have written; raises DataError or ValidationError."""
     path = folder / FACTS_FILE
     read_json(path)
     facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
@@ -319,11 +297,7 @@ def read_facts(folder: Path) -> BundleFacts:
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Reads a bundle of a stranger: its own plain files alone, as SHA256SUMS says.
-
-    Raises:
-      DataError: naming the file that is missing, damaged, of another format or of no bundle.
-    """
+    """Reads a stranger's bundle; raises DataError unless it is whole and has no other files."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load

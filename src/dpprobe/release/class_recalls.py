@@ -1,18 +1,18 @@
 """Recall of each class of a released head, from noisy counts of the private test units.
 
-**Released** are, for each class, the weights of the test examples that the head answers right and
-wrong: a table of 2 K numbers. A row stands in one place of it, with its weight, and weights of a
-unit's rows sum to at most 1; a null row adds nothing. So a unit adds a vector with a norm of at
-most 1: sensitivity 1, however many classes there are. All else is computed from the noisy table.
+**Released** is a table of 2 K numbers: for each of K classes, the weights of test examples with
+right and with wrong answers. A row adds its weight to one number. Weights of a unit's rows sum to
+at most 1, and a null row adds nothing. So a unit adds a vector with a norm of at most 1:
+sensitivity 1 for any number of classes. Everything else is computed from the noisy table.
 
-**Recall** of a class is right / (right + wrong). Its variance has two parts that are independent:
-p (1 - p) / m of m units that were drawn, p moved towards a half as by Agresti and Coull 1998, and
-of the noise s^2 (p^2 + (1 - p)^2) / m^2, s the deviation of each count (delta method). The macro
-accuracy is the mean of the recalls. The interval of the worst recall holds the lowest of all
-recalls: each class has an interval at a confidence of 1 - 0.05 / K (Bonferroni).
+**Recall** of a class is right / (right + wrong). Its variance has two independent parts. Sampling
+of m units: p (1 - p) / m, with p moved towards a half (Agresti and Coull 1998). Noise: s^2 (p^2 +
+(1 - p)^2) / m^2, with s the deviation of each count (delta method). Macro accuracy is the mean of
+recalls. The interval of worst-class recall holds the lowest of all recalls: each class has an
+interval at a confidence of 1 - 0.05 / K (Bonferroni).
 
-A class whose units are not clearly more than noise has no recall, and without one of them there is
-no mean: the rare class is the one that people ask about, so it is never left out.
+A class whose units do not clearly exceed the noise has no recall. Then there is no mean either:
+people ask about the rare class, so it is never left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 Floats = npt.NDArray[np.float64]
 
 CLASS_COUNTS = "class_counts"
-# In standard deviations of its noise: a class's units below are not clearly more than noise.
+# A class's units must exceed so many standard deviations of their noise.
 COUNTED = 4.0
 
 
@@ -54,7 +54,7 @@ class Recalls:
 
 
 def recall_mechanisms() -> tuple[Mechanism, ...]:
-    """Returns what is released of the test examples, noise up to a factor."""
+    """Returns the mechanism that reads the test examples, its noise up to a factor."""
     released = "numbers of test rows of each class whose answer is right, and is wrong"
     return (full_batch(CLASS_COUNTS, released, 1.0),)
 
@@ -62,11 +62,7 @@ def recall_mechanisms() -> tuple[Mechanism, ...]:
 def count_answers(
     right: npt.NDArray[np.bool_], labels: npt.NDArray[np.integer], units: Floats, classes: int
 ) -> Floats:
-    """Adds up weights by class and answer: [classes, 2], right ones first.
-
-    Args:
-      right: [rows]. labels: [rows]. units: [rows], weights in whole steps; 0 for null rows.
-    """
+    """Adds up weights, in whole steps, by class and answer: [classes, 2], right answers first."""
     places = 2 * labels + ~right
     table = np.bincount(places, weights=units, minlength=2 * classes)
     return table.astype(np.float64).reshape(classes, 2)
@@ -78,11 +74,9 @@ def fewest_units(deviation: float) -> float:
 
 
 def estimate_recalls(counts: Sequence[Sequence[float]] | Floats, deviation: float) -> Recalls:
-    """Returns the mean and the lowest recall that noisy counts tell.
+    """Estimates the mean and the lowest recall from noisy counts [classes, 2], right answers first.
 
-    Args:
-      counts: [classes, 2], right and wrong answers; noise may make them negative.
-      deviation: the standard deviation of the noise of each.
+    Noise may make counts negative; `deviation` is the standard deviation of each.
     """
     table = np.asarray(counts, dtype=np.float64)
     units, classes = table.sum(axis=1), len(table)
@@ -104,9 +98,9 @@ def estimate_recalls(counts: Sequence[Sequence[float]] | Floats, deviation: floa
 
 
 def _recall_errors(recalls: Floats, units: Floats, deviation: float, z: float) -> Floats:
-    """Returns the standard error of each recall, of sampling and noise.
+    """Returns the standard error of each recall, from sampling and noise.
 
-    Classes that could be measured have noise that was rather above 0, so a deviation is taken off.
+    Measured classes tend to have positive noise, so one deviation is subtracted from their units.
     """
     units = units - deviation * math.sqrt(2)
     moved = (recalls * units + z**2 / 2) / (units + z**2)

@@ -1,32 +1,46 @@
-"""The commands for bundles and ledgers: their arguments, what they print, their exit status."""
+"""The commands for bundles and ledgers: arguments, output, exit status."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import ConfigError
 
-# The exit status of `predict` where it could not read some of the images.
-SOME_UNREADABLE = 3
+SOME_UNREADABLE = 3  # exit status of `predict`
 
-Parsers = Any  # what argparse.ArgumentParser.add_subparsers returns
+Parsers = Any  # argparse has no public type for it
 
 
 def add_commands(commands: Parsers) -> None:
     """Adds predict, verify, export and ledger to a parser's commands."""
-    predict = _add_command(
-        commands,
+    bundle = argparse.ArgumentParser(add_help=False)
+    bundle.add_argument("bundle", type=Path, help="folder of a release")
+    backbone = argparse.ArgumentParser(add_help=False)
+    backbone.add_argument(
+        "--checkpoint", type=Path, help="weights file of the backbone, if it needs one"
+    )
+    backbone.add_argument(
+        "--allow-hub",
+        action="store_true",
+        help="download weights from the Hub repository that the bundle names (hf-hub: models)",
+    )
+    backbone.add_argument(
+        "--allow-module",
+        action="store_true",
+        help="import and call your own function that the bundle names (family imported)",
+    )
+    predict = commands.add_parser(
         "predict",
-        _run_predict,
-        "classify images with a bundle",
-        f"Exit status: 0, {SOME_UNREADABLE} if some images cannot be read (they are listed, "
+        parents=[bundle, backbone],
+        help="classify images with a bundle",
+        epilog=f"Exit status: 0, {SOME_UNREADABLE} if some images cannot be read (they are listed, "
         "without a prediction), 1 for any other error.",
     )
-    _add_bundle(predict)
+    predict.set_defaults(run=_run_predict)
     predict.add_argument(
         "images",
         nargs="+",
@@ -39,7 +53,6 @@ def add_commands(commands: Parsers) -> None:
         type=Path,
         help="file for the predictions, .csv or .parquet; default: CSV on standard output",
     )
-    _add_checkpoint(predict)
     predict.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     predict.add_argument(
         "--threshold",
@@ -50,34 +63,29 @@ def add_commands(commands: Parsers) -> None:
     )
     predict.add_argument("--image-column", help="column with the images, in a parquet or CSV file")
     predict.add_argument("--id-column", help="column with the ids, in a parquet or CSV file")
-    verify = _add_command(
-        commands,
+    verify = commands.add_parser(
         "verify",
-        _run_verify,
-        "check a bundle: hashes, format, prices, sensitivities",
-        "Needs no private data and no network. Exit status: 0 if every check passes, else 1.",
+        parents=[bundle],
+        help="check a bundle: hashes, format, prices, sensitivities",
+        epilog="Needs no private data and no network. Exit status: 0 if every check passes, "
+        "else 1.",
     )
-    _add_bundle(verify)
+    verify.set_defaults(run=_run_verify)
     verify.add_argument(
         "--checkpoint",
         type=Path,
         help="the backbone's file of weights: compute the backbone as well, on a test image",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
-    export = _add_command(
-        commands, "export", _run_export, "write backbone and head into one ONNX file"
-    )
-    _add_bundle(export)
+    summary = "write backbone and head into one ONNX file"
+    export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
+    export.set_defaults(run=_run_export)
     export.add_argument(
         "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
     )
-    _add_checkpoint(export)
-    ledger = _add_command(
-        commands,
-        "ledger",
-        _run_ledger,
-        "show the releases of a dataset and their total privacy cost",
-    )
+    summary = "show the releases of a dataset and their total privacy cost"
+    ledger = commands.add_parser("ledger", help=summary)
+    ledger.set_defaults(run=_run_ledger)
     ledger.add_argument("folder", type=Path, help="folder of the dataset's split tables: data/NAME")
     ledger.add_argument(
         "--delta", type=float, help="delta of the total; default: the largest delta of the releases"
@@ -85,38 +93,6 @@ def add_commands(commands: Parsers) -> None:
     ledger.add_argument("--abandon", type=int, metavar="ENTRY", help="write off an open entry")
     ledger.add_argument(
         "--reason", help="for --abandon: why nothing of the release can have been published"
-    )
-
-
-def _add_command(
-    commands: Parsers,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    summary: str,
-    epilog: str | None = None,
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, epilog=epilog)
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _add_bundle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="folder of a release")
-
-
-def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", type=Path, help="weights file of the backbone, if it needs one"
-    )
-    parser.add_argument(
-        "--allow-hub",
-        action="store_true",
-        help="download weights from the Hub repository that the bundle names (hf-hub: models)",
-    )
-    parser.add_argument(
-        "--allow-module",
-        action="store_true",
-        help="import and call your own function that the bundle names (family imported)",
     )
 
 
@@ -148,11 +124,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
 
 
 def _read_thresholds(words: Sequence[str]) -> dict[str, float]:
-    """Reads CLASS=VALUE for each class; a class may hold an equals sign itself.
-
-    Raises:
-      ConfigError: for a word of another form, and a class that is named twice.
-    """
+    """Reads CLASS=VALUE for each class; a class may contain an equals sign."""
     thresholds: dict[str, float] = {}
     for word in words:
         name, _, value = word.rpartition("=")
@@ -206,17 +178,10 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 
     ledger = Ledger(arguments.folder / LEDGER_FILE)
     if not any((arguments.folder / name).is_file() for name in (LEDGER_FILE, "dataset.json")):
-        files = [
-            *arguments.folder.glob(f"*/{LEDGER_FILE}"),
-            *arguments.folder.glob("*/dataset.json"),
-        ]
-        inner = sorted({str(path.parent) for path in files})
-        remedy = (
-            f"is it {' or '.join(inner)}?"
-            if inner
-            else ("name the folder of a dataset, which is <data_dir>/<dataset>")
+        raise ConfigError(
+            f"{arguments.folder}: it has neither a ledger nor split tables; name the folder of a "
+            "dataset, which is <data_dir>/<dataset>"
         )
-        raise ConfigError(f"{arguments.folder}: it has neither a ledger nor split tables; {remedy}")
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:

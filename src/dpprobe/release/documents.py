@@ -1,7 +1,7 @@
-"""The facts that the documents of a release share: in words, in numbers, and safely in Markdown.
+"""Facts that the documents of a release share, and their safe form in Markdown.
 
-Nothing is computed here but from bundle.json and privacy.json, which are public: the documents
-release nothing of their own.
+Everything is computed from bundle.json and privacy.json, which are public: the documents release
+nothing more.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from markupsafe import Markup, escape
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
+from dpprobe.release import audit_evidence
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.results.summary import rounded_up
 
 TEMPLATES = Path(__file__).with_name("templates")
 
-# False positive rates of the table, and those that the curve is drawn through.
+# False positive rates of the table and of the curve.
 RATES = (0.001, 0.01, 0.1)
 CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in range(4, 41)))
-# An attack that classifies so many correctly at 1% false positives makes the guarantee a weak one.
+# The guarantee is weak if an attack has this true positive rate at 1% false positives.
 WEAK = 0.5
+# A result with a wider 95% interval is not stated.
+WIDEST_INTERVAL = 0.8
 
 UNITS = {
     "image": ("image", "images"),
@@ -53,12 +56,10 @@ LIMITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """The best true positive rate of any test at one false positive rate.
+    """The best true positive rates of any test at one false positive rate.
 
-    Attributes:
-      false: the false positive rate.
-      trained: of tests of "was this unit trained on?".
-      tested: of tests of "was this unit tested on?"; None where nothing was measured.
+    `trained` is of tests of "was this unit trained on?", `tested` of tests of "was this unit tested
+    on?"; None if nothing was measured.
     """
 
     false: float
@@ -69,7 +70,7 @@ class Attack:
 def shared_values(
     facts: BundleFacts, statement: Mapping[str, Any], table: Sequence[Attack]
 ) -> dict[str, Any]:
-    """Returns the values that the templates of card and page have in common."""
+    """Returns the values that the templates of card and page share."""
     evaluation = statement["evaluation"]
     vectors = of_vectors(statement["public_data"])
     items = in_words_of_rows if vectors else str
@@ -81,6 +82,8 @@ def shared_values(
         "items": items("images"),
         "words": [items(text) for text in in_plain_words(statement, table)],
         "formal": items(state_formally(statement)),
+        "table": table,
+        "audited": audit_evidence.in_words(statement["evidence"]),
         "weak": is_weak(table),
         "to_patients": patients and items(patients),
         "units": [items(text) for text in UNITS[unit_of(statement)]],
@@ -104,14 +107,11 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
     """Bounds the best attack on a training unit, and on a test unit, at false positive rates."""
     trained = _allowed_attacks(statement, rates).true_positives
     evaluation = statement["evaluation"]
-    tested: list[float | None] = [None for _ in rates]
+    tested: Sequence[float | None] = [None for _ in rates]
     if evaluation:
-        tested[:] = bound_attacks(
-            mechanisms_of(evaluation),
-            rates,
-            delta=evaluation["delta"],
-            epsilon=evaluation["epsilon"],
-        ).true_positives
+        delta, epsilon = evaluation["delta"], evaluation["epsilon"]
+        bounds = bound_attacks(mechanisms_of(evaluation), rates, delta=delta, epsilon=epsilon)
+        tested = bounds.true_positives
     return [
         Attack(false=rate, trained=one, tested=other)
         for rate, one, other in zip(rates, trained, tested, strict=True)
@@ -119,7 +119,6 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
 
 
 def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Allowed:
-    """Bounds every attack on a training unit."""
     selection = statement["selection"]
     return bound_attacks(
         mechanisms_of(statement),
@@ -131,7 +130,7 @@ def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Al
 
 
 def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
-    """Says what is guaranteed in one sentence, and what it is worth in two."""
+    """Says the guarantee in one sentence, and its meaning in two."""
     one, many = UNITS[unit_of(statement)]
     whole = {
         "patient": "patient (all of their images together)",
@@ -155,7 +154,7 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
 
 
 def to_patients(statement: Mapping[str, Any]) -> str | None:
-    """Says what a promise for one image is worth to somebody with several; None where none has."""
+    """Says what a promise for one image is worth to a patient with several; None without any."""
     patients = statement["patients"]
     if patients is None:
         return None
@@ -179,17 +178,13 @@ def state_formally(statement: Mapping[str, Any]) -> str:
     )
 
 
-# A result whose 95% interval is wider is not stated as one.
-WIDEST_INTERVAL = 0.8
-
-
 def is_weak(table: Sequence[Attack]) -> bool:
     """Returns True if an attack may be right about most units at 1% false positives."""
     return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
 
 
 def is_telling(evaluation: Mapping[str, Any]) -> bool:
-    """Returns False for a result that says next to nothing: its interval is nearly all there is."""
+    """Returns False for a result whose interval contains nearly all values."""
     low, high = evaluation["interval"]
     return bool(high - low <= WIDEST_INTERVAL)
 
@@ -215,28 +210,23 @@ def _in_percent(value: float, interval: Sequence[float]) -> str:
 
 
 def state_spent(ledger: Mapping[str, Any]) -> str:
-    """States in a sentence what all releases from the dataset cost together."""
+    """States the cost of all releases from the dataset together."""
     one, _ = UNITS[ledger["unit"]]
+    bound = "" if ledger["exact"] else "at most "
+    price = f"epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
     if ledger["releases"] == 1:
         return (
             "This was the only release from this dataset when it was made. It costs one "
-            f"{one} {_write_sum(ledger)}."
+            f"{one} {bound}{price}."
         )
     return (
         f"There were {ledger['releases']} releases from this dataset when it was made, including "
-        f"this one. Together they cost one {one} {_write_sum(ledger)}."
-    )
-
-
-def _write_sum(ledger: Mapping[str, Any]) -> str:
-    bound = "" if ledger["exact"] else "at most "
-    return (
-        f"{bound}epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
+        f"this one. Together they cost one {one} {bound}{price}."
     )
 
 
 def base_model(facts: BundleFacts) -> str | None:
-    """Returns the Hub's name of the backbone; None for weights from a file, or of no known name."""
+    """Returns the Hub's name of the backbone; None for weights from a file or without a name."""
     backbone = facts.backbone
     model = str(backbone.options.get("model", ""))
     if backbone.checkpoint is not None or not backbone.trained:
@@ -281,7 +271,6 @@ def in_markdown(text: object) -> Markup:
 
 
 def _quote_start(start: re.Match[str]) -> str:
-    """Quotes what would start a list, a heading or a line."""
     text = start.group()
     return f"{text}\\" if text[0].isdigit() else f"\\{text}"
 
@@ -293,31 +282,26 @@ def in_paragraphs(text: str) -> Markup:
 
 
 def as_code(text: str) -> Markup:
-    """Writes a text as code in Markdown; one that code cannot hold in a table as it is."""
+    """Writes a text as code in Markdown; unchanged if code in a table cannot hold it."""
     line = one_line(text)
     return in_markdown(line) if re.search(r"[`|\\]", line) or not line else Markup(f"`{line}`")
 
 
 def as_word(name: str) -> Markup:
-    """Writes a release's name in a command; BUNDLE in place of one that a shell would not take."""
+    """Writes a release's name in a command; BUNDLE if a shell would not take the name."""
     return Markup(name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else "BUNDLE")
 
 
 def markdown_environment() -> Environment:
-    """Makes the environment of the Markdown templates: every value is escaped for Markdown."""
-    environment = _make_environment(finalize=in_markdown)
-    environment.filters["paragraphs"] = in_paragraphs
-    environment.filters["code"] = as_code
-    environment.filters["word"] = as_word
+    """Makes the environment of the card, which escapes every value for Markdown."""
+    environment = html_environment()
+    environment.finalize = in_markdown
+    environment.filters.update(paragraphs=in_paragraphs, code=as_code, word=as_word)
     return environment
 
 
 def html_environment() -> Environment:
-    """Makes the environment of the page: every value is escaped for HTML."""
-    return _make_environment(finalize=lambda value: value)
-
-
-def _make_environment(**options: Any) -> Environment:
+    """Makes the environment of the page, which escapes every value for HTML."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -325,7 +309,6 @@ def _make_environment(**options: Any) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        **options,
     )
     environment.filters.update(
         price=format_price,
@@ -342,6 +325,6 @@ def _make_environment(**options: Any) -> Environment:
 
 
 def as_sentence(text: str) -> str:
-    """Writes a clause of the statement as a sentence, without its marks of code."""
+    """Writes a clause of the statement as a sentence, without backticks."""
     line = one_line(text).replace("`", "").rstrip(".")
     return f"{line[:1].upper()}{line[1:]}."

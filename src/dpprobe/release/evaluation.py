@@ -1,38 +1,37 @@
 """A noisy result of a released head on the private test units, with a price of its own.
 
-**Who is asked.** The test units: n of them, a public number. Neighbours are two test splits of
-which one has the rows of one unit replaced by null rows. A row of a patient with m test examples
-has weight 1 / m, rounded down, where the patient is the unit; weights of a unit's rows sum to at
-most
-1. A null row, whose scores are NaN, counts nothing. Scores of a row depend on that row and on the
-head, which was released before: composition is adaptive, so the head may be anything.
+**Units.** There are n test units, a public number. Two neighbouring test splits differ in one unit,
+whose rows are null rows in one of them. If the patient is the unit, a row of a patient with m test
+examples has weight 1 / m, rounded down; weights of a unit's rows sum to at most 1. A null row has
+NaN as scores and counts nothing. Scores of a row depend on that row and on the head, which was
+released before: composition is adaptive, so the head may be anything.
 
-**Accuracy.** Released is the sum over rows of weight times hit, a number in [0, 1]: 1 where the
-label is right, of several labels per example the share that is. A unit adds at most 1 and null rows
-add 0: sensitivity 1. Its value is the sum over n, clamped.
+**Accuracy.** The released sum over rows is of weight times hit, a number in [0, 1]: the share of a
+row's labels that are right. A unit adds at most 1 and null rows add 0: sensitivity 1. The value is
+the sum over n, clamped.
 
-**AUC**, of one label (two classes) or in the mean over several, from two releases of counts:
+**AUC**, of one label (two classes) or the mean over several, from two releases of counts:
 
-- `score_ranges`: of each label the weight of rows in fixed ranges of its score, both signs of
-  sixteen powers of two. A row adds a vector with one 1 a label, of norm sqrt(labels), times its
-  weight; a unit adds a mean of such vectors at most, which is no longer: sensitivity sqrt(labels).
-- `score_counts`: of each label the weight of rows with it and without it, in narrower bins. Their
-  edges are quantiles of what was released before: given those they are fixed, and again a row adds
-  one 1 a label, times its weight: sensitivity sqrt(labels).
+- `score_ranges`: for each label, the weight of rows in fixed ranges of its score, both signs of
+  sixteen powers of two. A row adds a vector with one 1 per label, of norm sqrt(labels), times its
+  weight. A unit adds at most a mean of such vectors, which is no longer: sensitivity sqrt(labels).
+- `score_counts`: for each label, the weight of rows with it and without it, in narrower bins. Their
+  edges are quantiles of the ranges released before. Given those, edges are fixed, and a row again
+  adds one 1 per label, times its weight: sensitivity sqrt(labels).
 
 Area, standard error and interval are functions of these noisy counts, n and the plan.
 
-**Macro accuracy**, with the worst class's recall, from one release of counts: see `class_recalls`.
+**Macro accuracy**, with worst-class recall, from one release of counts: see `class_recalls`.
 
-All sums are whole numbers of steps of a public grid, entries rounded towards zero, which shortens
-vectors of weights; so the price is exact (`privacy.releases`).
+All sums are whole numbers of steps of a public grid. Entries are rounded towards zero, which
+shortens vectors of weights; so the price is exact (`privacy.releases`).
 
-**Interval.** 95%, for the result on all units like these: it covers which units are in the test
-split and the noise, both. It never has width 0. For accuracy it holds the p that S, the sum of n
-coin tosses with chance p and the noise, does not contradict at 2.5% either side. That is exact for
-hits of 0 and 1, for any n; hits in between vary less. For an AUC it holds the areas that lie within
-1.96 standard deviations of the value, each with its own deviation (Newcombe 2006, method 5, from
-Hanley and McNeil 1982) and the noise's, simulated.
+**Interval.** 95%, for all units like these: it covers both the choice of test units and the noise.
+It never has width 0. For accuracy it holds each p that the noisy sum does not contradict at 2.5% on
+either side, if it is of n coin tosses with chance p. That is exact for hits of 0 and 1, for any n;
+hits in between vary less. For an AUC it holds the areas within 1.96 standard deviations of the
+value, each with its own deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the
+simulated deviation of the noise.
 """
 
 from __future__ import annotations
@@ -72,30 +71,30 @@ from dpprobe.training.job_features import JobFeatures
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 Floats = npt.NDArray[np.float64]
 
-# The largest standard deviation of an accuracy's noise that is worth its price.
+# The largest standard deviation of an accuracy's noise that is worth the price.
 MOST_NOISE = 0.2
 ACCURACY, RANGES, COUNTS = "accuracy", "score_ranges", "score_counts"
 RANGES_SHARE = 0.2
 # A score s lies at asinh(s / unit): ranges are even there, and the outermost take what is beyond.
 SCORE_UNIT, LARGEST_SCORE, RANGES_COUNT = 0.01, 1000.0, 64
 FEWEST_BINS, MOST_BINS = 16, 128
-# In standard deviations of their noise: counts of ranges below are taken for empty, and totals of
-# rows with or without a label below leave the label out.
+# In standard deviations of the noise: smaller counts of ranges are taken as 0, and labels with
+# fewer rows, or fewer rows without them, are left out.
 EMPTY, COUNTED = 2.0, 4.0
-# A share of a class is a fact of the test units that no mechanism releases.
+# No mechanism releases the share of a class.
 CONSTANT_ANSWER = (
     " A head that always predicts the most frequent class (of several labels, each label's more "
     "frequent answer) is right in that class's share of cases, which is not published."
 )
 _SIMULATIONS = 4000
-# Quantiles of scores that are bins' edges lie closer at both ends, where rare labels are.
+# Quantiles of scores that are bins' edges are denser at both ends, for rare labels.
 _TAIL = 4.5
 _WIDE = 0.2
 _Z = float(norm.ppf((1 + CONFIDENCE) / 2))
 
 
 class Estimate(NamedTuple):
-    """A result, its 95% interval and its standard error, all of sampling and noise."""
+    """A result; its 95% interval and standard error cover sampling and noise."""
 
     value: float
     low: float
@@ -106,11 +105,9 @@ class Estimate(NamedTuple):
 def evaluation_mechanisms(
     metric: Metric, *, classes: int, multi_label: bool
 ) -> tuple[Mechanism, ...]:
-    """Returns what an evaluation releases of the test examples, noise up to a common factor.
+    """Returns the mechanisms of an evaluation, their noise up to a common factor.
 
-    Raises:
-      ConfigError: for the AUC of one label per example among more than two classes, and for the
-        macro accuracy of several labels.
+    Raises ConfigError for a metric that the labels do not allow.
     """
     if metric == "macro_accuracy":
         if multi_label:
@@ -142,13 +139,9 @@ def evaluation_mechanisms(
 
 
 def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_label: bool) -> None:
-    """Checks that a plan holds what an evaluation releases, its noise up to one common factor.
-
-    Raises:
-      PrivacyError: when it does not, or promises nothing.
-    """
+    """Raises PrivacyError unless a plan is private and has the mechanisms of an evaluation."""
     wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
-    first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier if wanted else 0.0
+    first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
     same = len(plan.mechanisms) == len(wanted) and all(
         replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
         and math.isclose(planned.noise_multiplier, first * item.noise_multiplier, rel_tol=1e-9)
@@ -171,19 +164,10 @@ def evaluate_heads(
     link: Link,
     composition: str,
 ) -> dict[str, Any]:
-    """Measures a released head on the test units: the block `evaluation` of a statement.
+    """Measures one released head on the test units: the block `evaluation` of a statement.
 
-    Accuracy is the benchmark's: of one label per example its share of right ones, whatever other
-    labels are accepted; of several the share of right labels.
-
-    Args:
-      heads: one head.
-      features: of them the test examples alone are read.
-      plan: calibrated for `evaluation_mechanisms` on n = test units.
-      composition: in words, how this price adds to the head's.
-
-    Raises:
-      PrivacyError: when the plan is of other mechanisms or another n, or several heads are given.
+    The plan is calibrated for `evaluation_mechanisms` on n = test units; `composition` says how
+    this price adds to the head's. Raises PrivacyError for another plan, and for several heads.
     """
     classes = len(features.class_names)
     check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)
@@ -223,14 +207,11 @@ def evaluate_heads(
 
 
 def check_telling(plan: Plan, *, classes: int = 2) -> None:
-    """Checks that a result is not drowned in its noise, as far as public numbers can tell.
+    """Checks by public numbers that a result is not lost in its noise.
 
-    Args:
-      classes: of one label per example; 2 where rows may have several labels.
-
-    Raises:
-      PrivacyError: for an accuracy whose noise has a standard deviation of more than `MOST_NOISE`,
-        and for an AUC or a macro accuracy that could not be measured were classes of equal size.
+    Raises PrivacyError for an accuracy whose noise has a standard deviation above `MOST_NOISE`, and
+    for an AUC or a macro accuracy that could not be measured even if classes had equal sizes. With
+    several labels per example, `classes` is 2.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
@@ -240,12 +221,12 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
                 f"would have noise of {100 * noise:.0f} points and would be useless; write a "
                 "larger epsilon, test on more, or leave evaluate out"
             )
-    elif classes * fewest_of_a_class(plan) > plan.n:
+    elif classes * (fewest := fewest_of_a_class(plan)) > plan.n:
         name = "macro accuracy" if plan.mechanisms[0].name == CLASS_COUNTS else "AUC"
         raise PrivacyError(
             f"evaluate.epsilon {plan.epsilon:g}: of {plan.n} test units the {name} cannot be "
-            f"measured, which needs {math.ceil(fewest_of_a_class(plan))} of each class; write "
-            "a larger epsilon, test on more, or leave evaluate out"
+            f"measured, which needs {math.ceil(fewest)} of each class; write a larger epsilon, "
+            "test on more, or leave evaluate out"
         )
 
 
@@ -255,18 +236,14 @@ def fewest_of_a_class(plan: Plan) -> float:
     With fewer, the noisy number hardly exceeds its noise.
     """
     counts = plan.mechanisms[-1]
-    if counts.name == CLASS_COUNTS:
-        return fewest_units(counts.noise_multiplier * counts.sensitivity)
     deviation = counts.noise_multiplier * counts.sensitivity
+    if counts.name == CLASS_COUNTS:
+        return fewest_units(deviation)
     return _fewest_rows(deviation, _count_bins(plan.n, deviation))
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
-    """Says what training and test units pay for head and test result.
-
-    Args:
-      split: public words for how units come to be on the two sides.
-    """
+    """Says what training and test units pay; `split` is the public rule that assigns them."""
     units = {"image": "images", "patient": "patients"}[head.unit]
     return (
         f"No {head.unit} is both a training and a test {head.unit} (split: {split}), so nobody "
@@ -277,7 +254,6 @@ def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
 
 
 def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str = "") -> str:
-    """Says what was released, and how far it can be relied on."""
     what = {
         "accuracy": "accuracy",
         "auc": "area under the ROC curve",
@@ -298,7 +274,7 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
 
 
 def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate, str]:
-    """Returns the macro accuracy, and a remark on what one answer for all images would have."""
+    """Returns the macro accuracy, and a remark on one answer for all images."""
     estimate = Estimate(recalls.mean, recalls.low, recalls.high, recalls.standard_error)
     if recalls.worst is None:
         return estimate, " A class has too few test units to measure it at all."
@@ -318,27 +294,21 @@ def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | Non
 
 
 def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
-    """Returns the weight of each test example in its unit.
-
-    Raises:
-      PrivacyError: when the test units are not those of the plan.
-    """
-    rows = len(features.test_labels)
-    if plan.unit == "image":
-        units: int | None = rows
-        weights = None
-    else:
-        units, weights = count_units(features.test_units), row_weights(features.test_units)
+    """Returns the weight of each test example in its unit; raises PrivacyError for other units."""
+    codes, rows = features.test_units, len(features.test_labels)
+    of_images = plan.unit == "image"
+    units = rows if of_images else count_units(codes)
     if units != plan.n:
         raise PrivacyError(
             f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, the test "
             f"split has {units or 'none of that kind'}; calibrate for these"
         )
+    weights = None if of_images else row_weights(codes)
     return np.ones(rows) if weights is None else weights
 
 
 def _find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns False for null rows: whose scores are not all numbers."""
+    """Returns False for null rows: their scores are not all finite."""
     return np.asarray(np.isfinite(scores).all(axis=1))
 
 
@@ -352,13 +322,11 @@ def _release_accuracy(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
     releases: Releases,
 ) -> Estimate:  # fmt: skip
-    total = hit_sum(scores, labels, weights, link, releases.plan.n)
+    n = releases.plan.n
+    total = hit_sum(scores, labels, weights, link, n)
     noisy = float(releases.release_gaussian(ACCURACY, total)[0, 0])
-    return accuracy_estimate(
-        min(max(noisy / releases.plan.n, 0.0), 1.0),
-        releases.plan.n,
-        releases.noise_deviation(ACCURACY),
-    )
+    deviation = releases.noise_deviation(ACCURACY)
+    return accuracy_estimate(min(max(noisy / n, 0.0), 1.0), n, deviation)
 
 
 def _release_answers(
@@ -376,7 +344,7 @@ def _release_answers(
 def hit_sum(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link, n: int
 ) -> GridSum:
-    """Sums the hits of rows by their weights, [1, 1]: of sensitivity 1, null rows adding 0."""
+    """Sums the weighted hits of rows, [1, 1]: sensitivity 1; null rows add 0."""
     right = right_predictions(scores, labels, link=link)
     each = right.reshape(len(right), -1).mean(axis=1) * weights * _find_usable(scores)
     units, step = _in_steps(each, n)
@@ -387,7 +355,7 @@ def accuracy_estimate(value: float, n: int, deviation: float) -> Estimate:
     """Returns the interval of an accuracy from a noisy sum of n hits: the exact inverse of a test.
 
     Args:
-      value: the noisy sum over n, clamped into [0, 1]; so much the interval allows for.
+      value: the noisy sum over n, clamped into [0, 1]; the interval allows for that.
       deviation: the noise's standard deviation, in hits.
     """
     tail, hit = (1 - CONFIDENCE) / 2, value * n
@@ -401,14 +369,14 @@ def accuracy_estimate(value: float, n: int, deviation: float) -> Estimate:
 
 
 def _chance_below(hit: float, p: float, n: int, deviation: float) -> float:
-    """Returns the chance that n tosses of chance p, with noise, sum to at most `hit`."""
+    """Returns the probability that n noisy coin tosses of chance p sum to at most `hit`."""
     reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # beyond are chances below 1e-15
     counts = np.arange(max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach)) + 1)
     return float(binom.pmf(counts, n, p) @ norm.cdf((hit - counts) / deviation))
 
 
 def _find_root(function: Any) -> float:
-    """Returns where a function on [0, 1] changes sign; the nearer end where it does not."""
+    """Returns where a function on [0, 1] changes sign; the nearer end if it does not."""
     ends = function(0.0), function(1.0)
     if ends[0] * ends[1] > 0:
         return 0.0 if abs(ends[0]) < abs(ends[1]) else 1.0
@@ -418,47 +386,42 @@ def _find_root(function: Any) -> float:
 def _release_area(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
 ) -> tuple[Estimate, str]:
-    """Releases both kinds of counts, and returns the mean area with a remark on labels left out."""
+    """Releases both kinds of counts; returns the mean area, and a remark on labels left out."""
     n, usable = releases.plan.n, _find_usable(scores)
     margins, present = _rank_rows(scores, labels)
     places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
     units, step = _in_steps(weights * usable, n)
-    fixed = np.linspace(*_score_reach(), RANGES_COUNT + 1)
-    ranges = label_counts(places, None, units, [fixed] * places.shape[1])
-    noisy = releases.release_gaussian(RANGES, GridSum(torch.from_numpy(ranges)[None], step))[
-        0
-    ].numpy()
+
+    def release_counts(name: str, counts: Floats) -> Floats:
+        total = GridSum(torch.from_numpy(counts)[None], step)
+        return np.asarray(releases.release_gaussian(name, total)[0])
+
+    end = math.asinh(LARGEST_SCORE / SCORE_UNIT)
+    fixed = np.linspace(-end, end, RANGES_COUNT + 1)
+    noisy = release_counts(RANGES, label_counts(places, None, units, [fixed] * places.shape[1]))
     bins = _count_bins(n, releases.noise_deviation(COUNTS))
     edges = [_noisy_quantiles(of, fixed, releases.noise_deviation(RANGES), bins) for of in noisy]
-    counts = label_counts(places, present, units, edges)
-    told = releases.release_gaussian(COUNTS, GridSum(torch.from_numpy(counts)[None], step))[
-        0
-    ].numpy()
-    return area_estimate(told.reshape(len(edges), 2, -1), releases.noise_deviation(COUNTS))
+    counts = release_counts(COUNTS, label_counts(places, present, units, edges))
+    return area_estimate(counts.reshape(len(edges), 2, -1), releases.noise_deviation(COUNTS))
 
 
 def _rank_rows(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Returns what ranks the rows by each label, and which rows have it: [rows, labels] both."""
+    """Returns a margin that ranks the rows by each label, and which have it: [rows, labels]."""
     wide = scores.astype(np.float64)
     if labels.ndim == 2:
         return wide, labels != 0
     return wide[:, 1:] - wide[:, :1], (labels == 1)[:, None]
 
 
-def _score_reach() -> tuple[float, float]:
-    end = math.asinh(LARGEST_SCORE / SCORE_UNIT)
-    return -end, end
-
-
 def _count_bins(n: int, deviation: float) -> int:
-    """Returns how many bins are worth their noise, from public numbers."""
+    """Returns the number of bins that is worth the noise, from public numbers."""
     return min(max(round(math.sqrt(n / deviation)), FEWEST_BINS), MOST_BINS)
 
 
 def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) -> Floats:
-    """Returns the edges of bins [bins + 1] that hold chosen parts of the noisy numbers of rows."""
+    """Returns the edges of bins, [bins + 1]: quantiles of the noisy counts in fixed ranges."""
     full = np.where(noisy > EMPTY * deviation, noisy, 0.0)
     if not full.any():
         full = np.maximum(noisy, 0.0)
@@ -475,11 +438,11 @@ def label_counts(
     units: Floats,
     edges: Sequence[Floats],
 ) -> Floats:
-    """Counts rows by label and place: [labels, bins], or [labels, 2 bins], those with it first.
+    """Counts rows by label and place: [labels, bins], or [labels, 2 bins], rows with it first.
 
     Args:
       places: [rows, labels]; a place beyond the edges counts in the outermost bin.
-      present: [rows, labels], which rows have the label; None to count all of them together.
+      present: [rows, labels], True for rows with the label; None to count all rows together.
       units: [rows], the weights in whole steps; 0 for null rows.
       edges: of each label's bins.
     """
@@ -497,9 +460,9 @@ def label_counts(
 def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     """Returns the mean area under the ROC curve over labels, from noisy counts alone.
 
-    Counts may be negative: they are added up as they are, so that noise cancels. A label whose
-    rows with or without it are not clearly more than noise is left out. Without any label left
-    the value is 1/2 and the interval [0, 1].
+    Counts may be negative: they are added up unchanged, so that noise cancels. A label is left out
+    if the rows with it, or without it, do not clearly exceed the noise. If no label is left, the
+    value is 1/2 and the interval [0, 1].
 
     Args:
       counts: [labels, 2, bins], rows with the label first, bins from low scores to high ones.
@@ -518,7 +481,7 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     noise = _noise_of_area(kept, deviation)
 
     def area_spread(area: float) -> float:
-        # labels are of the same rows: their errors may all go one way
+        # labels share rows, so their errors may all go one way
         shifted = np.clip(areas + (area - areas.mean()), 0, 1)
         sampling = np.sqrt(_sampling_variance(shifted, *totals[enough].T)).mean()
         return math.hypot(sampling, noise)
@@ -540,9 +503,9 @@ def _histogram_areas(counts: Floats) -> Floats:
 
 
 def _noise_of_area(counts: Floats, deviation: float) -> float:
-    """Simulates the standard deviation of a mean area that noise on the counts makes.
+    """Simulates the standard deviation of a mean area by noise on the counts.
 
-    From percentiles, as a ratio's few largest errors have no bound. The generator is fixed: it
+    It comes from percentiles, since errors of a ratio are unbounded. The generator is fixed: it
     protects nothing, and equal counts give equal intervals.
     """
     generator = np.random.default_rng(0)
@@ -558,10 +521,10 @@ def _noise_of_area(counts: Floats, deviation: float) -> float:
 
 
 def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Floats:
-    """Returns the variance of areas by which units were drawn, were these the true areas.
+    """Returns the sampling variance of true areas.
 
-    Newcombe 2006 (Statistics in Medicine 25, 559-573), method 5: that of Hanley and McNeil 1982
-    for exponential scores, with both numbers of rows replaced by their mean in the bracket.
+    Newcombe 2006 (Statistics in Medicine 25, 559-573), method 5: the variance of Hanley and McNeil
+    1982 for exponential scores, with both numbers of rows replaced by their mean in the bracket.
     """
     extra = (positives + negatives) / 2 - 1
     bracket = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
@@ -569,7 +532,7 @@ def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Fl
 
 
 def _interval_end(value: float, bound: float, spread: Any) -> float:
-    """Returns the area between the value and a bound that is just not contradicted by the value."""
+    """Returns the area between value and bound that the value just does not contradict."""
 
     def distance_to_bound(area: float) -> float:
         return float(abs(value - area) - _Z * spread(area))

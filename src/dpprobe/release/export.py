@@ -1,7 +1,7 @@
 """A release as one ONNX file: backbone and head, from the bytes of an image to probabilities.
 
-The file holds what the bundle and the backbone's weights hold, and nothing of the machine that
-wrote it: the traces of source files that PyTorch adds to a graph are removed.
+The file reveals nothing about the machine that wrote it: the names of source files that PyTorch
+adds to a graph are removed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from dpprobe.heads.scoring import Link, apply_link, compute_scores
 from dpprobe.release.predict import Predictor
 
 SUFFIX = ".onnx"
-# The largest difference from `Predictor` that a file may have; of scores, over the largest of them,
-# for a feature that is rounded to float16 the other way moves them by as much as it is long.
+# Largest difference from `Predictor`. Scores are divided by the largest one: a feature that is
+# rounded to float16 the other way moves them in proportion to its length.
 TOLERANCE = 1e-4
-# Protobuf's limit of one message.
-LARGEST_FILE = 2**31 - 1
+LARGEST_FILE = 2**31 - 1  # Protobuf's limit
 RANDOM_IMAGES = 7
 INPUT, VECTORS, OUTPUT, SCORES = "images", "vectors", "probabilities", "scores"
 
@@ -40,11 +39,8 @@ INPUT, VECTORS, OUTPUT, SCORES = "images", "vectors", "probabilities", "scores"
 class Exported:
     """A file that agrees with the release.
 
-    Attributes:
-      largest_difference: between its output and `Predictor`'s in float32, on test images.
-      precision_difference: between its output and `Predictor`'s in the precision of the release;
-        the same as the first where that is float32.
-      input: what it takes, in words.
+    `largest_difference` is from `Predictor`'s output in float32 on test images, and
+    `precision_difference` from its output in the precision of the release.
     """
 
     path: Path
@@ -62,24 +58,16 @@ def export_onnx(
     allow_hub: bool = False,
     allow_module: bool = False,
 ) -> Exported:
-    """Writes a release as one ONNX file, and holds it against `Predictor` on public images.
+    """Writes a release as one ONNX file, and compares it with `Predictor` on public images.
 
-    The file takes uint8 [batch, channels, height, width]: images in the mode, resized and cropped
-    as its metadata `preprocessing` says, without normalisation, which is in the graph. It computes
-    in float32 on any machine; features are rounded to the release's dtype on the way. Its metadata
-    also names classes, link and release.
-
-    Where a model outside dpprobe computed the features, the file has the head alone, and takes
+    The file takes uint8 [batch, channels, height, width]: images in the mode, size and crop of its
+    metadata `preprocessing`, not normalised; the graph normalises. It computes in float32 on any
+    machine, and rounds features to the release's dtype. Its metadata also names classes, link and
+    release. If a model outside dpprobe computed the features, the file has only the head, and takes
     float32 [batch, dimension]: vectors of that model.
 
-    Args:
-      output: a path that ends in .onnx.
-      checkpoint, allow_hub, allow_module: as in `Predictor.load_bundle`.
-
-    Raises:
-      ConfigError: for another suffix, a backbone that is no network, or one too large for a file.
-      DataError: where the file would not agree with the release; none is left then. And as
-        `Predictor.load_bundle`.
+    Raises ConfigError for a backbone that is no network or too large, and DataError, without
+    leaving a file, if it would not agree with the release.
     """
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
@@ -112,7 +100,7 @@ def export_onnx(
 
 
 def _make_graph(predictor: Predictor) -> torch.nn.Module:
-    """Returns bytes -> probabilities, in operations that ONNX has."""
+    """Returns a module from bytes to probabilities, in operations that ONNX has."""
     facts = predictor.facts
     network = predictor.backbone.graph
     if predictor.backbone.takes_vectors:
@@ -132,8 +120,6 @@ def _make_graph(predictor: Predictor) -> torch.nn.Module:
 
 
 class _Graph(torch.nn.Module):
-    """A network, the rounding of its features, and a head."""
-
     weights: torch.Tensor
 
     def __init__(
@@ -157,7 +143,6 @@ class _Graph(torch.nn.Module):
 def _trace_model(
     graph: torch.nn.Module, example: npt.NDArray[Any], predictor: Predictor
 ) -> onnx.ModelProto:
-    """Traces the graph for any number of images, and describes it."""
     size = sum(one.nbytes for one in (*graph.parameters(), *graph.buffers()))
     name = predictor.facts.backbone.name
     if size > LARGEST_FILE:
@@ -168,13 +153,13 @@ def _trace_model(
     output = SCORES if predictor.facts.head.link == "none" else OUTPUT
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # of the exporter about its own parts
+            warnings.simplefilter("ignore")  # the exporter warns about its own parts
             program = torch.onnx.export(
                 graph,
                 (torch.from_numpy(example),),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
-                input_names=[_name_input(predictor)],
+                input_names=[VECTORS if predictor.backbone.takes_vectors else INPUT],
                 output_names=[output],
                 verbose=False,
             )
@@ -191,20 +176,13 @@ def _trace_model(
 
 
 def _forget_sources(model: onnx.ModelProto) -> None:
-    """Removes what PyTorch says of its source files, and with it the paths of this machine."""
+    """Removes the names of source files, which contain paths of this machine."""
+    parts: list[Any] = [*model.graph.input, *model.graph.output]
     for graph in (model.graph, *model.functions):
-        if hasattr(graph, "doc_string"):
-            graph.ClearField("doc_string")
-        del graph.metadata_props[:]
-        for node in graph.node:
-            node.ClearField("doc_string")
-            del node.metadata_props[:]
-        for value in (*graph.value_info, *getattr(graph, "initializer", ())):
-            value.ClearField("doc_string")
-            del value.metadata_props[:]
-    for value in (*model.graph.input, *model.graph.output):
-        value.ClearField("doc_string")
-        del value.metadata_props[:]
+        parts += [graph, *graph.node, *graph.value_info, *getattr(graph, "initializer", ())]
+    for part in parts:
+        part.ClearField("doc_string")
+        del part.metadata_props[:]
 
 
 def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
@@ -224,10 +202,6 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
     del model.metadata_props[:]
     for key, value in values.items():
         model.metadata_props.add(key=key, value=value)
-
-
-def _name_input(predictor: Predictor) -> str:
-    return VECTORS if predictor.backbone.takes_vectors else INPUT
 
 
 def _describe_input(predictor: Predictor) -> str:
@@ -269,6 +243,6 @@ def _run_onnx(path: Path, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 def _largest_difference(
     given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[Any]
 ) -> float:
-    """Returns the largest difference from what the release makes of the same bytes."""
+    """Returns the largest difference from the release's output for the same bytes."""
     wanted = predictor.score_features(predictor.backbone.forward(torch.from_numpy(images)).numpy())
     return float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max()))

@@ -1,7 +1,7 @@
-"""The images that a user names: files, folders, parquet files and CSV files, as one list of rows.
+"""The images or vectors that a user names: files, folders and tables, as one list of rows.
 
-All of them are looked through before the first image is read, so that a wrong path or column is
-one error at once. A single image that cannot be read is that row's alone.
+All places are checked before the first image is read, so that a wrong path or column is reported at
+once. An image that cannot be read is a fault of its row alone.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
@@ -24,60 +27,45 @@ from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.release.bundle import BundleFacts
 
 ID_COLUMN = "id"
 TABLES = (".csv", ".parquet")
+VECTORS = ".npy"
 
-# For each row: its id, the bytes of its image or None, and the path of its file or None.
+# The id of a row, and the bytes of its image or the path of its file; neither for an empty row.
 Row = tuple[str, bytes | None, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Rows of one place."""
+    """Rows of one or several places, in order."""
 
     count: int
     rows: Callable[[], Iterator[Row]]
 
-
-@dataclass(frozen=True, kw_only=True)
-class ImageSources:
-    """The rows of all places that a user names, in the order in which they were named."""
-
-    inputs: tuple[Path, ...]
-    sources: tuple[Source, ...]
-
-    @property
-    def count(self) -> int:
-        return sum(source.count for source in self.sources)
-
     def read_images(self) -> Iterator[EncodedImage]:
-        """Yields the rows in order; those of tables are streamed."""
-        number = 0
-        for source in self.sources:
-            for row_id, data, path in source.rows():
-                yield EncodedImage(number, data, path, row_id, b"")
-                number += 1
+        """Yields the rows in order; tables are streamed."""
+        for number, (row_id, data, path) in enumerate(self.rows()):
+            yield EncodedImage(number, data, path, row_id, b"")
 
 
 def find_images(
     inputs: Sequence[Path], *, image_column: str | None = None, id_column: str | None = None
-) -> ImageSources:
-    """Looks through the places that a user names.
+) -> Source:
+    """Looks through the places that a user names; raises ConfigError for one without images.
 
-    A folder stands for the images in it and below, by their extension and in the order of their
-    paths, without hidden ones. A parquet file has a column of images (a struct of bytes and path,
-    as Hugging Face writes it, or bytes) or of paths, a CSV file one of paths. Paths in a column are
-    relative to the table's folder, those in a struct to the working directory, as in split tables.
-    Any other file is an image, whose id is its path.
+    - Folder: the images in it and below, by extension, in the order of their paths, except hidden
+      ones.
+    - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
+      bytes) or of paths.
+    - CSV file: a column of paths.
+    - Any other file is an image, whose id is its path.
 
-    Args:
-      image_column: of the tables; absent, the one column with a usual name.
-      id_column: of the tables; absent, `id` where there is one, otherwise an image's path as the
-        table writes it, or else the table's path with the row's number.
-
-    Raises:
-      ConfigError: naming the place that is missing or has no images, or the column.
+    Paths in a column are relative to the table's folder; paths in a struct are relative to the
+    working directory, as in split tables. Without `image_column`, a table needs one column with a
+    usual name. Without `id_column`, the id is in `id`, else it is the image's path as the table
+    writes it, else the table's path with the row's number.
     """
     tables = [path for path in inputs if _is_table(path)]
     for option, value in {"image_column": image_column, "id_column": id_column}.items():
@@ -86,19 +74,17 @@ def find_images(
                 f"{option} {value}: it needs a parquet or CSV file, and none is named; remove it"
             )
     sources = [_make_source(path, image_column, id_column) for path in inputs]
-    images = ImageSources(inputs=tuple(inputs), sources=tuple(sources))
-    if not images.count:
+    count = sum(source.count for source in sources)
+    if not count:
         named = ", ".join(map(str, inputs)) or "none named"
         raise ConfigError(f"images: {named}: no rows; name files, folders, parquet or CSV files")
-    return images
+    return Source(
+        count=count, rows=lambda: chain.from_iterable(source.rows() for source in sources)
+    )
 
 
 def open_encoded(image: EncodedImage) -> Image.Image:
-    """Decodes an image as extraction does.
-
-    Raises:
-      ImageError: the reason why it cannot be.
-    """
+    """Decodes an image as extraction does; raises ImageError with the reason if it cannot be."""
     data = image.data
     if data is None:
         if image.path is None:
@@ -162,7 +148,7 @@ def _path_text(path: str) -> str:
 def _find_columns(
     path: Path, known: Sequence[str], image_column: str | None, id_column: str | None
 ) -> tuple[str, str | None]:
-    """Returns the columns of images and, where there is one, of ids."""
+    """Returns the column of images, and the column of ids or None."""
     if image_column is None:
         usual = [name for name in known if name.strip().lower() in IMAGE_COLUMNS]
         if len(usual) != 1:
@@ -194,14 +180,13 @@ def _of_csv(path: Path, image_column: str | None, id_column: str | None) -> Sour
 
     def read_rows() -> Iterator[Row]:
         for number, (image, row_id) in enumerate(named):
-            # A record that ends early has None there.
+            # None in a record that ends early
             yield row_id or image or f"{path}:{number}", None, _path_beside(path, image)
 
     return Source(count=len(named), rows=read_rows)
 
 
 def _path_beside(table: Path, image: str | None) -> str | None:
-    """Returns the path of an image that a table names, relative to the table's folder."""
     return str(table.parent / image) if image else None
 
 
@@ -214,19 +199,18 @@ def _of_parquet(path: Path, image_column: str | None, id_column: str | None) -> 
 
     def read_rows() -> Iterator[Row]:
         columns = [images] if ids is None else [images, ids]
-        number = 0
         fault = f"images: {path}: cannot be read"
         with (
             explain_parquet(path, DataError, fault),
             pq.ParquetFile(path, buffer_size=1 << 20) as file,
         ):
-            for batch in file.iter_batches(READ_ROWS, columns=columns):
-                for record in batch.to_pylist():
-                    data, place, written = _image_value(path, record[images])
-                    given = None if ids is None else record[ids]
-                    row_id = written or f"{path}:{number}"
-                    yield row_id if given is None else str(given), data, place
-                    number += 1
+            batches = file.iter_batches(READ_ROWS, columns=columns)
+            records = chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, record in enumerate(records):
+                data, place, written = _image_value(path, record[images])
+                given = None if ids is None else record[ids]
+                row_id = written or f"{path}:{number}"
+                yield row_id if given is None else str(given), data, place
 
     return Source(count=count, rows=read_rows)
 
@@ -243,10 +227,38 @@ def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
 
 
 def _image_value(path: Path, value: Any) -> tuple[bytes | None, str | None, str | None]:
-    """Returns the bytes of an image, the path of its file, and the path as it is written."""
+    """Returns the bytes of an image, the path of its file, and the path as the table writes it."""
     if isinstance(value, dict):
         data, written = value.get("bytes"), value.get("path") or None
         return data, None if data is not None else written, written
     if isinstance(value, str):
         return None, _path_beside(path, value), value or None
     return value, None, None
+
+
+def is_vector_file(path: Path) -> bool:
+    return path.suffix.lower() == VECTORS
+
+
+def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
+    """Opens a file of vectors [rows, dimension] without reading it.
+
+    Raises ConfigError for other files, another dimension, and a bundle whose backbone takes images.
+    """
+    model = facts.backbone.architecture
+    if not facts.backbone.takes_vectors:
+        raise ConfigError(
+            f"{path}: vectors, and {facts.name} computes its own from images; name images"
+        )
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise ConfigError(f"vectors: no file {path}; correct it") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"vectors: {path}: no NumPy array ({error}); write numpy.save") from error
+    if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != facts.dimension:
+        raise ConfigError(
+            f"vectors: {path}: {array.dtype} {array.shape}; the head takes numbers [rows, "
+            f"{facts.dimension}], the vectors of {model}"
+        )
+    return array

@@ -1,4 +1,4 @@
-"""Looks for what must not be in a bundle, by its name or its look: before and after it is made."""
+"""Searches bundles and their facts for keys and texts that look private: paths, times, seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from dpprobe.errors import DataError
 
-# Keys of what must not be in a bundle, and texts that look like it: paths, times, seeds.
 FORBIDDEN_KEYS = re.compile(
     r"(?i)(^|_)(seeds?|fingerprints?|user(name)?|host(name)?|path|folder|time(stamp)?|date|"
     r"created|started|seconds|duration|git_?commit|identity|near_duplicates|histor(y|ies)|"
@@ -29,25 +28,21 @@ FORBIDDEN_TEXTS = {
 
 
 def check_published(values: Mapping[str, Any]) -> None:
-    """Checks what is to be published, such as options.
-
-    Raises:
-      DataError: naming the block and what must not be in it.
-    """
+    """Raises DataError if a block to be published has a forbidden key or text."""
     for name, block in values.items():
         check_keys(block, where=name)
         check_text(json.dumps(block, ensure_ascii=False), where=name)
 
 
 def check_keys(values: Any, *, where: str) -> None:
-    """Raises DataError for a key of something that must not be in a bundle."""
+    """Raises DataError for a forbidden key."""
     keys = {key for key in _all_keys(values) if FORBIDDEN_KEYS.search(key)} - PUBLIC_KEYS
     if keys:
         raise DataError(f"{where}: holds {', '.join(sorted(keys))}, which is not to be published")
 
 
 def check_text(text: str, *, where: str) -> None:
-    """Raises DataError for a text that looks like something that must not be in a bundle."""
+    """Raises DataError for a forbidden text."""
     for what, pattern in FORBIDDEN_TEXTS.items():
         if match := pattern.search(text):
             raise DataError(f"{where}: holds {what}, {match[0]!r}, which is not to be published")

@@ -1,45 +1,45 @@
 """The ledger of a dataset: every release from it, booked before its noise is drawn, and their sum.
 
-    <data_dir>/<dataset>/ledger.jsonl    one record a line, in the order of time; mode 0600
-    <data_dir>/<dataset>/ledger.lock     what writers lock (POSIX locks, which NFS has too)
-    <data_dir>/ledger.lock               what bookings lock, of whatever dataset
+    <data_dir>/<dataset>/ledger.jsonl    one record per line, in order of time; mode 0600
+    <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which NFS has too)
+    <data_dir>/ledger.lock               locked by bookings of any dataset
 
-Nothing here is released but the sum, which is computed from plans alone, never from rows. The file
-itself is private: it holds hashes of private data, and times.
+Only the sum is released. It is computed from plans alone, never from rows. The file is private: it
+holds hashes of private data, and times.
 
-**What an entry counts.** A release is booked, and on the disk, before a single random word of its
-noise is drawn: `book` returns after that. So whatever leaves this computer has an entry. Open and
-closed entries count; an abandoned one does not, on the word of the person who says that nothing it
-made was seen.
+**Which entries count.** `book_release` returns once the booking is on the disk, before a random
+word of the release's noise is drawn. So whatever leaves this computer has an entry. Open and closed
+entries count. An abandoned one does not, on the word of a person who says that nobody saw what it
+made.
 
-**The sum.** Fix one unit, and the sides that it is on: in each split its rows are training examples
-or test examples, never both. Null rows in their place change the sums of that side's mechanisms,
-each by its sensitivity. The mechanisms of the other side read other units' rows and what was
-released before: post-processing. So the unit pays for the composition of its sides' mechanisms over
-all releases, and every unit for no more than the worst choice of a side in each split; what is on
-neither side pays less. Within one split that is the larger of the two sides' compositions. With
-more than `MOST_SPLITS` splits of two sides all parts are composed: an upper bound.
+**The sum.** Fix one unit and its sides: in each split its rows are training examples or test
+examples, never both. Null rows in their place change the sums of that side's mechanisms, each by
+its sensitivity. The mechanisms of the other side read other units' rows and what was released
+before: post-processing. So a unit pays for the composition of its sides' mechanisms over all
+releases, at most for the worst choice of a side in each split. Within one split that is the larger
+of the two sides' compositions. With more than `MOST_SPLITS` splits of two sides all parts are
+composed: an upper bound.
 
-- All are Gaussian and none samples or is repeated: exact, one Gaussian of mu^2 = sum of count /
-  sigma^2. It holds also where a plan was chosen after looking at earlier releases, as long as
+- Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
+  sigma^2. It holds also if a plan was chosen after looking at earlier releases, as long as
   `max_epsilon` was fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian
   DP").
-- Some sample, or are exponential: privacy loss distributions, an upper bound; for plans fixed
-  without looking at what was released, as far as theorems go.
-- Some are repeated with only the best run released: one such fit alone has its plan's price; beside
+- Sampled or exponential mechanisms: privacy loss distributions, an upper bound; theorems cover
+  plans that were fixed without looking at what was released.
+- Fits that are repeated, with only the best run released: one alone has its plan's price; beside
   others the sum is by Renyi divergences, a looser upper bound.
 
 **Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
-where a booking of either says so (`same_units_as`), directly or through a third. A booking whose
-units stand in a ledger that is not added up is refused (`unit_hashes`): whether they do follows
-from private examples, so it may stop a release, and never decide the sum that is published. So is
-one whose units are on other sides than in an entry of the same split.
+if a booking of either says so (`same_units_as`), directly or through a third. A booking whose units
+are also in another ledger that is not added up is refused (`unit_hashes`). Private examples decide
+that, so it may stop a release, but never change the sum that is published. A booking is also
+refused if its units are on other sides than in an entry of the same split.
 
-**Damage.** Each line holds the hash of the line before, and of itself, so an edited, missing or
-inserted line is noticed, and then nothing is booked. A last line that is cut short is what a crash
-within `book` leaves: no noise was drawn for it, and the next writer removes it. A line that lacks
-only its newline counts. Not detectable: whole lines deleted at the end, an older copy in place of
-the file, or a file rewritten as a whole. Guard it like the images.
+**Damage.** Each line holds its own hash and that of the line before. So an edited, missing or
+inserted line is noticed, and then nothing is booked. A crash while booking leaves a last line that
+is cut short: no noise was drawn for it, and the next writer removes it. A line that lacks only its
+newline counts. Not detectable: whole lines deleted at the end, an older copy of the file, or a file
+rewritten as a whole. Guard it like the images.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dpprobe.artifacts import canonical_json, explain_unwritable, flush_to_disk, hash_value
-from dpprobe.errors import BudgetError, DataError, PrivacyError
+from dpprobe.errors import BudgetError, DataError, DpprobeError, PrivacyError
 from dpprobe.privacy.accountants import (
     Fits,
     all_together,
@@ -93,7 +93,7 @@ FORMAT_VERSION = 1
 LEDGER_FILE = "ledger.jsonl"
 LOCK_FILE = "ledger.lock"
 
-# Up to so many splits of two sides, 64 compositions, the worst choice of sides is searched.
+# The worst choice of sides is searched for up to so many splits of two sides: 64 compositions.
 MOST_SPLITS = 6
 SHORTEST_REASON = 5
 BEFORE_THE_FIRST = "0" * 64
@@ -106,11 +106,28 @@ _one_thread = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most that all releases from one dataset may cost a unit together.
+
+    Attributes:
+      delta: at which the epsilon of all must not exceed `max_epsilon`.
+      max_epsilon: None for no such limit.
+      max_risk: the most that attacks on all together may reach; None for no such limit.
+    """
+
+    delta: float
+    max_epsilon: float | None = None
+    max_risk: Risk | None = None
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """The mechanisms of a release that read one side of a split.
 
     Attributes:
-      side: "train" or "test".
       mechanisms: with absolute noise multipliers.
       selection: names those that are repeated, with only the best run released.
       epsilon: the price of this part alone, at `delta`.
@@ -135,14 +152,23 @@ class Part:
         if unknown := set(repeated) - {item.name for item in self.mechanisms}:
             raise PrivacyError(f"{where}: no mechanism {min(unknown)!r}, which is repeated")
 
+    @classmethod
+    def from_plan(cls, side: Side, plan: Plan) -> Part:
+        """Returns the part of a plan on one side."""
+        return cls(
+            side=side,
+            mechanisms=plan.mechanisms,
+            selection=plan.selection,
+            epsilon=plan.realised_epsilon,
+            delta=plan.delta,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary."""
         return {
-            "side": self.side,
+            **vars(self),
             "mechanisms": [item.to_dict() for item in self.mechanisms],
-            "selection": self.selection.to_dict() if self.selection else None,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
+            "selection": self.selection and self.selection.to_dict(),
         }
 
     @classmethod
@@ -152,7 +178,7 @@ class Part:
         return cls(
             side=values["side"],
             mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
-            selection=Selection.from_dict(selection) if selection else None,
+            selection=selection and Selection.from_dict(selection),
             epsilon=values["epsilon"],
             delta=values["delta"],
         )
@@ -166,11 +192,10 @@ class Booking:
       unit: of privacy, a key of `Plan.UNITS`.
       split: the public key of how units are split. Releases of one key split all units alike.
       parts: at most one for each side.
-      identity: a hash of everything that decides the release; private, it stays here.
-      column: whose values are the units; None where each image is one.
+      identity: hashes of everything that decides the release; private, they stay here.
+      column: whose values are the units; None if each image is one.
       same_units_as: another dataset whose units are some of these; None without one.
-      units: the hash that names the file of the units' hashes; None in entries of an earlier
-        dpprobe.
+      units: the hash that names the file of the units' hashes; None for fits of an estimator.
     """
 
     release: str
@@ -196,28 +221,21 @@ class Booking:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary."""
-        parts = [part.to_dict() for part in self.parts]
-        texts = {key: getattr(self, key) for key in _TEXTS}
-        known = {key: value for key in _LATER if (value := getattr(self, key)) is not None}
-        return {**texts, **known, "parts": parts}
+        """Returns a JSON-compatible dictionary; `same_units_as` and `units` only if known."""
+        known = {key: value for key, value in vars(self).items() if value is not None}
+        return {"column": None, **known, "parts": [part.to_dict() for part in self.parts]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Booking:
         """Reads the dictionary that `to_dict` returns."""
-        parts = tuple(Part.from_dict(part) for part in values["parts"])
-        texts = {key: values[key] for key in _TEXTS} | {key: values.get(key) for key in _LATER}
-        return cls(**texts, parts=parts)
+        known = {field.name: values.get(field.name) for field in fields(cls)}
+        return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
 
 
 def unit_words(booking: Booking) -> str:
-    """Says what the unit of privacy of a booking is."""
+    """Names the unit of privacy of a booking."""
     of = "" if booking.column is None else f" (a value of {booking.column})"
     return f"{booking.unit}{of}"
-
-
-_TEXTS = ("release", "study", "unit", "column", "split", "identity")
-_LATER = ("same_units_as", "units")  # keys that entries of an earlier dpprobe lack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,46 +245,50 @@ class Entry:
     Attributes:
       number: from 1, in the order of booking.
       state: "open" from booking on, then "closed" or "abandoned" for good.
-      digest: of the bundle, where closed.
-      reason: that a person gave, where abandoned.
       booked: the time, UTC.
+      digest: of the bundle, if closed.
+      reason: that a person gave, if abandoned.
     """
 
     number: int
     booking: Booking
     state: State
-    digest: str | None
-    reason: str | None
     booked: str
+    digest: str | None = None
+    reason: str | None = None
 
     @property
     def is_counted(self) -> bool:
-        """True unless it was abandoned."""
         return self.state != "abandoned"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The sum of a ledger for one unit.
+    """The sum of a number of entries for one unit: epsilon rounded up to six digits.
 
-    Attributes:
-      epsilon: rounded up to six digits.
-      exact: False for an upper bound.
-      entries: the number of releases that it is the sum of.
+    It is exact, or an upper bound.
     """
 
     epsilon: float
     exact: bool
     entries: int
 
+    def to_block(self, *, entry: int | None, unit: str, delta: float) -> dict[str, Any]:
+        """Returns the block `ledger` of the statement of a release, whose entry this is."""
+        return {
+            "entry": entry,
+            "releases": self.entries,
+            "unit": unit,
+            "delta": delta,
+            "epsilon": self.epsilon,
+            "exact": self.exact,
+        }
+
 
 class _Content(NamedTuple):
-    """The records of a file, and its end.
+    """The records of a file, the hash and the end of the last one, and what follows it.
 
-    Attributes:
-      last: the hash of the last record.
-      size: the bytes up to the end of the last record.
-      end: "torn" where a piece of a line follows, "unended" where the last newline is missing.
+    A file ends "torn" if a piece of a line follows, "unended" if the last newline is missing.
     """
 
     entries: dict[int, Entry]
@@ -276,60 +298,55 @@ class _Content(NamedTuple):
 
 
 class Ledger:
-    """The releases of one dataset."""
+    """The releases of one dataset; a damaged line raises DataError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of_dataset(cls, data_dir: Path, dataset: str) -> Ledger:
-        """Returns the ledger of a dataset; its file need not be there yet."""
+        """Returns the ledger of a dataset; its file need not exist."""
         return cls(data_dir / dataset / LEDGER_FILE)
 
     def read_entries(self) -> list[Entry]:
-        """Reads all entries and checks every line.
-
-        Raises:
-          DataError: for a damaged line.
-        """
+        """Reads all entries and checks every line."""
         with self._explain_errors():
             return list(self._read_content().entries.values())
 
     def entry_of(self, release: str) -> Entry | None:
         """Returns the entry of a release that is not abandoned; None without one."""
-        return _find_named(self.read_entries(), release)
+        return _find_named([each for each in self.read_entries() if each.is_counted], release)
 
     def book_release(
         self,
         booking: Booking,
+        limits: Limits,
         *,
-        delta: float,
-        max_epsilon: float | None,
-        max_risk: Risk | None = None,
         units: Units | None = None,
         other_units_than: Sequence[str] = (),
     ) -> Entry:
         """Books a release; its noise may be drawn once this returns, not before.
 
         Args:
-          delta: at which all releases together must not exceed `max_epsilon`.
-          max_epsilon: None for no such limit.
-          max_risk: the most that attacks on all together may reach; None for no such limit.
           units: of the release; None leaves them unchecked.
           other_units_than: datasets whose units are others, though they may have the same names.
 
         Raises:
-          PrivacyError: when the limit would be exceeded, the name is taken, the unit is another
-            than the ledger's, units have changed sides, or stand in a ledger that is not added up.
+          BudgetError: if a limit would be exceeded.
+          PrivacyError: if the name is taken, the unit is another than the ledger's, units have
+            changed sides, or are in a ledger that is not added up.
           DataError: for a damaged line, here or in another ledger, and for lost hashes.
         """
-        check_delta(delta)
-        self._make_folder()
+        folder = self.path.parent
+        with self._explain_errors():
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                flush_to_disk(folder.parent)
         with self._lock_ledger(among_all=True) as content:
             ledgers = self._read_ledgers()
             added = self._find_added(ledgers, booking)
             self._refuse_taken(ledgers[self._dataset], booking)
-            self._refuse_other_unit(ledgers, added, booking)
+            self._refuse_other_unit(added, booking)
             if units is not None:
                 used = any(each.booking.units for listed in ledgers.values() for each in listed)
                 key = load_key(self._data_dir, used=used)
@@ -337,112 +354,49 @@ class Ledger:
                 self._refuse_moved(ledgers[self._dataset], booking, hashes, key)
                 others = {name: ledgers[name] for name in ledgers if name not in added}
                 self._refuse_same_units(others, booking, hashes, key, unlike=other_units_than)
-            self._refuse_excess(
-                ledgers, added, booking, delta=delta, max_epsilon=max_epsilon, max_risk=max_risk
-            )
+            refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
             if units is not None:
-                booking = replace(booking, units=write_hashes(self.path.parent, hashes, key))
+                booking = replace(booking, units=write_hashes(folder, hashes, key))
             number = len(content.entries) + 1
-            time = self._append_line(content, "book", number, booking=booking.to_dict())
-        return Entry(
-            number=number, booking=booking, state="open", digest=None, reason=None, booked=time
-        )
+            self._append_line(content, "book", number, booking=booking.to_dict())
+            return content.entries[number]
 
-    def check_room(
-        self,
-        booking: Booking,
-        *,
-        delta: float,
-        max_epsilon: float | None,
-        max_risk: Risk | None = None,
-    ) -> None:
-        """Checks what `book_release` checks of a booking's price, and books nothing.
-
-        Raises:
-          BudgetError: if the limit would be exceeded.
-          PrivacyError: for another unit of privacy than the ledger's.
-          DataError: for a damaged line, here or in another ledger.
-        """
-        ledgers = self._read_ledgers()
-        added = self._find_added(ledgers, booking)
-        self._refuse_other_unit(ledgers, added, booking)
-        self._refuse_excess(
-            ledgers, added, booking, delta=delta, max_epsilon=max_epsilon, max_risk=max_risk
-        )
+    def check_room(self, booking: Booking, limits: Limits) -> None:
+        """Checks what `book_release` checks of a booking's price and unit, and books nothing."""
+        added = self._find_added(self._read_ledgers(), booking)
+        self._refuse_other_unit(added, booking)
+        refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
 
     def close_entry(self, number: int, digest: str) -> None:
-        """Closes an entry whose bundle is whole; again with the same digest it does nothing.
-
-        Raises:
-          PrivacyError: for an entry that is abandoned, or closed with another digest.
-          DataError: for a damaged line.
-        """
+        """Closes an open entry, whose bundle is whole; with the same digest again, does nothing."""
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
                 return
-            if entry.state == "closed":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} is closed with bundle {entry.digest}, not "
-                    f"{digest}; an entry has one bundle: delete the other"
-                )
-            if entry.state == "abandoned":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} was abandoned ({entry.reason}); delete what was "
-                    "made under it, and run the release again"
-                )
+            self._require_open(entry)
             self._append_line(content, "close", number, digest=digest)
 
     def abandon_entry(self, number: int, reason: str) -> None:
-        """Takes an open entry out of the sum: nothing that was made under it has been seen.
-
-        Raises:
-          PrivacyError: for an entry that is not open, or a reason that says nothing.
-          DataError: for a damaged line.
-        """
+        """Takes an open entry out of the sum, since nobody has seen what was made under it."""
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
             )
         with self._lock_ledger() as content:
-            entry = self._find_entry(content, number)
-            if entry.state == "closed":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} is closed: its bundle may have been seen, so it "
-                    "counts; only an open entry can be abandoned"
-                )
-            if entry.state == "abandoned":
-                raise PrivacyError(
-                    f"{self.path}: entry {number} was abandoned before ({entry.reason}); there is "
-                    "nothing to do"
-                )
+            self._require_open(self._find_entry(content, number))
             self._append_line(content, "abandon", number, reason=reason.strip())
 
-    def compute_spent(self, delta: float, *, extra: Sequence[Booking] = ()) -> Spent:
-        """Computes the sum of all entries that count, for one unit.
-
-        Args:
-          delta: of the sum; those of the entries may differ.
-          extra: releases to count beside the entries.
-
-        Raises:
-          PrivacyError: for an extra of another unit than the ledger's, or a delta out of range.
-          DataError: for a damaged line.
-        """
-        ledgers = self._read_ledgers()
-        added = self._find_added(ledgers, *extra)
-        for booking in extra:
-            self._refuse_other_unit(ledgers, added, booking)
-        return compose_bookings([*self._add_up(ledgers, added), *extra], delta)
+    def compute_spent(self, delta: float) -> Spent:
+        """Computes the sum of all entries that count, for one unit, at any delta."""
+        return compose_bookings(self.list_bookings(), delta)
 
     def list_bookings(self) -> list[Booking]:
-        """Lists the bookings of all entries that count, with those of ledgers that are added up.
+        """Lists the bookings of all entries that count, with those of ledgers that are added up."""
+        return self._add_up(self._find_added(self._read_ledgers()))
 
-        Raises:
-          DataError: for a damaged line.
-        """
-        ledgers = self._read_ledgers()
-        return list(self._add_up(ledgers, self._find_added(ledgers)))
+    def list_added(self) -> list[str]:
+        """Lists the other datasets whose ledgers are added up with this one's."""
+        return [*self._find_added(self._read_ledgers())][1:]
 
     @property
     def _data_dir(self) -> Path:
@@ -462,32 +416,33 @@ class Ledger:
             for name, ledger in ledgers.items()
         }
 
-    def _find_added(self, ledgers: Mapping[str, list[Entry]], *extra: Booking) -> list[str]:
-        """Returns the datasets whose ledgers are added up with this one's, this one first."""
+    def _find_added(
+        self, ledgers: Mapping[str, list[Entry]], *extra: Booking
+    ) -> dict[str, list[Entry]]:
+        """Returns this ledger and those that are added up with it, this one first."""
         bookings = [(self._dataset, each) for each in extra]
         bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
         pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
         joined: set[str | None] = {self._dataset}
         while more := set().union(*(pair for pair in pairs if pair & joined)) - joined:
             joined |= more
-        return [name for name in ledgers if name in joined]
+        return {name: listed for name, listed in ledgers.items() if name in joined}
 
-    def _add_up(
-        self, ledgers: Mapping[str, list[Entry]], added: Sequence[str]
-    ) -> Iterator[Booking]:
-        """Yields the bookings to be composed.
+    def _add_up(self, added: Mapping[str, list[Entry]]) -> list[Booking]:
+        """Lists the bookings to be composed.
 
         Units may have other names in another dataset, and so other sides by an equal key.
         """
-        for name in added:
-            for booking in (entry.booking for entry in ledgers[name]):
-                key = booking.split if name == self._dataset else f"{name}: {booking.split}"
-                yield replace(booking, split=key)
+        return [
+            booking if name == self._dataset else replace(booking, split=f"{name}: {booking.split}")
+            for name, listed in added.items()
+            for booking in (entry.booking for entry in listed)
+        ]
 
     def _refuse_moved(
         self, counting: Sequence[Entry], booking: Booking, hashes: Hashes, key: bytes
     ) -> None:
-        """Refuses units that another entry has on their other side, by a split of the same key."""
+        """Refuses units that an entry of the same split has on the other side."""
         for entry in counting:
             if entry.booking.split != booking.split or entry.booking.units is None:
                 continue
@@ -503,14 +458,18 @@ class Ledger:
         self, others: Mapping[str, list[Entry]], booking: Booking, hashes: Hashes, key: bytes,
         *, unlike: Sequence[str],
     ) -> None:  # fmt: skip
-        """Refuses units of ledgers that are not added up; of those `unlike`, names tell nothing."""
-        data, known = booking.identity.partition(" ")[2], dict[Any, Hashes]()
+        """Refuses units of ledgers that are not added up; names in `unlike` may be equal."""
+        data = booking.identity.partition(" ")[2]  # tells equal features, also without tables
+        known = dict[Any, Hashes]()  # most entries have the same units
         for name, entry in [(each, entry) for each in others for entry in others[each]]:
             folder, units = self._data_dir / name, entry.booking.units
-            if (name, units) not in known:  # most entries have the same units
-                tables = find_tables(folder)  # as they are now, for an entry of an earlier dpprobe
-                earlier = Units(names={}, tables=tables).hash_with(key) if units is None else {}
-                known[name, units] = read_hashes(folder, units, key) if units else earlier
+            if (name, units) not in known:
+                # A fit of an estimator names no units: the tables as they are now tell.
+                known[name, units] = (
+                    read_hashes(folder, units, key)
+                    if units
+                    else Units(names={}, tables=find_tables(folder)).hash_with(key)
+                )
             theirs = known[name, units]
             same = bool(data) and entry.booking.identity.partition(" ")[2] == data
             what, remedy = "images", ""
@@ -526,10 +485,6 @@ class Ledger:
                 f"datasets.{self._dataset}{remedy}"
             )
 
-    def list_added(self) -> list[str]:
-        """Lists the other datasets whose ledgers are added up with this one's."""
-        return self._find_added(self._read_ledgers())[1:]
-
     def _refuse_taken(self, counting: Sequence[Entry], booking: Booking) -> None:
         entry = _find_named(counting, booking.release)
         if entry is None:
@@ -540,15 +495,10 @@ class Ledger:
                 f"{place} is closed, because its bundle was made; a rerun with fresh noise is "
                 "another release: give it another name"
             )
-        raise PrivacyError(
-            f"{place} is open: its job is still running, or it died; if it died and nobody "
-            f"has seen what it made: {abandon_command(self.path.parent, entry.number)}"
-        )
+        raise PrivacyError(f"release {booking.release!r}: {self.explain_open(entry)}")
 
-    def _refuse_other_unit(
-        self, ledgers: Mapping[str, list[Entry]], added: Sequence[str], booking: Booking
-    ) -> None:
-        for name, entry in [(each, entry) for each in added for entry in ledgers[each]]:
+    def _refuse_other_unit(self, added: Mapping[str, list[Entry]], booking: Booking) -> None:
+        for name, entry in [(each, entry) for each in added for entry in added[each]]:
             # The columns of two datasets may have two names.
             column = name == self._dataset and entry.booking.column != booking.column
             if entry.booking.unit != booking.unit or column:
@@ -559,25 +509,6 @@ class Ledger:
                     "different units do not add up; set it to that"
                 )
 
-    def _refuse_excess(
-        self,
-        ledgers: Mapping[str, list[Entry]],
-        added: Sequence[str],
-        booking: Booking,
-        *,
-        delta: float,
-        max_epsilon: float | None,
-        max_risk: Risk | None,
-    ) -> None:
-        refuse_excess(
-            list(self._add_up(ledgers, added)),
-            booking,
-            delta=delta,
-            max_epsilon=max_epsilon,
-            max_risk=max_risk,
-            ledger=str(self.path),
-        )
-
     def _find_entry(self, content: _Content, number: int) -> Entry:
         if number not in content.entries:
             raise PrivacyError(
@@ -585,6 +516,28 @@ class Ledger:
                 f"`dpprobe ledger {shlex.quote(str(self.path.parent))}` lists them"
             )
         return content.entries[number]
+
+    def explain_open(self, entry: Entry) -> str:
+        """Says why an open entry counts, and how to abandon it."""
+        return (
+            f"entry {entry.number} of {self.path} is open: its job is still running, or died "
+            "before its bundle was whole. It counts, as its noise may have been drawn. If its job "
+            "is dead and nobody has seen what it made, run `dpprobe ledger "
+            f'{shlex.quote(str(self.path.parent))} --abandon {entry.number} --reason "..."`'
+        )
+
+    def _require_open(self, entry: Entry) -> None:
+        place = f"{self.path}: entry {entry.number}"
+        if entry.state == "closed":
+            raise PrivacyError(
+                f"{place} is closed with bundle {entry.digest}, which may have been seen: it "
+                "counts for good; delete any other bundle of it"
+            )
+        if entry.state == "abandoned":
+            raise PrivacyError(
+                f"{place} was abandoned ({entry.reason}); delete what was made under it, and run "
+                "the release again"
+            )
 
     def _read_content(self) -> _Content:
         """Reads the file, and checks each line; a piece of a line at the end is left out."""
@@ -616,19 +569,11 @@ class Ledger:
             last = record["hash"]
         return _Content(entries, last, len(written) - len(rest) * (end == "torn"), end)
 
-    def _make_folder(self) -> None:
-        folder = self.path.parent
-        with self._explain_errors():
-            if not folder.is_dir():
-                folder.mkdir(parents=True, exist_ok=True)
-                flush_to_disk(folder.parent)
-
     @contextmanager
     def _lock_ledger(self, *, among_all: bool = False) -> Iterator[_Content]:
-        """Keeps other writers out from before the file is read until after a line is appended.
+        """Keeps other writers out while the file is read and a line is appended.
 
-        Args:
-          among_all: keep bookings of the data_dir's other datasets out as well.
+        `among_all` also keeps out bookings of the data_dir's other datasets.
         """
         with ExitStack() as stack:
             stack.enter_context(_one_thread)
@@ -670,21 +615,20 @@ class Ledger:
             self._write_lines(b"\n")
         flush_to_disk(self.path)
 
-    def _append_line(self, content: _Content, event: str, number: int, **values: Any) -> str:
-        """Appends a record, flushed to the disk when this returns; returns its time."""
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _append_line(self, content: _Content, event: str, number: int, **values: Any) -> None:
+        """Appends a record, flushed to the disk when this returns, and enters it."""
         record = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "event": event,
             "number": number,
-            "time": time,
+            "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "previous": content.last,
             **values,
         }
         self._write_lines(_make_line(record, hash_value(record)) + b"\n")
         flush_to_disk(self.path.parent)
-        return time
+        _enter_record(content.entries, record)
 
     def _write_lines(self, text: bytes) -> None:
         """Appends bytes by one write; a write that is cut short is mended by the next writer."""
@@ -698,7 +642,6 @@ class Ledger:
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
-        """Turns an error of the system into one line."""
         try:
             yield
         except OSError as error:
@@ -709,19 +652,17 @@ class Ledger:
             ) from error
 
 
-def _find_named(entries: Sequence[Entry], release: str) -> Entry | None:
-    """Returns the newest entry of a release that counts; None without one."""
-    named = [entry for entry in entries if entry.is_counted and entry.booking.release == release]
-    return named[-1] if named else None
+def _find_named(counting: Sequence[Entry], release: str) -> Entry | None:
+    return next((entry for entry in counting if entry.booking.release == release), None)
 
 
 def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
-    """Returns a record with its hash as the one text that it may have."""
+    """Returns a record with its hash as the only text that is accepted."""
     return canonical_json({**record, "hash": digest}).encode()
 
 
 def _is_torn(rest: bytes) -> bool:
-    """Returns True for a piece of a line; False where a whole record stands, if damaged."""
+    """Returns True for a piece of a line; False for a whole record, even if it is damaged."""
     try:
         json.JSONDecoder().raw_decode(rest.decode(errors="replace"))
     except ValueError:
@@ -730,11 +671,7 @@ def _is_torn(rest: bytes) -> bool:
 
 
 def _check_line(line: bytes, previous: str) -> dict[str, Any]:
-    """Reads a line.
-
-    Raises:
-      ValueError: when it is not, byte for byte, a record that follows the one before.
-    """
+    """Reads a line; raises ValueError unless it is exactly a record that follows the one before."""
     record = json.loads(line)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"no record of {FORMAT}")
@@ -747,21 +684,11 @@ def _check_line(line: bytes, previous: str) -> dict[str, Any]:
 
 
 def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
-    """Adds what a record says to the entries.
-
-    Raises:
-      ValueError: when it does not fit the entries.
-    """
+    """Applies a record to the entries; raises ValueError if it does not fit them."""
     event, number = record["event"], record["number"]
     if event == "book" and number == len(entries) + 1:
-        entries[number] = Entry(
-            number=number,
-            booking=Booking.from_dict(record["booking"]),
-            state="open",
-            digest=None,
-            reason=None,
-            booked=record["time"],
-        )
+        booking = Booking.from_dict(record["booking"])
+        entries[number] = Entry(number=number, booking=booking, state="open", booked=record["time"])
     elif event == "close" and entries[number].state == "open":
         entries[number] = replace(entries[number], state="closed", digest=record["digest"])
     elif event == "abandon" and entries[number].state == "open":
@@ -780,22 +707,13 @@ def check_delta(delta: float) -> None:
 
 
 def refuse_excess(
-    booked: Sequence[Booking],
-    booking: Booking,
-    *,
-    delta: float,
-    max_epsilon: float | None,
-    max_risk: Risk | None = None,
-    ledger: str,
+    booked: Sequence[Booking], booking: Booking, limits: Limits, *, ledger: str
 ) -> None:
-    """Refuses a booking with which all together would exceed a limit.
+    """Raises BudgetError for a booking with which all together would exceed a limit.
 
-    Args:
-      ledger: where the earlier bookings stand, for the message.
-
-    Raises:
-      BudgetError: with the sums before and after.
+    `ledger` names the place of the earlier bookings.
     """
+    delta, max_epsilon, max_risk = limits.delta, limits.max_epsilon, limits.max_risk
     every = [*booked, booking]
     if max_epsilon is not None:
         spent = compose_bookings(every, delta)
@@ -828,9 +746,7 @@ def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
 def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: float) -> Allowed:
     """Bounds attacks on all releases from one dataset together, for the unit most at risk.
 
-    Args:
-      rates: false positive rates at which true positive rates are bounded.
-      delta: of a search's price; else only a scale for computing.
+    True positive rates are bounded at the false positive rates `rates`; `delta` is of a search.
     """
     check_delta(delta)
     choices, _ = _list_choices(bookings)
@@ -845,7 +761,6 @@ def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: f
 
 
 def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) -> Allowed:
-    """Bounds attacks on parts that read the same rows."""
     if not parts:
         return Allowed(balanced_accuracy=0.5, true_positives=tuple(rates), exact=True)
     searches = [part.selection for part in parts if part.selection]
@@ -860,10 +775,9 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
 
 
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
-    """Lists what a unit may pay for: the parts of one side of each split, for every choice.
+    """Lists the parts that a unit may pay for, by every choice of one side in each split.
 
-    Returns:
-      The lists; False if there would be too many, so that one has the parts of all sides.
+    False if there would be too many lists, so that a single one has the parts of all sides.
     """
     sides = [list(split.values()) for split in _by_split(bookings).values()]
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
@@ -874,7 +788,6 @@ def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
 
 
 def _by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Part]]]:
-    """Groups parts by split and side."""
     splits: dict[str, dict[Side, list[Part]]] = {}
     for booking in bookings:
         for part in booking.parts:
@@ -883,7 +796,7 @@ def _by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Part]]]:
 
 
 def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
-    """Bounds the epsilon of parts that read the same rows; True where it is exact."""
+    """Bounds the epsilon of parts that read the same rows; True if it is exact."""
     if len(parts) == 1:
         # On the grid of its plan, so that a release that meets a limit alone is not refused.
         grid = pld_interval(max(parts[0].epsilon, delta))
@@ -900,7 +813,7 @@ def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
 
 
 def _merge_mechanisms(parts: Sequence[Part]) -> list[Mechanism]:
-    """Returns the mechanisms of parts, those that are priced alike at once: others take time."""
+    """Returns the mechanisms of parts, equally priced ones merged, which saves time."""
     alike: Counter[Mechanism] = Counter()
     for item in (item for part in parts for item in part.mechanisms):
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
@@ -908,21 +821,19 @@ def _merge_mechanisms(parts: Sequence[Part]) -> list[Mechanism]:
     return [item.repeat_count(count) for item, count in alike.items()]
 
 
-def abandon_command(folder: Path, number: int) -> str:
-    """Returns the command that abandons an entry."""
-    return f'dpprobe ledger {shlex.quote(str(folder))} --abandon {number} --reason "..."'
+@contextmanager
+def tell_of_entry(entry: str) -> Iterator[None]:
+    """Adds to an error that an entry was booked and counts."""
+    try:
+        yield
+    except DpprobeError as error:
+        told = type(error)(f"{error}. Entry {entry} stays open, and counts")
+        told.passes = False  # another try would refuse
+        raise told from error
 
 
 def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
-    """Lists the entries of a ledger, their sum, and what to do about open ones.
-
-    Args:
-      delta: of the sum; None for the largest of the entries that count.
-
-    Raises:
-      PrivacyError: for a delta out of range.
-      DataError: for a damaged line.
-    """
+    """Lists the entries of a ledger, remedies, and their sum at a delta, by default the largest."""
     entries = ledger.read_entries()
     if not entries:
         return f"{ledger.path}: no release is booked"
@@ -941,12 +852,11 @@ def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
         ]
     for entry in entries:
         if entry.state == "open":
-            lines += ["", *_open_entry(ledger, entry)]
+            lines += ["", f"{entry.booking.release}: {ledger.explain_open(entry)}"]
     return "\n".join(lines)
 
 
 def _list_table(entries: Sequence[Entry]) -> list[str]:
-    """Returns a line of titles and one for each entry, in columns."""
     titles = ("entry", "release", "state", "booked", "training unit", "test unit", "reason")
     rows = [titles, *(_make_row(entry) for entry in entries)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -972,7 +882,6 @@ def _make_row(entry: Entry) -> tuple[str, ...]:
 
 
 def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
-    """Returns lines with the sum for a unit of each side of each split, and for any unit."""
     total = compose_bookings(bookings, delta)
     units = {"train": "a training unit", "test": "a test unit"}
     lines = [
@@ -989,12 +898,3 @@ def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
 
 def _format_bound(price: float, exact: bool) -> str:
     return f"epsilon {price:g} ({'exact' if exact else 'upper bound'})"
-
-
-def _open_entry(ledger: Ledger, entry: Entry) -> list[str]:
-    return [
-        f"Entry {entry.number} is open: the job of {entry.booking.release} is at work, or died. "
-        "It counts, as its noise may have been drawn.",
-        "If its job is dead and nothing that it made has been seen by anyone, abandon it:",
-        f"  {abandon_command(ledger.path.parent, entry.number)}",
-    ]

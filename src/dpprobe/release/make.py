@@ -1,20 +1,19 @@
 """Makes a release: one head with fresh noise, booked in the ledger, packed into a bundle.
 
-The order is what makes it safe against a crash at any moment:
+The order makes a crash at any moment safe:
 
-1. all that can be checked is checked, and nothing is written;
-2. the release is booked in the ledger of its dataset, which is on the disk before
-3. the first random word is drawn: the head is trained, and tested where that was asked for;
-4. the bundle is written into a hidden folder that names the entry, then renamed to `.staged`;
-5. the ledger closes the entry, with the digest of the staged bundle;
-6. its files are copied to their place. The hidden folder stays: the next run restores from it files
+1. All that can be checked is checked, and nothing is written.
+2. The release is booked in the ledger of its dataset, which is on the disk before step 3.
+3. The first random word is drawn: the head is trained, and tested if asked for.
+4. The bundle is written into a hidden folder that names the entry, then renamed to `.staged`.
+5. The ledger closes the entry, with the digest of the staged bundle.
+6. The files are copied to their place. The hidden folder stays: the next run restores from it files
    that a person or Snakemake removed from the bundle.
 
-After a crash between 2 and 4 the entry is open, and no whole bundle of it is left: the next run
-refuses, for a new head would be a second one, until a person abandons the entry; then it removes
-what there is of it. After one between 4 and 6 the next run finds the staged bundle, and continues
-from there without drawing anything. A release that is made is final: a run that finds its bundle
-keeps it, whatever has changed since.
+After a crash between 2 and 4 the entry is open, and it has no whole bundle. A new head would be a
+second release, so the next run refuses until a person abandons the entry; then it removes what is
+left. After a crash between 4 and 6 the next run continues with the staged bundle, without drawing
+anything. A release is final: a run that finds its bundle keeps it, whatever has changed since.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +32,6 @@ from typing import Any, Literal
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
     atomic_path,
-    flush_to_disk,
     hash_value,
     read_json,
     require_room,
@@ -41,7 +39,7 @@ from dpprobe.artifacts import (
     when_there_is_room,
 )
 from dpprobe.data.options import DatasetOptions, Headline
-from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
+from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
@@ -63,15 +61,15 @@ from dpprobe.release.evaluation import (
     fewest_of_a_class,
 )
 from dpprobe.release.leak_check import check_published
-from dpprobe.release.ledger import Booking, Entry, Ledger, Part
+from dpprobe.release.ledger import Booking, Entry, Ledger, Limits, Part, tell_of_entry
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
-from dpprobe.release.signing import read_private_key, sign_bundle
+from dpprobe.release.signing import read_private_key
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.results.unit_counts import count_units, unit_codes
-from dpprobe.study.options import ReleaseOptions
+from dpprobe.study.options import EvaluateOptions, ReleaseOptions
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
@@ -81,7 +79,7 @@ from dpprobe.versions import code_version
 
 logger = logging.getLogger("dpprobe")
 
-# The one head of a release; heads are told apart by such numbers, and nothing derives from this.
+# The number of a release's only head; nothing derives from it.
 _HEAD = 0
 # Options of a release that change nothing of its head.
 NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
@@ -99,16 +97,10 @@ def make_release(
     audit: Path | None = None,
     benchmark: Path | None = None,
 ) -> None:
-    """Makes a release of a study, or keeps the one that is made, or ends one that was cut short.
+    """Makes a release of a study, keeps the one that was made, or finishes one that was cut short.
 
-    Args:
-      audit: the record of an audit of a cell of the same method and epsilon, if there is one.
-      benchmark: `metrics.json` of the study's cell of the same method and epsilon, likewise.
-
-    Raises:
-      PrivacyError: for a release that exceeds the dataset's budget, whose entry is open, that was
-        made of other data or options, or whose bundle is gone.
-      DpprobeError: for anything else that is wrong; nothing is booked where it shows beforehand.
+    `audit` is the record of an audit, and `benchmark` the `metrics.json`, of the study's cell of
+    the same method and epsilon. Nothing is booked if an error shows beforehand.
     """
     task = _Task(
         study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit,
@@ -120,8 +112,6 @@ def make_release(
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """One release: its inputs, its folders, and what is computed of them once."""
-
     study: Study
     name: str
     train: Path
@@ -137,7 +127,7 @@ class _Task:
 
     @cached_property
     def asked_method(self) -> MethodOptions:
-        """The method as the study has it, before facts of the features decide anything."""
+        """The method as the study has it, before `auto` chooses."""
         options = self.options
         return self.study.methods[options.method].fill_paths(
             dataset=options.dataset, backbone=options.backbone
@@ -152,7 +142,7 @@ class _Task:
         return self.inputs.read_facts(epsilon=self.options.epsilon, delta=self.delta)
 
     def _facts_by_backbone(self) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone whose features of the dataset are there."""
+        """Returns the facts of each backbone for which the dataset has features."""
         split, facts = self.train.parent, {self.options.backbone: self.facts}
         for name in self.study.backbones:
             # <features>/<dataset>/<backbone>/train/manifest.json
@@ -176,7 +166,6 @@ class _Task:
 
     @cached_property
     def inputs(self) -> FitInputs:
-        """The training examples, as every fit takes them."""
         return FitInputs(self.stores[0], self.unit)
 
     @cached_property
@@ -185,15 +174,14 @@ class _Task:
 
     @property
     def metric(self) -> Headline:
-        """The metric of the test result, by the release's own words alone.
+        """The metric of the test result, which is published.
 
-        The dataset's may follow from labels, training ones too, and this one is published.
+        It never comes from the dataset, whose metric may follow from labels.
         """
         return self.options.evaluate.published if self.options.evaluate else "accuracy"
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the head, calibrated on the training units."""
         patients = self.study.dataset_patients(self.options.dataset)
         plan = plan_method(
             self.method,
@@ -211,7 +199,6 @@ class _Task:
 
     @cached_property
     def test_plan(self) -> Plan | None:
-        """The plan of the test result, calibrated on the test units; None without one."""
         if self.options.evaluate is None:
             return None
         store = self.stores[1]
@@ -230,17 +217,15 @@ class _Task:
         check_price(plan)
         return plan
 
-    @cached_property
-    def identity(self) -> str:
-        """The hashes of the options and of the data of a release: private, so they stay here."""
+    def _hash_data(self) -> str:
         train, test = self.stores
-        data = hash_value([train.fingerprint, test.fingerprint])
-        return f"{self._options_hash(self.options)} {data}"
+        return hash_value([train.fingerprint, test.fingerprint])
 
-    def _options_hash(self, release: ReleaseOptions) -> str:
+    def _hash_options(self, evaluate: EvaluateOptions | None) -> str:
+        release = self.options.model_copy(update={"evaluate": evaluate})
         options = {
             "release": release.model_dump(mode="json", exclude=NOT_OF_THE_HEAD),
-            # A release is final, also where a later rule of `auto` would choose otherwise.
+            # A release is final, even if a later rule of `auto` would choose otherwise.
             "options": self.asked_method.identity_options(),
             "public": [sha256_file(Path(path)) for path in self.asked_method.input_files()],
             "unit": self.unit,
@@ -255,32 +240,22 @@ class _Task:
         return self.study.datasets[self.options.dataset]
 
     def make_booking(self) -> Booking:
-        """Returns what the ledger notes down of the release."""
-        sides: list[tuple[Literal["train", "test"], Plan]] = [("train", self.plan)]
+        parts = [Part.from_plan("train", self.plan)]
         if self.test_plan is not None:
-            sides.append(("test", self.test_plan))
+            parts.append(Part.from_plan("test", self.test_plan))
         return Booking(
             release=self.name,
             study=self.study.study,
             unit=self.unit,
             split=self._ledger_split(),
-            parts=tuple(
-                Part(
-                    side=side,
-                    mechanisms=plan.mechanisms,
-                    selection=plan.selection,
-                    epsilon=plan.realised_epsilon,
-                    delta=plan.delta,
-                )
-                for side, plan in sides
-            ),
-            identity=self.identity,
+            parts=tuple(parts),
+            identity=f"{self._hash_options(self.options.evaluate)} {self._hash_data()}",
             column=self.dataset.unit_name() if self.unit == "patient" else None,
             same_units_as=self.dataset.same_units_as,
         )
 
     def list_units(self) -> Units:
-        """Returns what tells the units of the release from other datasets'."""
+        """Names the units of the release, to be compared with other datasets'."""
         tables = find_tables(
             self.ledger.path.parent, fingerprint=self.stores[0].dataset_fingerprint
         )
@@ -295,37 +270,28 @@ class _Task:
         return Units(names=names, tables=tables)
 
     def _ledger_split(self) -> str:
-        """Returns a key that two releases share only where each unit is on the same side in both.
-
-        Where sides follow from files, that is while the files are the same.
-        """
+        """Returns a key that two releases share only if each unit is on the same side in both."""
         key = self.dataset.split_key()
         if self.dataset.split_follows_names():
             return key
         return f"{key}, data {self.stores[0].dataset_fingerprint}"
 
-    # what an earlier run left
+    # the remains of an earlier run
 
     def _drop_abandoned(self) -> None:
-        """Removes what is left of entries that a person abandoned: their heads must not be seen."""
+        """Removes what is left of abandoned entries: nobody may see their heads."""
         for entry in self.ledger.read_entries():
-            if entry.state == "abandoned" and entry.booking.release == self.name:
-                self._drop_entry(entry)
-
-    def _drop_entry(self, entry: Entry) -> None:
-        for folder in (self._staged_folder(entry), self._partial_folder(entry)):
-            if folder.exists():
-                shutil.rmtree(folder)
-                logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
+            if entry.state != "abandoned" or entry.booking.release != self.name:
+                continue
+            for folder in (self._staged_folder(entry), self._partial_folder(entry)):
+                if folder.exists():
+                    shutil.rmtree(folder)
+                    logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
 
     def finish_earlier(self) -> bool:
-        """Ends what an earlier run began, or keeps what it made.
+        """Keeps or finishes the release of an earlier run; False if there is none.
 
-        Returns:
-          False where there is nothing, and a release is to be made.
-
-        Raises:
-          PrivacyError: where what is there can neither be kept nor ended.
+        Raises PrivacyError for one that can neither be kept nor finished.
         """
         self._drop_abandoned()
         entry = self.ledger.entry_of(self.name)
@@ -349,11 +315,7 @@ class _Task:
         raise PrivacyError(self._explain_stuck(entry))
 
     def _check_listed(self) -> None:
-        """Checks that the ledger lists every bundle of the dataset beside this release.
-
-        Raises:
-          PrivacyError: for one that it does not: the ledger was lost, or is another one.
-        """
+        """Refuses to go on if the ledger lacks a bundle of the dataset: it was lost or replaced."""
         known = {entry.digest for entry in self.ledger.read_entries()}
         for sums in self.output.parent.glob(f"*/{files.SUMS_FILE}"):
             try:
@@ -379,53 +341,31 @@ class _Task:
 
     def _check_same(self, entry: Entry) -> None:
         options, data = entry.booking.identity.split()
-        if options != self.identity.split()[0] and options not in self._same_metric(entry):
+        asked = self.options.evaluate
+        spelt = [asked]
+        if asked and self.metric == "accuracy":  # the default, so it need not be written
+            spelt = [asked.model_copy(update={"metric": each}) for each in (None, "accuracy")]
+        if options not in map(self._hash_options, spelt):
             raise PrivacyError(
                 f"release {self.name}: entry {entry.number} of {self.ledger.path} was made with "
                 "other options; a release is final: give this one another name"
             )
-        if data != self.identity.split()[1]:
+        if data != self._hash_data():
             logger.warning(
                 "release %s: its data or features have changed since it was made; it is final: a "
                 "head of the data as it is now would be another release, with another name",
                 self.name,
             )
 
-    def _same_metric(self, entry: Entry) -> set[str]:
-        """Returns the hashes of the options with `evaluate.metric` written and left out.
-
-        None for an entry of another metric. To write down which one a release has, or to leave it
-        to the default, makes no other release of it; before there was one, it had the dataset's.
-        """
-        asked, store = self.options.evaluate, self.stores[1]
-        if asked is None:
-            return set()
-        ours = evaluation_mechanisms(
-            asked.published, classes=store.num_classes, multi_label=store.multi_label
-        )
-        tested = [part.mechanisms for part in entry.booking.parts if part.side == "test"]
-        if [[item.name for item in part] for part in tested] != [[item.name for item in ours]]:
-            return set()
-        spelt = [asked.model_copy(update={"metric": each}) for each in (None, asked.published)]
-        return {
-            self._options_hash(self.options.model_copy(update={"evaluate": each})) for each in spelt
-        }
-
     def _explain_stuck(self, entry: Entry) -> str:
         if entry.state == "closed":
             return (
                 f"release {self.name}: made (entry {entry.number} of {self.ledger.path}), and its "
                 f"bundle is neither at {self.output} nor in {self._staged_folder(entry)}: restore "
-                f"a copy "
-                f"whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new release "
-                "another name: it costs anew"
+                f"a copy whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new "
+                "release another name: it costs anew"
             )
-        return (
-            f"release {self.name}: entry {entry.number} of {self.ledger.path} is open: its job is "
-            "still running, or died before its bundle was whole. It counts. If it is dead, run "
-            f"`dpprobe ledger {self.ledger.path.parent} --abandon {entry.number} --reason TEXT`, "
-            "then run again"
-        )
+        return f"release {self.name}: {self.ledger.explain_open(entry)}, then run again"
 
     def _touch_files(self) -> None:
         for path in self.output.iterdir():
@@ -438,7 +378,7 @@ class _Task:
         return self._staged_folder(entry).with_suffix(".partial")
 
     def _publish_bundle(self, staged: Path) -> None:
-        """Copies a closed bundle to its place, or what is missing of it there."""
+        """Copies a closed bundle, or its missing files, to its place."""
         self.output.mkdir(exist_ok=True)
         ready = {path.name: path for path in staged.iterdir()}
         for path in self.output.iterdir():
@@ -460,8 +400,14 @@ class _Task:
 
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
-        self._check_units()
-        self._check_useful()
+        if fault := self.study.release_delta_fault(self.name, self.plan.n):
+            raise PrivacyError(fault)
+        if self.plan.patients is not None:
+            self.inputs.check_patients(self.plan.patients.images)
+        if not self.options.allow_useless:
+            check_usefulness(self.name, benchmark=self.benchmark, facts=self.facts)
+        if self.options.evaluate:
+            check_metric(self.name, self.metric, self.stores[0].labels)
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
         late = any(method.is_undecided for method in self.study.methods.values())
         choice = choice_block(
@@ -473,7 +419,9 @@ class _Task:
             facts=self._facts_by_backbone() if late else None,
         )
         self._warn_of_copies()
-        key = self.signing_key
+        key = resolve_path(self.options.sign_key) if self.options.sign_key else None
+        if key:
+            read_private_key(key)
         if self.test_plan is not None:
             self._check_telling(self.test_plan)
         self._check_public()
@@ -496,33 +444,32 @@ class _Task:
         require_room(self.output.parent, DOCUMENTS_BYTES)
         entry = self.ledger.book_release(
             self.make_booking(),
-            # the limit is at the dataset's delta, whatever delta a release has
-            delta=self.study.dataset_delta(self.options.dataset),
-            max_epsilon=self.study.max_epsilon(self.options.dataset),
-            max_risk=self.study.max_risk,
+            Limits(
+                # the limit is at the dataset's delta, whatever delta a release has
+                delta=self.study.dataset_delta(self.options.dataset),
+                max_epsilon=self.study.max_epsilon(self.options.dataset),
+                max_risk=self.study.max_risk,
+            ),
             units=self.list_units(),
             other_units_than=self.dataset.other_units_than,
         )
         logger.info("release %s: booked as entry %d", self.name, entry.number)
-        with self._told_of(entry):
+        with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
             heads, evaluation = self._draw_head(features)
             staged = self._staged_folder(entry)
 
-            def stage_bundle() -> None:
-                partial = self._partial_folder(entry)
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
-                self._write_files(
-                    partial, backbone, heads, evaluation,
-                    choice=choice, evidence=evidence, entry=entry,
-                )  # fmt: skip
-                if key is not None:
-                    sign_bundle(partial, key)
-                flush_to_disk(partial)
-                partial.rename(staged)
-                flush_to_disk(staged.parent)
-
-            when_there_is_room(staged.parent, heads.weights.nbytes + DOCUMENTS_BYTES, stage_bundle)
+            facts = self._describe_bundle(backbone, heads)
+            statement = self._state_promise(
+                facts, evaluation, choice=choice, evidence=evidence, entry=entry
+            )
+            when_there_is_room(
+                staged.parent,
+                heads.weights.nbytes + DOCUMENTS_BYTES,
+                lambda: pack_head(
+                    self._partial_folder(entry), staged, facts, heads,
+                    statement=statement, sign_key=key,
+                ),
+            )  # fmt: skip
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
 
@@ -533,35 +480,8 @@ class _Task:
             shutil.rmtree(staged)  # abandoned while its job was at work
             raise
 
-    @cached_property
-    def signing_key(self) -> Path | None:
-        """The file of the key that signs the bundle, which can be read; None without one.
-
-        Raises:
-          ConfigError: for a file that is not such a key.
-        """
-        if self.options.sign_key is None:
-            return None
-        path = resolve_path(self.options.sign_key)
-        read_private_key(path)
-        return path
-
-    def _check_units(self) -> None:
-        """Checks the training units against delta, and their images against what is priced."""
-        if fault := self.study.release_delta_fault(self.name, self.plan.n):
-            raise PrivacyError(fault)
-        if self.plan.patients is not None:
-            self.inputs.check_patients(self.plan.patients.images)
-
-    def _check_useful(self) -> None:
-        """Checks that the head is worth its price, and that its metric hides no rare class."""
-        if not self.options.allow_useless:
-            check_usefulness(self.name, benchmark=self.benchmark, facts=self.facts)
-        if self.options.evaluate:
-            check_metric(self.name, self.metric, self.stores[0].labels)
-
     def _warn_of_copies(self) -> None:
-        """Warns of pictures that stand under several units: the bundle must not count them."""
+        """Warns of pictures that belong to several units; the bundle must not count them."""
         copies = (self.stores[0].copies or {}).get(self.unit)
         if copies and copies["rows"]:
             logger.warning(
@@ -574,7 +494,6 @@ class _Task:
             )  # fmt: skip
 
     def _check_public(self) -> None:
-        """Checks the files that the method declares public against the study's private data."""
         for path in self.method.input_files():
             check_classes(Path(path), self.stores[0].class_names)
         private = PrivateData(
@@ -588,20 +507,8 @@ class _Task:
         private.check_files(self.method)
         private.check_rows(self.method)
 
-    @contextmanager
-    def _told_of(self, entry: Entry) -> Iterator[None]:
-        """Adds to an error that the release is booked, and stays so."""
-        try:
-            yield
-        except DpprobeError as error:
-            told = type(error)(
-                f"{error}. Entry {entry.number} of {self.ledger.path} stays open, and counts"
-            )
-            told.passes = False  # another try would refuse
-            raise told from error
-
     def _draw_head(self, features: JobFeatures) -> tuple[Heads, dict[str, Any] | None]:
-        """Draws the head, and its test result where there is one: all that is random."""
+        """Draws the head and its test result, if any: all that is random."""
         entropy = SystemEntropy()
         heads = fit_heads(self.method, features.train, self.plan, [_HEAD], entropy=entropy)
         if self.test_plan is None:
@@ -618,20 +525,9 @@ class _Task:
             ),
         )
 
-    def _write_files(
-        self,
-        folder: Path,
-        backbone: BackboneFacts,
-        heads: Heads,
-        evaluation: Mapping[str, Any] | None,
-        *,
-        choice: Mapping[str, Any],
-        evidence: Mapping[str, Any] | None,
-        entry: Entry,
-    ) -> None:
-        """Writes every file of the bundle but the signature."""
+    def _describe_bundle(self, backbone: BackboneFacts, heads: Heads) -> BundleFacts:
         store = self.stores[0]
-        facts = BundleFacts(
+        return BundleFacts(
             name=self.name,
             study=self.study.study,
             dataset=self.options.dataset,
@@ -645,42 +541,35 @@ class _Task:
             ),
             card=CardFacts(**self.options.card.model_dump()),
         )
-        spent = self.ledger.compute_spent(self.delta)
-        statement = release_statement(
+
+    def _state_promise(
+        self,
+        facts: BundleFacts,
+        evaluation: Mapping[str, Any] | None,
+        *,
+        choice: Mapping[str, Any],
+        evidence: Mapping[str, Any] | None,
+        entry: Entry,
+    ) -> dict[str, Any]:
+        return release_statement(
             self.plan,
             method=self.options.method,
             options=self.method,
             study=self.study.study,
-            public_data={
-                "backbone": backbone.name,
-                "backbone_options": backbone.options,
-                "trained": backbone.trained,
-                "weights_sha256": backbone.weights_sha256,
-            },
+            public_data=facts.backbone.public_data,
             file_hashes={path: sha256_file(Path(path)) for path in self.method.input_files()},
             evaluation=evaluation,
             choice=choice,
-            ledger={
-                "entry": entry.number,
-                "releases": spent.entries,
-                "unit": self.unit,
-                "delta": self.delta,
-                "epsilon": spent.epsilon,
-                "exact": spent.exact,
-            },
+            ledger=self.ledger.compute_spent(self.delta).to_block(
+                entry=entry.number, unit=self.unit, delta=self.delta
+            ),
             evidence=evidence,
             subsample=self.dataset.public_subsample(),
             chosen_from=self.method.chosen_from(self.facts),
             parts=facts.hash_parts(),
         )
-        pack_head(folder, facts, heads, statement=statement)
 
     def _reference_backbone(self) -> BackboneFacts:
-        """Returns the reference of the backbone, from its features.
-
-        Raises:
-          DataError: for features that do not say how they were computed.
-        """
         store = self.stores[0]
         first = store.shards[0]
         header = store.read_header(first)
@@ -708,10 +597,8 @@ class _Task:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Returns True for a folder that holds a bundle, every file as its sums say."""
     return (folder / files.SUMS_FILE).is_file() and not files.damaged_files(folder)
 
 
 def _has_digest(folder: Path, digest: str | None) -> bool:
-    """Returns True for a folder that holds the whole bundle of a digest."""
     return _is_whole(folder) and files.bundle_digest(folder) == digest

@@ -1,7 +1,6 @@
 """The model card of a release: README.md in the form of the Hugging Face Hub.
 
-It says nothing that is not in bundle.json or privacy.json, and computes from privacy.json alone:
-reading it gives away no more than reading those.
+It is written from bundle.json and privacy.json alone, so it reveals no more than they do.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import write_text
-from dpprobe.release import audit_evidence, documents
+from dpprobe.release import documents
 from dpprobe.release.bundle import CARD_FILE, BundleFacts
 
 CLASSES_SHOWN = 100
@@ -27,9 +26,7 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(
         **documents.shared_values(facts, statement, table),
-        table=table,
         choice=statement["choice"],
-        audited=audit_evidence.in_words(statement["evidence"]),
         base_model=documents.base_model(facts),
         shown=CLASSES_SHOWN,
     )
@@ -37,7 +34,6 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 
 def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
-    """Writes the YAML that the Hub reads, by the Hub's library."""
     from huggingface_hub import EvalResult, ModelCardData  # heavy: httpx
 
     evaluation = statement["evaluation"]
@@ -65,7 +61,7 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
 
 def _name_task(facts: BundleFacts) -> str:
-    """Returns the Hub's task: vectors count as rows of a table, whatever they stand for."""
+    """Returns the Hub's task; to the Hub, vectors are rows of a table."""
     vectors = facts.backbone.takes_vectors
     return "tabular-classification" if vectors else "image-classification"
 

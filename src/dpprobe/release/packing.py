@@ -1,29 +1,28 @@
-"""Packs a head that was drawn into the files of a bundle, all but the signature."""
+"""Packs a head that was drawn into a bundle."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpprobe.artifacts import flush_to_disk
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.release.bundle import BundleFacts, HeadFacts, write_bundle, write_sums
 from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_statement import published_options
+from dpprobe.release.signing import sign_bundle
 
 
 def describe_head(
     options: MethodOptions, heads: Heads, *, method: str, multi_label: bool
 ) -> HeadFacts:
-    """Returns what bundle.json says of the first of the heads.
-
-    Args:
-      method: its name in the study.
-    """
+    """Describes the first of the heads for bundle.json; `method` is its name in the study."""
     return HeadFacts(
         options=published_options(options),
         method=method,
@@ -34,15 +33,27 @@ def describe_head(
 
 
 def pack_head(
-    folder: Path, facts: BundleFacts, heads: Heads, *, statement: Mapping[str, Any]
+    partial: Path,
+    folder: Path,
+    facts: BundleFacts,
+    heads: Heads,
+    *,
+    statement: Mapping[str, Any],
+    sign_key: Path | None,
 ) -> None:
-    """Writes the first of the heads with its facts, statement, card, page and sums.
+    """Writes the bundle of the first of the heads; it is on the disk when this returns.
 
-    Args:
-      folder: it exists and is empty.
+    Its files are written to `partial`, which is then renamed to `folder`, beside it.
     """
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
     arrays = {name: np.asarray(values[0]) for name, values in heads.released_arrays().items()}
-    write_bundle(folder, facts, weights=heads.weights[0], arrays=arrays, statement=dict(statement))
-    write_card(folder, facts, statement)
-    write_page(folder, facts, statement)
-    write_sums(folder)
+    write_bundle(partial, facts, weights=heads.weights[0], arrays=arrays, statement=statement)
+    write_card(partial, facts, statement)
+    write_page(partial, facts, statement)
+    write_sums(partial)
+    if sign_key is not None:
+        sign_bundle(partial, sign_key)
+    flush_to_disk(partial)
+    partial.rename(folder)
+    flush_to_disk(folder.parent)

@@ -1,7 +1,6 @@
 """The page of a release for a privacy officer: release.html, which opens offline and prints.
 
-It says nothing that is not in bundle.json or privacy.json, and computes from privacy.json alone:
-reading it gives away no more than reading those.
+It is written from bundle.json and privacy.json alone, so it reveals no more than they do.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from markupsafe import Markup
 
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits.html_page import content_policy
-from dpprobe.release import audit_evidence, documents
+from dpprobe.release import documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
 
 # Lists and texts are cut to these, so that the page prints on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
-# Sizes of the drawing, in its own units: the square of the curve, and the space for its labels.
+# Sizes in the drawing's units: the square of the curve, and the space for its labels.
 SIDE, LEFT, TOP = 200, 44, 8
 
 
@@ -30,14 +29,16 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
     values = documents.shared_values(facts, statement, table)
     values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
+    tested = (statement["evaluation"] or {}).get("mechanisms", ())
     page = documents.html_environment().get_template("page.html.j2").render(
         **values,
         style=Markup(style),
         policy=content_policy(style, None),
-        table=table,
         drawing=_draw_curve(curve),
-        rows=_list_mechanisms(statement),
-        audited=audit_evidence.in_words(statement["evidence"]),
+        rows=[
+            *({**item, "of": "training"} for item in statement["mechanisms"]),
+            *({**item, "of": "test"} for item in tested),
+        ],
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
         classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
         name_length=NAME_LENGTH,
@@ -47,7 +48,7 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 
 def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
-    """Computes the points of the curve, of its marks and of its axes in the drawing's units."""
+    """Computes the points of the curve, its marks and its axes in the drawing's units."""
 
     def place_point(rate: float, value: float) -> tuple[str, str]:
         return f"{LEFT + SIDE * rate:.2f}", f"{TOP + SIDE * (1 - value):.2f}"
@@ -65,12 +66,3 @@ def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
         "top": TOP,
         "bottom": TOP + SIDE,
     }
-
-
-def _list_mechanisms(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Lists the mechanisms of the head, then those of the evaluation."""
-    evaluation = statement["evaluation"]
-    return [
-        *({**item, "of": "training"} for item in statement["mechanisms"]),
-        *({**item, "of": "test"} for item in (evaluation["mechanisms"] if evaluation else [])),
-    ]

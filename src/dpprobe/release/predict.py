@@ -1,8 +1,8 @@
-"""Predictions of a released head on new images, from their pixels.
+"""Predictions of a released head on new images or vectors.
 
-Decoding, preprocessing, the forward pass and its division into pieces are extraction's, and
-features are rounded as the store rounds them: an image's probabilities are those of its stored
-features. A backbone that is not the release's, or computes something else here, is refused.
+Decoding, preprocessing, the forward pass and its division into pieces are those of extraction, and
+features are rounded as in the store. So an image has the probabilities of its stored features. A
+backbone that is not the release's, or computes other features here, is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +45,12 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
-from dpprobe.release.image_sources import find_images, open_encoded
+from dpprobe.release.image_sources import (
+    find_images,
+    is_vector_file,
+    open_encoded,
+    open_vectors,
+)
 from dpprobe.release.prediction_table import (
     Prediction,
     check_output,
@@ -54,7 +60,6 @@ from dpprobe.release.prediction_table import (
     open_predictions,
     value_columns,
 )
-from dpprobe.release.vector_files import is_vector_file, open_vectors
 
 # Images of a forward pass on a GPU, as in extraction.
 BATCH_SIZE = 256
@@ -64,13 +69,7 @@ _VECTORS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The result of `predict`.
-
-    Attributes:
-      rows: of the table, those of unreadable images included.
-      unreadable: the id of each image that could not be used, and the reason.
-      output: the table; None for standard output.
-    """
+    """The number of rows of the table of `predict`, and the id and fault of each unusable image."""
 
     rows: int
     unreadable: tuple[tuple[str, str], ...]
@@ -79,7 +78,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Consecutive images: probabilities [m, classes] of those that can be used, and faults."""
+    """Consecutive images: probabilities [m, classes] of usable ones, and faults of the others."""
 
     rows: tuple[Row, ...]
     values: npt.NDArray[np.float32]
@@ -111,16 +110,16 @@ class Predictor:
         """Reads a bundle and loads its backbone.
 
         Args:
-          checkpoint: the file of the backbone's weights, where the bundle names one.
+          checkpoint: the file of the backbone's weights, if the bundle names one.
           allow_hub: fetch weights from the repository of the Hub that the bundle names.
           allow_module: import and call the function that the bundle names, of family imported.
-          precision: of the forward pass, in place of the release's.
+          precision: of the forward pass, instead of the release's.
           thresholds: the probability from which `name_classes` names a class, by class.
 
         Raises:
-          DataError: for a damaged bundle, other weights, or a backbone that computes something
-            else on this machine.
-          ConfigError: where the checkpoint is missing or the backbone cannot be loaded; for
+          DataError: for a damaged bundle, other weights, or a backbone that computes other features
+            on this machine.
+          ConfigError: if the checkpoint is missing or the backbone cannot be loaded; for
             thresholds that the head cannot have.
         """
         read = read_bundle(Path(bundle))
@@ -132,10 +131,13 @@ class Predictor:
         runtime = Runtime(device=where, precision=precision or read.facts.backbone.precision)
         loaded = loading.load_backbone(options, runtime=runtime)
         _check_backbone(read, loaded)
+        if loaded.dimension is None:
+            sized = partial(_transform_sized, loaded.transform, read.facts.dimension)
+            loaded = replace(loaded, transform=sized)
         normalize = method_options(read.facts.head.options).normalize
         return cls(
             bundle=read,
-            backbone=replace(loaded, transform=_Sized(loaded, read.facts.dimension)),
+            backbone=loaded,
             heads=one_head(read.weights, read.arrays, normalize),
             device=where,
             thresholds=checked,
@@ -150,7 +152,7 @@ class Predictor:
         return self.facts.class_names
 
     def predict_images(self, images: Sequence[Image.Image]) -> npt.NDArray[np.float32]:
-        """Returns the probabilities of images in memory; scores where the link is none.
+        """Returns the probabilities of images in memory; scores if the link is none.
 
         Returns:
           float32 [n, classes].
@@ -208,7 +210,7 @@ class Predictor:
         Args:
           images: encoded, numbered from 0.
           opened: decodes an image, or raises a DataError.
-          threads: that decode and, on a CPU, compute; as many as torch has by default.
+          threads: that decode and, on a CPU, compute; by default as many as torch has.
         """
         accelerator = devices.find_accelerator(self.device)
         parts = compute_rows(
@@ -226,7 +228,7 @@ class Predictor:
                 yield self._predict_block(part.rows, part.values, part.faults)
 
     def predict_arrays(self, arrays: Mapping[Path, npt.NDArray[Any]]) -> Generator[Block]:
-        """Yields the predictions of vectors in order, by their files; a row's id is FILE:NUMBER."""
+        """Yields the predictions of vectors in order; a row's id is FILE:NUMBER."""
         first = 0
         for path, array in arrays.items():
             for start in range(0, len(array), _VECTORS):
@@ -241,7 +243,6 @@ class Predictor:
     def _predict_block(
         self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
     ) -> Block:
-        """Scores the features that the store could hold."""
         wrong = find_misfits(features, self.facts.backbone.dtype)
         good = [position for position in range(len(rows)) if position not in wrong]
         values = np.empty((0, len(self.classes)), np.float32)
@@ -257,7 +258,7 @@ class Predictor:
         )
 
     def score_features(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Returns the probabilities of feature rows [m, d], rounded as the store rounds them."""
+        """Returns the probabilities of feature rows [m, d], which are rounded as in the store."""
         rounded = features.astype(self.facts.backbone.dtype).astype(np.float32)
         # Products of equal size, so that a row's last digits depend on that row alone.
         filled = np.pad(rounded, ((0, -len(rounded) % PIECE_ROWS), (0, 0)))
@@ -281,23 +282,18 @@ def predict(
     thresholds: Mapping[str, float] | None = None,
     threads: int | None = None,
 ) -> Summary:
-    """Writes the predictions of a release on images, a row each, in the order of the images.
+    """Writes the predictions of a release on images, one row per image, in their order.
 
-    The columns are id, class, a probability of each class (a score where the link is none), and
-    error, which is empty but for images that cannot be used: these have no prediction. The table
-    also states the bundle, the version of dpprobe and the thresholds (`prediction_table.Origin`).
+    Columns: id, class, the probability of each class (a score if the link is none), and error. Only
+    images that cannot be used have an error, and they have no prediction. The table also states the
+    bundle, the version of dpprobe and the thresholds (`prediction_table.Origin`).
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
-        bundle of vectors, `.npy` files of them; see `vector_files.open_vectors`.
+        bundle of vectors, `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
-      thresholds: the probability from which a class is named, by class; see
-        `prediction_table.label_of`.
-      threads: that decode and, on a CPU, compute; as many as torch has by default.
-
-    Raises:
-      ConfigError: for images, columns or an output that cannot be, before any work.
-      DataError, ConfigError: as `Predictor.load_bundle`.
+      thresholds: by class; see `prediction_table.label_of`.
+      threads: that decode and, on a CPU, compute; by default as many as torch has.
     """
     vectors = [path for path in images if is_vector_file(path)]
     if vectors and (len(vectors) < len(images) or image_column or id_column):
@@ -307,7 +303,7 @@ def predict(
     sources = (
         None if vectors else find_images(images, image_column=image_column, id_column=id_column)
     )
-    check_output(output, vectors if sources is None else sources.inputs)
+    check_output(output, images)
     predictor = Predictor.load_bundle(
         bundle,
         checkpoint=checkpoint,
@@ -339,44 +335,36 @@ def predict(
 
 
 def _in_order(block: Block, labels: Sequence[str]) -> list[Prediction]:
-    numbered = [
-        (row[0], Prediction(row[1], label, values, None))
-        for row, label, values in zip(block.rows, labels, block.values, strict=True)
-    ]
-    numbered += [
-        (fault.row[0], Prediction(fault.row[1], None, None, fault.reason)) for fault in block.faults
-    ]
-    return [prediction for _, prediction in sorted(numbered, key=lambda pair: pair[0])]
+    numbered = {
+        number: Prediction(name, label, values, None)
+        for (number, name), label, values in zip(block.rows, labels, block.values, strict=True)
+    }
+    for fault in block.faults:
+        number, name = fault.row
+        numbered[number] = Prediction(name, None, None, fault.reason)
+    return [numbered[number] for number in sorted(numbered)]
 
 
-class _Sized:
-    """The transform of a backbone whose images keep their size: they must give the head's rows."""
-
-    def __init__(self, backbone: Backbone, dimension: int) -> None:
-        self._transform = backbone.transform
-        self._dimension = dimension if backbone.dimension is None else None
-
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        values = self._transform(image)
-        if self._dimension is None:
-            return values
-        if values.numel() != self._dimension:
-            raise DataError(
-                f"an image of {image.width} x {image.height} gives {values.numel()} values, and "
-                f"the head takes {self._dimension}; resize it"
-            )
-        return values.flatten()
+def _transform_sized(
+    transform: Callable[[Image.Image], torch.Tensor], dimension: int, image: Image.Image
+) -> torch.Tensor:
+    """Transforms an image for a backbone that keeps its size; it must fit the head."""
+    values = transform(image)
+    if values.numel() != dimension:
+        raise DataError(
+            f"an image of {image.width} x {image.height} gives {values.numel()} values, and "
+            f"the head takes {dimension}; resize it"
+        )
+    return values.flatten()
 
 
 # the backbone of a bundle
 
 
 def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> None:
-    """Checks from where a stranger's bundle would have weights loaded, or code.
+    """Checks the origin of weights and code that a stranger's bundle names.
 
-    Raises:
-      DataError: for weights in a file or folder that the bundle names.
-      ConfigError: for those of somebody's repository, and for code, without leave.
+    Raises DataError for a file or folder, ConfigError for a repository or code without permission.
     """
     options = bundle.facts.backbone.options
     if options.get("family") == "imported" and not allow_module:
@@ -402,14 +390,14 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
 
 
 def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOptions:
-    """Returns the options as the study had them, with the file of weights where it lies here."""
+    """Returns the options as the study had them, with the file of weights on this machine."""
     facts = bundle.facts.backbone
     if facts.checkpoint is None and checkpoint is not None:
         raise ConfigError(
             f"checkpoint {checkpoint}: backbone {facts.name} of {bundle.folder} needs no file of "
             "weights; remove --checkpoint"
         )
-    # Features of inner blocks are stored beside those that a head takes.
+    # A head takes only the features of the last block.
     inner = {"layers": (), "token": None} if "layers" in facts.options else {}
     if facts.checkpoint is None:
         return backbone_options({**facts.options, **inner})
@@ -434,35 +422,23 @@ def _check_weights(bundle: Bundle, sha256: str | None, named: str) -> None:
 def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
     """Checks that weights, preprocessing and features are those of the release."""
     facts = bundle.facts.backbone
-    where = f"{bundle.folder}: backbone {facts.name}"
     _check_weights(bundle, loaded.weights_sha256, f"backbone {facts.name}")
+    here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists as in the bundle
+    there = facts.preprocessing
+    fault = None
     if loaded.dimension not in (None, bundle.facts.dimension):
-        raise DataError(
-            f"{where}: gives {loaded.dimension} features here, and the head takes "
-            f"{bundle.facts.dimension}; {_suggest_versions(facts.versions)}"
+        fault = (
+            f"gives {loaded.dimension} features here, and the head takes {bundle.facts.dimension}"
         )
-    if (here := _plain_values(loaded.preprocessing)) != (
-        there := _plain_values(facts.preprocessing)
-    ):
-        keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-        key = keys[0]
-        raise DataError(
-            f"{where}: {key} of its preprocessing is {here.get(key)} here, and was "
-            f"{there.get(key)}; {_suggest_versions(facts.versions)}"
+    elif here != there:
+        key = next(key for key in {**there, **here} if there.get(key) != here.get(key))
+        fault = f"{key} of its preprocessing is {here.get(key)} here, and was {there.get(key)}"
+    elif not probes_agree(probe := take_probe(loaded), facts.probe):
+        fault = (
+            f"its features of a test image have norm {probe['norm']:g} here, and had "
+            f"{facts.probe['norm']:g}, or differ in their values"
         )
-    if not probes_agree(probe := take_probe(loaded), facts.probe):
-        raise DataError(
-            f"{where}: its features of a test image have norm {probe['norm']:g} here, and had "
-            f"{facts.probe['norm']:g}, or differ in their values; "
-            f"{_suggest_versions(facts.versions)}"
-        )
-
-
-def _plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values as JSON gives them back."""
-    return dict(json.loads(json.dumps(dict(values))))
-
-
-def _suggest_versions(versions: Mapping[str, str]) -> str:
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"use the libraries of the release ({named})" if named else "use the release's libraries"
+    if fault:
+        named = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+        remedy = f"the libraries of the release ({named})" if named else "the release's libraries"
+        raise DataError(f"{bundle.folder}: backbone {facts.name}: {fault}; use {remedy}")

@@ -1,7 +1,4 @@
-"""The table that `predict` writes: ids, classes, probabilities, faults and the bundle they are of.
-
-It is CSV or parquet.
-"""
+"""The table that `predict` writes, CSV or parquet: ids, classes, probabilities, faults, origin."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +22,14 @@ from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest
 from dpprobe.versions import code_version
 
 SUFFIXES = (".csv", ".parquet")
-# Separates the labels of an image that has several.
-SEPARATOR = "|"
-# Above it a label of several counts that has no threshold of its own.
-THRESHOLD = 0.5
-# A row group of a parquet file is closed at so many.
-GROUP_ROWS = 4096
-# The key of a parquet file's metadata that holds a table's origin, as JSON.
-METADATA_KEY = "dpprobe"
+SEPARATOR = "|"  # between the labels of an image that has several
+THRESHOLD = 0.5  # above it, a label counts that has no threshold of its own
+GROUP_ROWS = 4096  # fewest rows in a row group of a parquet file
+METADATA_KEY = "dpprobe"  # of a parquet file's metadata; holds the table's origin as JSON
 
 
 class Prediction(NamedTuple):
-    """A class and its values for one image, or the reason why there are none."""
+    """The class and its values for one image, or the reason why there are none."""
 
     id: str
     label: str | None
@@ -48,13 +41,11 @@ Write = Callable[[Sequence[Prediction]], None]
 
 
 class Origin(NamedTuple):
-    """The bundle that made a table, and how its classes were named.
+    """The bundle that made a table, the version of dpprobe, and the thresholds of its classes.
 
     Attributes:
       bundle: the release's name.
-      bundle_sha256: of the bundle's SHA256SUMS, which the ledger states too.
-      dpprobe: the version that predicted.
-      thresholds: the probability from which a class is named, by class.
+      bundle_sha256: of the bundle's SHA256SUMS, as in the ledger.
     """
 
     bundle: str
@@ -64,19 +55,17 @@ class Origin(NamedTuple):
 
 
 def describe_origin(bundle: Bundle, thresholds: Mapping[str, float]) -> Origin:
-    """Returns the origin of a table that a bundle's head fills with these thresholds."""
     digest = bundle_digest(bundle.folder)
     return Origin(bundle.facts.name, digest, code_version(), dict(thresholds))
 
 
 def check_thresholds(given: Mapping[str, float], facts: BundleFacts) -> dict[str, float]:
-    """Returns the probability from which each class is named, for the classes that have one.
+    """Checks and returns the probability from which each class is named.
 
-    Raises:
-      ConfigError: for a head without probabilities, an unknown class, a value outside 0 to 1, and
-        thresholds for all classes where an image has exactly one.
+    Raises ConfigError for a head without probabilities, an unknown class, a value outside 0 to 1,
+    and thresholds for all classes if an image has exactly one.
     """
-    thresholds = dict(given)  # a bundle states none of its own, which would stand under these
+    thresholds = dict(given)
     names = facts.class_names
     if thresholds and facts.head.link == "none":
         raise ConfigError(
@@ -111,7 +100,7 @@ def label_of(
     threshold.
 
     Args:
-      values: probabilities [classes]; scores where the link is none.
+      values: probabilities [classes]; scores if the link is none.
       thresholds: from `check_thresholds`.
     """
     names, thresholds = facts.class_names, thresholds or {}
@@ -129,16 +118,12 @@ def label_of(
 
 
 def value_columns(class_names: Sequence[str], link: str) -> list[str]:
-    """Returns the names of the columns of probabilities; of scores where these are none."""
+    """Returns the names of the columns of probabilities, or of scores if the link is none."""
     return [f"{'score' if link == 'none' else 'probability'}_{name}" for name in class_names]
 
 
 def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
-    """Checks, before any work, that the table can be written there.
-
-    Raises:
-      ConfigError: for another suffix, a folder, or one of the inputs.
-    """
+    """Raises ConfigError, before any work, for a table that cannot be written there."""
     if output is None:
         return
     if output.suffix.lower() not in SUFFIXES:
@@ -197,16 +182,10 @@ def _parquet_rows(path: Path, columns: Sequence[str], origin: Origin) -> Iterato
     schema = pa.schema([*fields, ("error", pa.string())], metadata=metadata)
 
     def make_table(predictions: Sequence[Prediction]) -> pa.Table:
-        missing: list[Any] = [None] * len(columns)
-        values = [missing if one.values is None else one.values.tolist() for one in predictions]
-        arrays = [
-            [one.id for one in predictions],
-            [one.label for one in predictions],
-            *map(list, zip(*values, strict=True)),
-            [one.error for one in predictions],
-        ]
-        typed = [pa.array(part, kind) for part, kind in zip(arrays, schema.types, strict=True)]
-        return pa.Table.from_arrays(typed, schema=schema)
+        missing = np.full(len(columns), None)
+        values = np.stack([missing if each.values is None else each.values for each in predictions])
+        ids, labels, _, errors = zip(*predictions, strict=True)
+        return pa.table([ids, labels, *values.T, errors], schema=schema)
 
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         pending: list[Prediction] = []

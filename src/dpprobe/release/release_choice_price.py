@@ -1,22 +1,21 @@
-"""The price of choosing what to release by looking at a study's cells of the same dataset.
+"""The price of choosing a release by looking at a study's cells of the same dataset.
 
-**Claim.** Who names a release after a look at the benchmark publishes a function of all heads of
-all its cells on the dataset, of their test results and of the release itself. As far as the
-training units go that costs no more than publishing all those heads: the composition of their
-mechanisms, each as often as there are seeds and backbones, with the release's, at its delta. It is
-an upper bound for the choice always, and the bound of `dpprobe.results.best_head_price`, over all
-epsilons and with one fit more. It holds where every cell is private: one that is not may tell all
-of its rows, and then the choice has no price.
+**Claim.** A person who names a release after a look at the benchmark publishes a function of all
+heads of its cells on the dataset, their test results, and the release. For training units that
+costs no more than publishing all those heads: the composition of their mechanisms for every seed
+and backbone, and of the release's, at its delta. It is the bound of
+`dpprobe.results.best_head_price`, over all epsilons and with one more fit. It holds if every cell
+is private: a cell without privacy may reveal all its rows, and then the choice has no price.
 
-The bound supposes noise that nobody can repeat. A benchmark's follows from the study and the
-fingerprint of its data, so it holds for people who lack either, and not against the adversary of
-the release itself, who knows all other units; the words say so.
+The bound assumes noise that nobody can repeat. A benchmark's noise follows from the study and the
+fingerprint of its data. So the bound holds against people who lack either, but not against the
+release's own adversary, who knows all other units; the words say so.
 
-The head that `auto` chooses is known with the features of each backbone. If some are not there
-yet, nothing is priced: their cells' mechanisms are not known.
+The choice of `auto` needs the features of each backbone. If some are missing, the mechanisms of
+their cells are unknown, and nothing is priced.
 
-Nothing here covers the test units: benchmarks print their results without noise. Cells whose noise
-cannot be calibrated are left out, as no head of them exists.
+Test units are not covered: benchmarks print their results without noise. Cells whose noise cannot
+be calibrated are left out, since they have no head.
 """
 
 from __future__ import annotations
@@ -82,24 +81,15 @@ def choice_block(
 ) -> dict[str, Any]:
     """Prices the choice of a release among the study's cells: the block `choice` of a statement.
 
-    Args:
-      n: training units of the cells.
-      cache: the folder of calibrations, which are looked up or added.
-      facts: by backbone, where its features are there, what `auto` chooses a head from.
-
-    Returns:
-      cells, the number of cells on the dataset; epsilon, the bound at the release's delta, None
-      without cells and where some are not private or not known; words, a sentence or two for the
-      card.
+    Its epsilon is the bound at the release's delta, None without cells and if some are not private
+    or not known. `n` is the number of training units, and `facts` has by backbone, if it has
+    features, the facts from which `auto` chooses a head.
     """
     exposed = _not_private(study, dataset)
-    if exposed:
-        count = len(study.list_cells(dataset))
-        return {"cells": count, "epsilon": None, "words": choice_words(count, None, exposed)}
     unknown = _not_known(study, facts or {})
-    if unknown:
+    if exposed or unknown:
         count = len(study.list_cells(dataset))
-        words = choice_words(count, None, unknown=unknown)
+        words = choice_words(count, None, exposed, unknown=unknown)
         return {"cells": count, "epsilon": None, "words": words}
     fits = _list_fits(study, dataset, n, plan.unit, cache, facts or {})
     count = sum(fit.times for fit in fits) // study.seeds
@@ -119,12 +109,10 @@ def choice_words(
     unknown: Sequence[str] = (),
     delta: float = 0.0,
 ) -> str:
-    """Says what a choice among so many cells costs, or why it has no price.
+    """Says what a choice among so many cells costs at `delta`, or why it has no price.
 
-    Args:
-      epsilon: the bound at `delta`; None where there is none.
-      exposed: what is not private, where there is no bound.
-      unknown: what is not known yet, where there is no bound.
+    `exposed` names parts of the study that are not private, `unknown` heads that `auto` has not
+    chosen.
     """
     if not (cells or exposed or unknown):
         return NO_CHOICE
@@ -139,7 +127,7 @@ def choice_words(
             f"unit at most epsilon {rounded_up(epsilon):g} at delta {delta:g}, the release "
             f"included.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
         )
-    if unknown:
+    if not exposed:
         listed = _name_first("not known yet", unknown)
         return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
     return (
@@ -148,13 +136,12 @@ def choice_words(
 
 
 def _name_first(what: str, names: Sequence[str]) -> str:
-    """Names the first few."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{what} ({', '.join(names[:_NAMED])}{more})"
 
 
 def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
-    """Names the heads that `auto` has not chosen: those of backbones without features."""
+    """Names the heads that `auto` cannot choose, for lack of features."""
     return [
         f"{backbone}/{name}"
         for backbone in study.backbones
@@ -164,7 +151,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
 
 
 def _not_private(study: Study, dataset: str) -> list[str]:
-    """Names what the study trains or measures on a dataset's training examples without privacy."""
+    """Names what the study computes from a dataset's training examples without privacy."""
     cells = (
         f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}"
         for cell in study.list_cells(dataset)
@@ -197,7 +184,7 @@ def _list_fits(
     cache: Path,
     facts: Mapping[str, DataFacts],
 ) -> list[Fits]:
-    """Returns the fits of each method and epsilon: of all seeds on all backbones."""
+    """Returns the fits of each method and epsilon, for all seeds and backbones."""
     pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(dataset)))
     delta, fits = study.dataset_delta(dataset), []
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
@@ -230,7 +217,7 @@ def _list_fits(
 def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
 ) -> list[tuple[MethodOptions, int]]:
-    """Returns a method, or what `auto` chooses, with the number of backbones that it is for."""
+    """Returns a method, or the choices of `auto`, each with its number of backbones."""
     if not method.is_undecided:
         return [(method, len(study.backbones))]
     return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]

@@ -1,4 +1,4 @@
-"""The privacy statement of a release: a cell's, without what a bundle must not hold, and more."""
+"""The privacy statement of a release: that of a cell, without private parts, and with more."""
 
 from __future__ import annotations
 
@@ -31,21 +31,16 @@ def release_statement(
     chosen_from: Mapping[str, Any] | None = None,
     parts: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
+    """Writes what a release promises; JSON-compatible, and without anything private.
 
     Args:
-      options: its options; public files by any path.
+      options: of the method; public files by any path.
       study: that declares files public.
-      public_data: the backbone's name, options, weights' SHA-256, and whether it was trained.
       file_hashes: SHA-256 of each public file, by its path in the options.
-      evaluation: by `dpprobe.release.evaluation`; None where nothing was measured.
-      choice: by `dpprobe.release.release_choice_price`.
-      ledger: the composition of all releases from the dataset, this one included.
-      evidence: by `dpprobe.release.audit_evidence`; None where no audit was made.
-      subsample: the `fraction` and the `public_seed` that chose the training examples; None for
-        all.
-      chosen_from: the rule that chose the head, and from which facts; None where none did.
-      parts: by `BundleFacts.hash_parts`; None in bundles of an earlier dpprobe.
+      ledger: the composition of all releases from the dataset, including this one.
+      subsample: the `fraction` and the `public_seed` that chose the training examples.
+      chosen_from: the rule that chose the head, and its facts; None without one.
+      parts: by `BundleFacts.hash_parts`; None before there is a bundle.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -82,7 +77,7 @@ def release_statement(
 
 
 def published_options(options: MethodOptions) -> dict[str, Any]:
-    """Returns a method's options with public files by their names alone, not their places."""
+    """Returns a method's options with the names of public files, without their folders."""
     values = options.model_dump(mode="json")
     for place in options.public_files():
         *parents, last = place.split(".")

@@ -1,13 +1,13 @@
 """Signs a bundle, and checks a signature: Ed25519 over the bytes of SHA256SUMS.
 
-SHA256SUMS has the hash of every other file, so its signature stands for the whole bundle. The
-signature lies beside it, detached, the 64 bytes as they are; openssl checks it as well:
+SHA256SUMS has the hash of every other file, so its signature covers the whole bundle. The file
+beside it holds the raw 64 bytes; openssl checks them as well:
 
     openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in SHA256SUMS \
         -sigfile SHA256SUMS.sig
 
-A bundle holds no public key: a key from the same hand as the files would prove nothing.
-Get the public key from elsewhere, such as the signer's web page.
+A bundle holds no public key: beside the files it would prove nothing. Get it from elsewhere, such
+as the signer's web page.
 
     openssl genpkey -algorithm ed25519 -out private_key.pem
     openssl pkey -in private_key.pem -pubout -out public_key.pem
@@ -30,25 +30,14 @@ PUBLIC_REMEDY = "name a file that `openssl pkey -pubout` wrote"
 
 
 def sign_bundle(folder: Path, key_file: Path) -> None:
-    """Writes SHA256SUMS.sig: a signature of a bundle's SHA256SUMS.
-
-    Args:
-      key_file: an Ed25519 private key, PEM, without a passphrase.
-
-    Raises:
-      ConfigError: when the file is not such a key.
-    """
+    """Writes SHA256SUMS.sig by an Ed25519 private key: PEM, without a passphrase."""
     signature = read_private_key(key_file).sign((folder / SUMS_FILE).read_bytes())
     with atomic_path(folder / SIGNATURE_FILE) as temporary:
         temporary.write_bytes(signature)
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
-    """Reads an Ed25519 private key.
-
-    Raises:
-      ConfigError: when the file is missing or is something else.
-    """
+    """Reads an Ed25519 private key; raises ConfigError if the file is missing or something else."""
     try:
         require_plain_file(path)
         key = load_pem_private_key(path.read_bytes(), password=None)
@@ -65,11 +54,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def signature_holds(folder: Path, public_key: Path) -> bool:
-    """Returns True if SHA256SUMS.sig is the key's signature of SHA256SUMS.
-
-    Raises:
-      ConfigError: when the file of the key is missing or is something else.
-    """
+    """Returns True if SHA256SUMS.sig is the key's; raises ConfigError if the key is unusable."""
     try:
         require_plain_file(public_key)
         key = load_pem_public_key(public_key.read_bytes())

@@ -3,12 +3,13 @@
     <data_dir>/units.key                            32 random bytes, mode 0600, made once
     <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of a booking; equal ones share a file
 
-A hash is the first 64 bits of HMAC-SHA256 under the key: of the name that a column gives a unit, of
-an image's bytes, and of its pixels. With the key the files tell whether a guessed image is in the
-data, so they stay beside it. They may refuse a release, and never decide what is published of one:
-whether two datasets share a unit is a function of private examples.
+A hash is the first 64 bits of HMAC-SHA256 under the key: of a unit's name in a column, of an
+image's bytes, and of its pixels. With the key, the files tell whether a guessed image is in the
+data, so they are private. They may refuse a release, but never change what is published: whether
+two datasets share a unit depends on private examples.
 
-Two unrelated hashes are equal with probability 2^-64: for a million units on each side 5e-8.
+Two unrelated hashes are equal with probability 2^-64. For a million units on each side, any two are
+equal with probability 5e-8.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _KEY_BYTES, _HASH_BYTES = 32, 8
 _LOST = "restore it from a backup: nothing is released from the datasets beside it until then"
 _NONE = np.zeros(0, np.uint64)
 
-# By "<split>.names" and "<split>.images", each list rising and without repetition.
+# By "<split>.names" and "<split>.images"; each list is sorted and without duplicates.
 Hashes = Mapping[str, npt.NDArray[np.uint64]]
 
 
@@ -47,8 +48,8 @@ class Units:
     """The units of a release.
 
     Attributes:
-      names: of each row's unit, by split; empty where no column names them.
-      tables: the folder of the split tables that the rows are from; None where it is not there.
+      names: of each row's unit, by split; empty if no column names them.
+      tables: the folder of the rows' split tables; None without them.
     """
 
     names: Mapping[str, Iterable[str]]
@@ -60,18 +61,16 @@ class Units:
         if self.tables is not None:
             tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
             values |= {f"{s}.images": set(table.content_hashes()) for s, table in tables.items()}
-        return {
-            part: _hash_all(key, part.partition(".")[2].encode(), values[part]) for part in values
-        }
+        return {part: _hash_all(key, part.partition(".")[2], values[part]) for part in values}
 
 
-def _hash_all(key: bytes, kind: bytes, values: Iterable[bytes]) -> npt.NDArray[np.uint64]:
-    digests = (hmac.digest(key, kind + value, "sha256")[:_HASH_BYTES] for value in values)
+def _hash_all(key: bytes, kind: str, values: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    digests = (hmac.digest(key, kind.encode() + value, "sha256")[:_HASH_BYTES] for value in values)
     return np.unique(np.frombuffer(b"".join(digests), np.uint64))
 
 
 def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"]) -> bool:
-    """Returns True if any split of one has a hash of a kind that any split of the other has."""
+    """Returns True if two releases share a hash of a kind, in any of their splits."""
     ours, theirs = (
         np.concatenate([_NONE, *(one[part] for part in one if part.endswith(kind))])
         for one in (first, second)
@@ -80,9 +79,9 @@ def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"])
 
 
 def count_moved(first: Hashes, second: Hashes) -> int:
-    """Counts the hashes of images that are on one side of the first, and the other of the second.
+    """Counts the images that are on different sides in two releases.
 
-    An image on both sides of a split is two units', and says nothing.
+    An image on both sides of one split belongs to two units, and does not count.
     """
 
     def only(hashes: Hashes, side: str, other: str) -> npt.NDArray[np.uint64]:
@@ -94,7 +93,7 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 
 
 def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
-    """Returns the folder if it holds split tables; None without, and for another fingerprint."""
+    """Returns the folder if it holds split tables of the fingerprint, if any is given."""
     try:
         made = read_info(folder / "dataset.json").fingerprint
     except DataError:
@@ -104,15 +103,9 @@ def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
 
 
 def load_key(data_dir: Path, *, used: bool) -> bytes:
-    """Reads the key of a data_dir; makes it where no hash needs another one.
+    """Reads the key of a data_dir, or makes it; the caller holds a lock.
 
-    The caller keeps others from making it at the same time.
-
-    Args:
-      used: True if hashes were made with it.
-
-    Raises:
-      DataError: for a key that is gone or damaged.
+    Raises DataError for a damaged key, and for a missing one if hashes were made with it (`used`).
     """
     path = data_dir / KEY_FILE
     if not path.exists():
@@ -135,11 +128,7 @@ def write_hashes(folder: Path, hashes: Hashes, key: bytes) -> str:
 
 
 def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
-    """Reads the hashes of a booking.
-
-    Raises:
-      DataError: for a file that is missing, damaged or under another key.
-    """
+    """Reads the hashes of a booking; raises DataError if they are damaged or of another key."""
     path = _path_of(folder, digest)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -155,7 +144,7 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
 
 
 def _mark_key(key: bytes) -> str:
-    """Returns a text that tells keys apart, and nothing else of them."""
+    """Returns a text that differs between keys and reveals nothing else."""
     return hmac.digest(key, b"key", "sha256").hex()
 
 

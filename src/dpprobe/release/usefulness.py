@@ -1,10 +1,9 @@
-"""Says before anything is spent whether a head would be worth its epsilon.
+"""Refuses a head that would not be worth its epsilon, before anything is spent.
 
-The study's benchmark of the same method, backbone and epsilon tells: its head has to be better than
-one answer for all images, in the metric that stands for it, at 95% confidence; to rank images
-better than chance; and to predict every class. Without a benchmark the planner tells, from public
-facts. Nothing here is published; that a release was made after a look at a benchmark is among the
-looks that `release_choice_price` prices.
+The study's benchmark of the same method, backbone and epsilon decides. At 95% confidence its head
+must be better than one answer for all images, in its headline metric, and rank images better than
+chance. It must also predict every class. Without a benchmark the planner decides, from public
+facts. Nothing here is published; `release_choice_price` prices the look at a benchmark.
 """
 
 from __future__ import annotations
@@ -28,15 +27,10 @@ CLASSES_NAMED = 5
 
 
 def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> None:
-    """Checks that a release's head is better than no head.
+    """Raises PrivacyError with the reasons if a release's head is no better than no head.
 
-    Args:
-      benchmark: `metrics.json` of the study's cell of the same method, backbone and epsilon; None
-        if the study has no such cell.
-      facts: public facts of the training data, for the planner.
-
-    Raises:
-      PrivacyError: with the reasons, if it is not.
+    `benchmark` is `metrics.json` of the study's cell of the same method, backbone and epsilon; if
+    the study has no such cell, the planner decides from public facts.
     """
     if benchmark is None:
         faults, source = list(_planner_faults(facts)), "the planner says"
@@ -52,7 +46,7 @@ def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> 
 
 
 def benchmark_faults(record: CellRecord) -> Iterator[str]:
-    """Yields why the heads of a cell are of no use."""
+    """Yields the reasons why the heads of a cell are useless."""
     constant, summary = constant_headline(record), record.summary
     low = summary[record.headline].both_low
     if constant is not None and (low is None or low <= constant):
@@ -65,7 +59,7 @@ def benchmark_faults(record: CellRecord) -> Iterator[str]:
         low = summary["auc"].both_low
         if low is not None and low <= 0.5:
             yield f"the 95% CI of its AUC begins at {low:.3f}, so that it may rank by chance"
-    if not record.multi_label:  # of several labels, one below a half everywhere still ranks
+    if not record.multi_label:  # one of several labels still ranks if it is below 1/2 everywhere
         yield from _never_predicted(record)
 
 
@@ -85,9 +79,7 @@ def _never_predicted(record: CellRecord) -> Iterator[str]:
 
 
 def _planner_faults(facts: DataFacts) -> Iterator[str]:
-    """Yields that units are too few, by the learning curves of public sets of one label per
-    example.
-    """
+    """Yields a fault if learning curves of public sets (one label per example) need more units."""
     if facts.multi_label:
         return
     setting = Setting(
@@ -104,14 +96,7 @@ def _planner_faults(facts: DataFacts) -> Iterator[str]:
 
 
 def check_metric(name: str, metric: Headline, labels: npt.NDArray[Any]) -> None:
-    """Checks that a published accuracy would not hide a rare class.
-
-    Args:
-      metric: that the release publishes. labels: of the training examples, [n] or [n, labels].
-
-    Raises:
-      PrivacyError: for accuracy if classes are unequal.
-    """
+    """Raises PrivacyError if an accuracy would hide a rare class; labels are [n] or [n, labels]."""
     if metric != "accuracy":
         return
     if labels.ndim == 2:

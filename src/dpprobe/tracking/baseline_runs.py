@@ -1,7 +1,7 @@
-"""MLflow's runs of what private heads are compared with: zero-shot CLIP and few-shot probes.
+"""MLflow's runs of the baselines of private heads: zero-shot CLIP and few-shot probes.
 
-They stand among the cells of their dataset and have the same `test/` metrics, so that one column
-or one chart compares them with private heads. Nothing of them is private.
+They are among the cells of their dataset and have the same `test/` metrics, so that one column or
+one chart compares them with private heads. They are not private.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from dpprobe.tracking.runs import (
 from dpprobe.tracking.views import COMPARED
 from dpprobe.versions import VERSIONS
 
-# In the place of an epsilon: no noise, and of zero-shot no training example either.
-NO_EPSILON = "none"
+NO_EPSILON = "none"  # instead of an epsilon
 ZERO_SHOT = "zero_shot"
 FEW_SHOT = "few_shot"
 
@@ -42,11 +41,7 @@ def list_baseline_runs(
     shared_tags: Mapping[str, str],
     source: DatasetInput,
 ) -> list[RunContents]:
-    """Describes the runs of a dataset: one a zero-shot classifier, and one a probe of N images.
-
-    Raises:
-      DataError: when a record cannot be read.
-    """
+    """Describes a dataset's runs: one per zero-shot classifier and per probe of N images."""
     runs = []
     for path in zero_shot:
         record = read_zero_shot(path)
@@ -63,7 +58,7 @@ def list_baseline_runs(
     for path in few_shot:
         record = read_few_shot(path)
         for probe in record["results"]:
-            shots = name_shots(probe["shots"])
+            shots = "full" if probe["shots"] is None else str(probe["shots"])
             rows = max(probe["train_rows"])
             params = {"shots": shots, "seeds": str(probe["seeds"]), "train_rows": str(rows)}
             runs.append((path, record, f"{FEW_SHOT}/{shots}", probe["summary"], params))
@@ -78,11 +73,6 @@ def list_baseline_runs(
     ]
 
 
-def name_shots(shots: int | None) -> str:
-    """Returns the images of each class as text; "full" for all."""
-    return "full" if shots is None else str(shots)
-
-
 def _baseline_run(
     path: Path,
     record: Mapping[str, Any],
@@ -95,12 +85,11 @@ def _baseline_run(
     source: DatasetInput,
 ) -> RunContents:
     """Describes one run; `baseline` is the prefix of its metrics, such as few_shot/16."""
-    dataset, backbone = record["dataset"], record["backbone"]
+    dataset, backbone, shown = record["dataset"], record["backbone"], record["headline"]
     method = baseline.replace("/", "_")
     names = {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": NO_EPSILON}
     metrics = scalar_metrics(summary)
     metrics |= {title.replace("test", baseline, 1): value for title, value in metrics.items()}
-    shown = record["headline"]
     what = (
         "zero-shot classification by the class names"
         if baseline == ZERO_SHOT
@@ -142,12 +131,7 @@ def dataset_run(
     source: DatasetInput,
     finished: float,
 ) -> RunContents:
-    """Describes the MLflow run that sums up a dataset: its figures, and its baselines by backbone.
-
-    Args:
-      artifacts: figures that compare, the t-SNE planes of all backbones, and tables.
-      finished: seconds since the epoch, when the last result was written.
-    """
+    """Describes the run of a whole dataset: figures, t-SNE planes, tables, and its baselines."""
     metrics = [
         (f"{run.params['backbone']}/{name}", value, step)
         for run in baselines

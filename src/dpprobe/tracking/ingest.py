@@ -6,37 +6,25 @@ person sees.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from mlflow import MlflowClient
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
-from dpprobe.results.cell_record import ACCURACY, CellRecord, read_cell, read_measures
+from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
-from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import (
     RUN_COLOUR,
     CellFile,
     RunContents,
-    by_curve,
     cell_run,
     dataset_input,
     pick_colour,
     study_run,
     summary_run,
-)
-from dpprobe.tracking.store import (
-    checkpoint_log,
-    create_tables,
-    hold_store,
-    is_server,
-    public_uri,
 )
 from dpprobe.tracking.views import (
     ALL_VIEW,
@@ -49,11 +37,9 @@ from dpprobe.tracking.views import (
     studies_experiment,
     summary_experiment,
 )
-from dpprobe.tracking.writer import Writer
+from dpprobe.tracking.writer import leave_receipt, open_writer
 
-logger = logging.getLogger("dpprobe")
-
-STUDY_FOLDER = "_study"  # of a study's artifacts and its receipt; no dataset may be called so
+STUDY_FOLDER = "_study"  # of a study's artifacts and its receipt; no dataset has this name
 
 
 def update_dataset(
@@ -69,7 +55,6 @@ def update_dataset(
     artifact_root: Path,
     receipt: Path,
     lock: Path,
-    tags: Mapping[str, str] | None = None,
     commit: str | None = None,
     audits: Sequence[Path] = (),
     fairness: Sequence[Path] = (),
@@ -79,36 +64,27 @@ def update_dataset(
 ) -> None:
     """Brings MLflow up to date with the cells and the baselines of one dataset.
 
-    A run whose result_key and content_hash are current is kept, one whose cell has changed is
-    replaced, one that a crash left unfinished is deleted. Runs of cells that the study no longer
-    names are kept, but tagged `current` = "false", which the ready-made views leave out. Runs of
-    other studies are left alone.
+    A run whose result_key and content_hash are current is kept, a run whose cell has changed is
+    replaced, and an unfinished run of a crash is deleted. Runs of cells that the study no longer
+    names stay, but tagged `current` = "false", which the ready-made views leave out. Runs of other
+    studies stay unchanged.
 
     Args:
       uri: `sqlite:///relative/path` or `http(s)://server`.
-      metrics_files: metrics.json of each cell; privacy.json, history.parquet, predictions.parquet
-        and heads.safetensors lie beside it.
-      figures: of the dataset, shown with each (backbone, method).
+      metrics_files: metrics.json of each cell, with its other files beside it.
+      figures, tables: of the dataset, shown with each (backbone, method).
       embeddings: backbone -> its t-SNE figures.
-      tables: shown with each (backbone, method).
-      artifact_root: where artifacts go, unless a server decides that.
+      artifact_root: folder of artifacts, unless a server decides that.
       receipt: written last: the run of each result, and the pages to open.
       lock: a file beside a SQLite store; two ingesters wait for each other. A server takes many
-        writers at once: there only those of the same receipt wait.
-      tags: more tags of every run. Another value makes every run again.
-      commit: of the workflow, for runs that are written; it makes no run again.
-      audits: records of audited cells.
-      fairness: records of subgroups, one a backbone.
-      zero_shot, few_shot: records of baselines, one a backbone.
-      comparisons: figures that the run of the whole dataset has, beside `figures`.
-
-    Raises:
-      TrackingError: when the store cannot be reached, opened or written.
-      DataError: when a cell's record cannot be read.
+        writers at once: only those of the same receipt wait.
+      commit: of the workflow, for runs that are written; another commit replaces no run.
+      audits, fairness, zero_shot, few_shot: records of cells and backbones.
+      comparisons: figures of the run of the whole dataset, beside `figures`.
     """
     info = read_info(dataset_info)
     cell_files = _read_cells(metrics_files, dataset)
-    shared_tags = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
+    shared_tags = {"study": study, "dataset_fingerprint": info.fingerprint}
     if info.untested_classes:
         shared_tags["untested_classes"] = f"{len(info.untested_classes)} of {info.num_classes}"
     measure = read_measures(cell_files).get(dataset, ACCURACY)
@@ -120,18 +96,20 @@ def update_dataset(
     )
     beside = {run.params["backbone"] for run in baselines}
     shown = nearest_to_one(record.cell.epsilon for _, record in cell_files)
-    cells = [
-        cell_run(
-            path, record, study,
-            shared_tags | ({COMPARED: "true"} if _is_compared(record, beside, shown) else {}),
-            source, audited.get(record.cell.key),
-            groups[record.cell.backbone][1] if record.cell.backbone in groups else None,
-        )
-        for path, record in cell_files
-    ]  # fmt: skip
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
+    cells: list[RunContents] = []
+    curves: dict[tuple[str, str], list[CellFile]] = {}
+    for path, record in cell_files:
+        cell = record.cell
+        curves.setdefault((cell.backbone, cell.method), []).append((path, record))
+        compared = cell.backbone in beside and cell.epsilon == shown
+        tags = shared_tags | ({COMPARED: "true"} if compared else {})
+        _, fairness_record = groups.get(cell.backbone, (None, None))
+        cells.append(
+            cell_run(path, record, study, tags, source, audited.get(cell.key), fairness_record)
+        )
     summaries: list[RunContents] = []
-    for (backbone, _), group in by_curve(cell_files).items():
+    for (backbone, _), group in curves.items():
         planes = [(path, "figures") for path in embeddings.get(backbone, ())]
         gaps = [(groups[backbone][0], "fairness")] if backbone in groups else []
         files = [*attached, *planes, *gaps]
@@ -144,13 +122,13 @@ def update_dataset(
             (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
         ),
     )  # fmt: skip
-    with hold_store(uri, lock=lock, receipt=receipt):
-        create_tables(uri)
-        location = None if is_server(uri) else artifact_root / dataset
-        client = MlflowClient(tracking_uri=uri)
-        writer = Writer(client, study=study, commit=commit)
+    with open_writer(
+        uri=uri, study=study, folder=dataset, artifact_root=artifact_root, receipt=receipt,
+        lock=lock, commit=commit,
+    ) as writer:  # fmt: skip
         page = writer.write(
-            cells_experiment(dataset, location, cells, baselines, measure), [*cells, *baselines]
+            cells_experiment(dataset, writer.location, cells, baselines, measure),
+            [*cells, *baselines],
         )
         pages = {
             "cells": page,
@@ -161,14 +139,10 @@ def update_dataset(
             pages["baselines"] = page.replace(VIEW_KEY, BASELINES_VIEW)
             pages["baseline_charts"] = f"{pages['baselines']}&compareRunsMode=CHART"
         page = writer.write(
-            summary_experiment(dataset, location, summaries, measure), [*summaries, whole]
+            summary_experiment(dataset, writer.location, summaries, measure), [*summaries, whole]
         )
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
-        checkpoint_log(uri)
-    _report_finish(
-        receipt, writer, pages, uri=uri, study=study, dataset=dataset,
-        artifact_root=None if location is None else artifact_root,
-    )  # fmt: skip
+    leave_receipt(receipt, writer, uri=uri, dataset=dataset, pages=pages)
 
 
 def ingest_study(
@@ -187,14 +161,7 @@ def ingest_study(
 ) -> None:
     """Brings MLflow up to date with the study as a whole: one run, with its report and tables.
 
-    Args:
-      dataset_infos: dataset.json by dataset.
-      figures: those that are of no one dataset.
-      tables: all; those in a folder below `tables` keep it.
-      uri, artifact_root, receipt, lock, commit: as for `update_dataset`.
-
-    Raises:
-      TrackingError: when the store cannot be reached, opened or written.
+    Tables in a folder below `tables` keep it. Other arguments are as for `update_dataset`.
     """
     files = [(report, "")]
     for path in tables:
@@ -202,24 +169,15 @@ def ingest_study(
         files.append((path, "tables" if folder == "tables" else f"tables/{folder}"))
     files += [(path, "figures") for path in figures]
     run = study_run(study, read_grid(summaries), dataset_infos, files)
-    with hold_store(uri, lock=lock, receipt=receipt):
-        create_tables(uri)
-        location = None if is_server(uri) else artifact_root / STUDY_FOLDER
-        writer = Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)
-        pages = {"studies": writer.write(studies_experiment(location, run), [run])}
+    with open_writer(
+        uri=uri, study=study, folder=STUDY_FOLDER, artifact_root=artifact_root, receipt=receipt,
+        lock=lock, commit=commit,
+    ) as writer:  # fmt: skip
+        pages = {"studies": writer.write(studies_experiment(writer.location, run), [run])}
         for name in writer.retire_datasets(dataset_infos):
             # its runs are current again when it is tracked again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
-        checkpoint_log(uri)
-    _report_finish(
-        receipt, writer, pages, uri=uri, study=study, dataset=STUDY_FOLDER,
-        artifact_root=None if location is None else artifact_root,
-    )  # fmt: skip
-
-
-def _is_compared(record: CellRecord, backbones: Collection[str], epsilon: str) -> bool:
-    """Returns whether a cell stands in the view of baselines: of their backbones, at an epsilon."""
-    return record.cell.backbone in backbones and record.cell.epsilon == epsilon
+    leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)
 
 
 def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:
@@ -231,32 +189,3 @@ def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:
                 f"{path}: it is a cell of {other}, not of {dataset}; correct the list"
             )
     return cell_files
-
-
-def _report_finish(
-    receipt: Path,
-    writer: Writer,
-    pages: Mapping[str, str],
-    *,
-    uri: str,
-    study: str,
-    dataset: str,
-    artifact_root: Path | None,
-) -> None:
-    """Says how many runs were written, in the log and in the receipt."""
-    counts = {
-        "created": writer.created, "replaced": writer.replaced, "kept": writer.kept,
-    }  # fmt: skip
-    logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
-    write_receipt(
-        receipt,
-        {
-            "uri": public_uri(uri),
-            "artifact_root": None if artifact_root is None else str(artifact_root),
-            "study": study,
-            "dataset": dataset,
-            "pages": dict(pages),
-            **counts,
-            "runs": writer.runs,
-        },
-    )

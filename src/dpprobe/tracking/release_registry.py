@@ -1,13 +1,12 @@
-"""Releases in MLflow: a run each, and a version of a registered model that holds the bundle.
+"""Releases in MLflow: one run per release, and a version of a registered model with the bundle.
 
-The written data is a function of the bundle, apart from the time of writing and the place of the
-files: no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond
-the release, and a reader of the store learns no more than a reader of the bundle.
+Everything written follows from the bundle, except the time of writing and the place of the files:
+no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond the
+release.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import tempfile
@@ -25,13 +24,12 @@ from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
-from dpprobe.artifacts import hash_value, read_json
+from dpprobe.artifacts import hash_value
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,
     SIGNATURE_FILE,
     Bundle,
-    BundleFacts,
     bundle_digest,
     read_bundle,
 )
@@ -39,25 +37,23 @@ from dpprobe.release.documents import is_telling
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
-from dpprobe.tracking.receipt import write_receipt
-from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, run_name
-from dpprobe.tracking.store import (
-    checkpoint_log,
-    create_tables,
-    hold_store,
-    is_server,
-    public_uri,
-    search_all,
+from dpprobe.tracking.runs import (
+    MetricValue,
+    RunContents,
+    allows_metrics,
+    option_params,
+    run_name,
 )
+from dpprobe.tracking.store import search_all
 from dpprobe.tracking.views import releases_experiment
-from dpprobe.tracking.writer import Writer, fit_to_tag
+from dpprobe.tracking.writer import fit_to_tag, leave_receipt, open_writer
 
 logger = logging.getLogger("dpprobe")
 
 ALIAS = "released"
 FOLDER = "model"  # within the run's artifacts
 DIGEST = "bundle_digest"  # tag of runs and versions
-RELEASES_FOLDER = "_releases"  # of artifacts; no dataset may be called so
+RELEASES_FOLDER = "_releases"  # of artifacts; no dataset has this name
 DATA = "bundle"  # the bundle's folder within the model's data
 DESCRIPTION_LENGTH = 4900  # PostgreSQL refuses descriptions above 5000 characters
 LOADER = served_release.__name__  # the module that MLflow imports to load a release
@@ -66,71 +62,43 @@ REQUIRED = ("mlflow", "numpy", "pandas", "pillow", "pyarrow", "pydantic", "safet
 
 def register_release(
     bundle: Path, *, uri: str, study: str, artifact_root: Path, receipt: Path, lock: Path
-) -> dict[str, Any]:
+) -> None:
     """Brings MLflow up to date with a release: its run, its model version, the alias `released`.
 
-    Each bundle digest has one run and one version; a second call makes nothing twice, and mends
+    Each bundle digest has one run and one version. A second call makes nothing twice, and finishes
     what a crash left undone. An older bundle of the name keeps its version, without the alias.
-
-    Args:
-      uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.update_dataset`.
-
-    Returns:
-      The receipt's content.
-
-    Raises:
-      DataError: when a file of the bundle is missing or altered.
-      TrackingError: when the store cannot be reached, opened or written.
+    Arguments are as for `dpprobe.tracking.ingest.update_dataset`.
     """
     content = read_bundle(bundle)
     digest = bundle_digest(bundle)
     name = content.facts.name
     run = release_run(content, study=study, digest=digest)
-    with hold_store(uri, lock=lock, receipt=receipt):
-        create_tables(uri)
-        location = None if is_server(uri) else artifact_root / RELEASES_FOLDER
-        client = MlflowClient(tracking_uri=uri)
-        writer = Writer(client, study=study)
+    with open_writer(
+        uri=uri, study=study, folder=RELEASES_FOLDER, artifact_root=artifact_root, receipt=receipt,
+        lock=lock,
+    ) as writer:  # fmt: skip
         older = f"{_result_key(study, name)}/"
         page = writer.write(
-            releases_experiment(location, run), [run], outdates=lambda key: key.startswith(older)
+            releases_experiment(writer.location, run),
+            [run],
+            outdates=lambda key: key.startswith(older),
         )
         model = model_name(study, name)
-        version = _register_bundle(client, model, content, writer.runs[run.key], digest)
-        checkpoint_log(uri)
-    write_receipt(
-        receipt,
-        {
-            "uri": public_uri(uri),
-            "artifact_root": None if location is None else str(artifact_root),
-            "study": study,
-            "dataset": RELEASES_FOLDER,
-            "release": name,
-            DIGEST: digest,
-            "pages": {"releases": page, "model": f"#/models/{model}/versions/{version}"},
-            "created": writer.created,
-            "replaced": writer.replaced,
-            "kept": writer.kept,
-            "runs": writer.runs,
-            "models": {model: version},
-        },
-    )
-    record: dict[str, Any] = read_json(receipt)
-    return record
+        version = _register_bundle(writer.client, model, content, writer.runs[run.key], digest)
+    leave_receipt(
+        receipt, writer, uri=uri, dataset=RELEASES_FOLDER,
+        named={"release": name, DIGEST: digest},
+        pages={"releases": page, "model": f"#/models/{model}/versions/{version}"},
+        models={model: version},
+    )  # fmt: skip
 
 
 def model_name(study: str, release: str) -> str:
-    """Returns the name of a release's registered model."""
     return f"{study}.release.{release}"
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
-    """Describes the run of a release, from its bundle alone.
-
-    Args:
-      digest: of the bundle. The run's content follows from it, so a run and its version stay as
-        long as the bundle does.
-    """
+    """Describes the run of a release from its bundle alone, so that it lasts as long."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
     guarantee = f"({epsilon}, {delta})-DP"
@@ -144,11 +112,6 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         "delta": delta,
         "unit": statement["ledger"]["unit"],
     }
-    options = {
-        f"option_{key}" if key in named else key: _text_of(value)
-        for key, value in facts.head.options.items()
-        if value is not None
-    }
     return RunContents(
         key=f"{_result_key(study, facts.name)}/{digest}",
         content_hash=hash_value(["release", digest]),
@@ -158,15 +121,11 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
             f"{facts.dataset}, {guarantee} for {statement['unit_of_privacy']}.\n\n"
             f"{statement['promise']}\n\nThe bundle is under {FOLDER}/data/{DATA} in the artifacts."
         ),
-        params={**named, **options},
+        params={**named, **option_params(facts.head.options, named)},
         tags={**named, "private": "true", "guarantee": guarantee, DIGEST: digest},
         metrics=_list_metrics(statement),
         artifacts=[],
     )
-
-
-def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _result_key(study: str, release: str) -> str:
@@ -183,15 +142,14 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
         title = f"evaluation/{evaluation['metric']}"
         low, high = evaluation["interval"]
         values |= {title: evaluation["value"], f"{title}_low": low, f"{title}_high": high}
-    # Bundles of format version 1 do not say what their epsilon allows.
-    allows = allows_metrics(statement["allows"]) if "allows" in statement else []
-    return [*((name, value, 0) for name, value in values.items()), *allows]
+    metrics = [(name, value, 0) for name, value in values.items()]
+    return metrics + allows_metrics(statement["allows"])
 
 
 def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
-    """Returns the version of a bundle, made if there is none, and gives it the alias."""
+    """Gives the alias to the version of a bundle, which is created if need be; returns it."""
     facts = bundle.facts
     try:
         client.create_registered_model(
@@ -209,7 +167,7 @@ def _register_bundle(
     registered = next((each for each in versions if each.run_id == run_id), None)
     if registered is None or not _is_whole(client, run_id, bundle):
         with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-            # It asks for an example of the input, which would be private.
+            # MLflow asks for an example of the input, which would be private.
             warnings.simplefilter("ignore", UserWarning)
             folder = Path(temporary, FOLDER)
             pyfunc.save_model(folder, **_write_bundle(bundle, Path(temporary)))
@@ -225,17 +183,17 @@ def _register_bundle(
         logger.info("MLflow: registered %s, version %s", name, registered.version)
     # Old versions too: a crash may have come between a version and its alias.
     current = client.get_registered_model(name).aliases.get(ALIAS)
-    if str(current) != str(registered.version):  # a store may give either as a number
+    if str(current) != str(registered.version):  # some stores return numbers
         client.set_registered_model_alias(name, ALIAS, registered.version)
     for other in versions:
-        # of this bundle, whose run somebody deleted
+        # of this bundle, but its run was deleted
         if other.tags.get(DIGEST) == digest and other.run_id != run_id:
             client.delete_model_version(name, other.version)
     return str(registered.version)
 
 
 def describe_release(bundle: Bundle) -> str:
-    """Returns the model card without its front matter, which is for the Hub."""
+    """Returns the model card without the front matter for the Hub."""
     card = (bundle.folder / CARD_FILE).read_text(encoding="utf-8")
     if card.startswith("---\n"):
         card = card.removeprefix("---\n").partition("\n---\n")[2] or card
@@ -243,13 +201,13 @@ def describe_release(bundle: Bundle) -> str:
 
 
 def _list_files(bundle: Bundle) -> list[Path]:
-    """Lists the bundle's files, and nothing else that may lie in its folder."""
+    """Lists the bundle's files, but no other files in its folder."""
     paths = [bundle.folder / name for name in (*BUNDLE_FILES, SIGNATURE_FILE)]
     return [path for path in paths if path.is_file()]
 
 
 def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
-    """Returns True if a run has the files of the model, the bundle's in their full size."""
+    """Returns True if a run has the model's files, and the bundle's in full size."""
     if f"{FOLDER}/{MLMODEL_FILE_NAME}" not in {
         item.path for item in client.list_artifacts(run_id, FOLDER)
     }:
@@ -261,13 +219,6 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
     )
 
 
-def _describe_input(facts: BundleFacts) -> ColSpec:
-    """Describes the column of images, or of the vectors that the head takes."""
-    if facts.backbone.takes_vectors:
-        return ColSpec(Array(DataType.double), served_release.VECTORS)
-    return ColSpec("string", served_release.COLUMN)
-
-
 def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
     """Copies the bundle's files; returns our loader, their folder and a signature."""
     data = folder / DATA
@@ -275,13 +226,15 @@ def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
     for path in _list_files(bundle):
         shutil.copyfile(path, data / path.name)
     facts = bundle.facts
+    images = ColSpec("string", served_release.COLUMN)
+    vectors = ColSpec(Array(DataType.double), served_release.VECTORS)
     columns = [ColSpec("float", name) for name in value_columns(facts.class_names, facts.head.link)]
     versions = {name: metadata.version(name) for name in REQUIRED} | facts.backbone.versions
     return {
         "loader_module": LOADER,
         "data_path": str(data),
         "signature": ModelSignature(
-            inputs=Schema([_describe_input(facts)]),
+            inputs=Schema([vectors if facts.backbone.takes_vectors else images]),
             outputs=Schema([ColSpec("string", "class"), *columns]),
             params=ParamSchema([ParamSpec(served_release.CHECKPOINT, "string", "")]),
         ),

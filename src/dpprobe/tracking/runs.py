@@ -1,4 +1,4 @@
-"""The contents of MLflow's runs: of a cell, of a summary over all epsilons, of a study."""
+"""The contents of MLflow's runs of a cell, of a summary over all epsilons, and of a study."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,13 @@ OUTSIDE = (
     "without noise. No promise covers them, nor a choice that was made by looking at them."
 )
 RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
-# Suffix of a summary's metric whose steps are 100 x epsilon; MLflow makes it the title of its
-# chart.
+# Suffix of a summary's metric whose steps are 100 x epsilon, and the title of its chart.
 AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 TAG_LENGTH = 2000  # of a list of classes
-CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
-CHOICE = "/choice_epsilon_eps_"  # likewise: what publishing the best one costs
-BEST = "/best_private_eps_"  # of a study's metric, between dataset and epsilon
+CLASSES_LOGGED = 100  # with more classes, only metrics.json has each class's recall
+# In names of a study's metrics, between dataset and epsilon: the best result, and its price.
+BEST, CHOICE = "/best_private_eps_", "/choice_epsilon_eps_"
 
 RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
 
@@ -69,7 +69,7 @@ SCALARS = {
     "auc": "test/auc",
     "mean_average_precision": "test/mean_average_precision",
 }
-# Metrics that a summary run shows at each epsilon, by the headline of its cells, if they have them.
+# Metrics that a summary run shows at each epsilon, by the headline of its cells.
 CURVES = {
     "accuracy": ("accuracy", "macro_accuracy"),
     "auc": ("auc", "mean_average_precision", "accuracy"),
@@ -82,8 +82,8 @@ GAP_PARTS = (
 PER_CLASS = ("per_class_recall", "per_label_auc")  # one number per class each
 
 MetricValue = tuple[str, float, int]  # name, value, step
-CellFile = tuple[Path, CellRecord]  # metrics.json and what it says
-AuditFile = tuple[Path, AuditRecord]  # the record of an audit, likewise
+CellFile = tuple[Path, CellRecord]  # metrics.json and its content
+AuditFile = tuple[Path, AuditRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +92,10 @@ class RunContents:
 
     Attributes:
       key: names the result that the run shows.
-      content_hash: of what the run shows; a run of another hash is out of date.
+      content_hash: a run with another hash is out of date.
       artifacts: files, and the folder of each within the run's artifacts.
       history: file of the learning curve, read only when the run is written.
-      drawn: makes further artifacts when the run is written: text by path, at `drawn_names`.
+      drawn: functions that return the text of further artifacts, by path.
       seconds: shown in the run's Duration column.
       finished: seconds since the epoch.
     """
@@ -109,8 +109,7 @@ class RunContents:
     metrics: Sequence[MetricValue]
     artifacts: Sequence[tuple[Path, str]]
     history: Path | None = None
-    drawn: Callable[[], Mapping[str, str]] | None = None
-    drawn_names: Sequence[str] = ()
+    drawn: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     inputs: Sequence[DatasetInput] = ()
     seconds: float = 0.0
     finished: float = field(default_factory=time.time)
@@ -125,12 +124,7 @@ def cell_run(
     audit: AuditFile | None = None,
     fairness: FairnessRecord | None = None,
 ) -> RunContents:
-    """Describes the run of a cell, that is of all its seeds.
-
-    Args:
-      audit: of the cell; None where there is none.
-      fairness: the subgroups of the cell's backbone; None where there are none.
-    """
+    """Describes the run of a cell with all its seeds, its audit, and subgroups of its backbone."""
     cell = record.cell
     guarantee = "not private"
     above = record.delta is not None and delta_above(record.delta, record.n)
@@ -150,16 +144,12 @@ def cell_run(
         params["test_patients"] = str(record.units.test)
     if record.delta is not None:
         params["delta"] = f"{record.delta:g}"
-    for name, value in record.options.items():
-        if name != "head" and value is not None:
-            text = value if isinstance(value, str) else json.dumps(value)
-            params[f"option_{name}" if name in params else name] = text
+    params |= option_params({**record.options, "head": None}, params)
     never = ", ".join(
         record.class_names[index]
         for index in sorted({i for seed in record.seeds for i in seed.get("never_predicted", ())})
     )[:TAG_LENGTH]
     statement = read_statement(path.with_name(STATEMENT_FILE))
-    drawn_names = _drawn_names(record)
     gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(
         key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
@@ -199,12 +189,22 @@ def cell_run(
             (path.with_name(STATEMENT_FILE), ""),
             *([(audit[0], "audit")] if audit else []),
         ],
-        drawn=(lambda: _confusion_files(path, record)) if drawn_names else None,
-        drawn_names=drawn_names,
+        drawn=_confusion_files(path, record),
         inputs=[source],
         seconds=record.seconds or 0.0,
         finished=path.stat().st_mtime,
     )
+
+
+def option_params(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, str]:
+    """Returns a method's options as params; names that are taken get a prefix."""
+    return {
+        f"option_{name}" if name in taken else name: (
+            value if isinstance(value, str) else json.dumps(value)
+        )
+        for name, value in options.items()
+        if value is not None
+    }
 
 
 def summary_run(
@@ -216,8 +216,8 @@ def summary_run(
 ) -> RunContents:
     """Describes the run of a (backbone, method), from its cells at all epsilons."""
     ordered = sorted((record for _, record in cells), key=lambda each: each.cell.epsilon_value)
-    first = ordered[0]
-    cell = first.cell
+    first, cell = ordered[0], ordered[0].cell
+    named = {**cell.model_dump(exclude={"epsilon"}), "head": first.head}
     steps = curve_steps([record.cell.epsilon_value for record in ordered])
     metrics: list[MetricValue] = []
     for record in ordered:
@@ -240,16 +240,10 @@ def summary_run(
             f"{cell.method} on {cell.backbone} features of {cell.dataset} at epsilon {epsilons}."
             f"\n\n{RELEASE}\n\n{OUTSIDE}"
         ),
-        params={
-            **cell.model_dump(exclude={"epsilon"}),
-            "head": first.head,
-            "epsilons": epsilons,
-            "seeds": str(len(first.seeds)),
-        },
+        params={**named, "epsilons": epsilons, "seeds": str(len(first.seeds))},
         tags={
             **shared_tags,
-            **cell.model_dump(exclude={"epsilon"}),
-            "head": first.head,
+            **named,
             "private": _private_tag(record.guaranteed for record in ordered),
         },
         metrics=metrics,
@@ -268,9 +262,7 @@ def study_run(
 ) -> RunContents:
     """Describes the run of a study: the best private result of each dataset and epsilon.
 
-    Args:
-      dataset_infos: dataset.json by dataset.
-      artifacts: the report first; when it was written is when the study finished.
+    The first artifact is the report, whose time is the end of the study.
     """
     infos = {name: read_info(path) for name, path in dataset_infos.items()}
     metrics, sentences = [], []
@@ -312,10 +304,7 @@ def study_run(
 
 
 def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
-    """Describes the dataset as MLflow shows it.
-
-    The digest is ours: MLflow would hash a sample of the rows of a large set.
-    """
+    """Describes the dataset with our digest: MLflow hashes only a sample of a large set."""
     rows = {f"{name}_rows": split.rows for name, split in info.splits.items()}
     return DatasetInput(
         Dataset(
@@ -328,21 +317,13 @@ def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
     )
 
 
-def by_curve(cells: Sequence[CellFile]) -> dict[tuple[str, str], list[CellFile]]:
-    """Groups cells of a dataset by (backbone, method)."""
-    groups: dict[tuple[str, str], list[CellFile]] = {}
-    for path, record in cells:
-        groups.setdefault((record.cell.backbone, record.cell.method), []).append((path, record))
-    return groups
-
-
 def pick_colour(index: int) -> str:
-    """Returns a colour for a run in charts; MLflow draws by lot and may give two runs the same."""
+    """Returns a colour for a run in charts; MLflow's random colours may be equal."""
     return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 
 def run_name(*words: str) -> str:
-    """Joins words to a run name of at most 22 characters, the longest shortened in the middle."""
+    """Joins words to a run name of at most 22 characters; shortens the longest in the middle."""
     texts = list(words)
     while len(" ".join(texts)) > NAME_LENGTH:
         longest = max(range(len(texts)), key=lambda index: len(texts[index]))
@@ -353,19 +334,18 @@ def run_name(*words: str) -> str:
 
 
 def metric_name(text: str) -> str:
-    """Returns a class name as part of a metric's name, in the characters that MLflow takes.
+    """Returns a class name in the characters that MLflow allows in a metric's name.
 
-    A slash would open a section of charts, a dot alone would be a folder; both become "_".
+    A slash would open a section of charts, and a lone dot would be a folder; both become "_".
     """
     cleaned = re.sub(r"[^\w.\- :]", "_", text)[:100].strip()
     return cleaned if cleaned.strip(".") else "_"
 
 
 def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
-    """Returns the step of each finite epsilon on a summary's curve: 100 x epsilon, a whole number.
+    """Returns the step of each finite epsilon on a summary's curve: 100 x epsilon, rounded.
 
-    An epsilon whose step is taken by a smaller one gets the next free step: MLflow would show one
-    of the two points alone.
+    Each has a step of its own: of two points at one step, MLflow shows only one.
     """
     steps: dict[float, int] = {}
     last = -1
@@ -376,18 +356,14 @@ def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
 
 
 def curve_metrics(path: Path) -> list[MetricValue]:
-    """Reads the learning curve: means over seeds at each recorded step.
-
-    Raises:
-      TrackingError: when the file cannot be read.
-    """
+    """Reads the learning curve: means over seeds at each recorded step."""
     try:
         table = pq.read_table(path).to_pandas()
     except (OSError, ValueError) as error:
         raise _unreadable_error(path, error) from None
     result = []
     for column in ("train_loss", "test_accuracy", "test_auc"):
-        # without the seeds that diverged it would be a mean of the others
+        # NaN if a seed diverged: without it the mean would be of the other seeds
         means = table.groupby("step")[column].mean(skipna=False).dropna()
         result += [
             (f"curve/{column}", _round_value(value), int(step)) for step, value in means.items()
@@ -400,28 +376,22 @@ def class_metrics(
 ) -> dict[str, float | None]:
     """Returns a metric of each class, the mean over seeds.
 
-    Classes whose names MLflow would show alike are told apart by their index.
+    Classes with equal names in MLflow get their index as a suffix.
     """
-    seed_values = [seed[metric] for seed in seeds]
     names = [metric_name(str(name)) for name in class_names]
     numbered = [f"{name} {index}" for index, name in enumerate(names)]
     titles = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
-    if len(set(titles)) < len(titles):  # a class is called what another became
+    if len(set(titles)) < len(titles):  # a suffixed name is another class's name
         titles = numbered
-    result: dict[str, float | None] = {}
-    for index, title in enumerate(titles):
-        values = [each[index] for each in seed_values]
-        known = None not in values
-        result[f"{metric}/{title}"] = float(np.mean(values)) if known else None
-    return result
+    by_class = zip(*(seed[metric] for seed in seeds), strict=True)
+    return {
+        f"{metric}/{title}": None if None in values else float(np.mean(values))
+        for title, values in zip(titles, by_class, strict=True)
+    }
 
 
 def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Returns the test metrics of a summary with their deviations and intervals, by MLflow's name.
-
-    Args:
-      summary: metric -> mean, std and the ends of intervals, as `MetricSummary` has them.
-    """
+    """Returns the test metrics of a summary, such as `MetricSummary`, by their names in MLflow."""
     values: dict[str, float | None] = {}
     for name, title in SCALARS.items():
         if (entry := summary.get(name)) is not None:
@@ -432,7 +402,7 @@ def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[st
 
 
 def list_metrics(values: Mapping[str, float | None]) -> list[MetricValue]:
-    """Lists the numbers that there are, rounded."""
+    """Lists the known numbers, rounded."""
     return [
         (name, _round_value(value), 0)
         for name, value in values.items()
@@ -458,7 +428,7 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
 
 
 def allows_metrics(allows: Mapping[str, Any]) -> list[MetricValue]:
-    """Lists what a statement says that the best attack on one head can do, rounded up."""
+    """Lists a statement's bounds on the best attack on one head, rounded up."""
     return [
         ("allows/balanced_accuracy", rounded_up(allows["balanced_accuracy"]), 0),
         *(
@@ -469,7 +439,6 @@ def allows_metrics(allows: Mapping[str, Any]) -> list[MetricValue]:
 
 
 def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
-    """Returns the bound of an audit with its confidence and power, and the strongest attack's."""
     values: dict[str, float | None] = {}
     if box := audit.white_box:
         values["audit/epsilon_lower"] = box.epsilon_lower
@@ -482,7 +451,7 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
 
 
 def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValue]:
-    """Lists the gaps between the groups of each attribute, by the metric that stands for it."""
+    """Lists the gaps between the groups of each attribute, in its displayed metric."""
     values: dict[str, float | None] = {}
     compared = record.find_cell(cell.method, cell.epsilon)
     for attribute in compared.attributes if compared else ():
@@ -494,41 +463,34 @@ def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValu
 
 
 def _audit_note(audit: AuditFile | None) -> str:
-    """Writes what a white-box audit shows, as a paragraph; nothing where there was none."""
     if audit is None or audit[1].white_box is None:
         return ""
     return f"{audit[1].in_words}\n\n"
 
 
-def _drawn_names(record: CellRecord) -> tuple[str, ...]:
-    if len(record.class_names) > confusion.LARGEST:
-        return ()
-    picture = () if record.multi_label else ("confusion/matrix.svg",)
-    return ("confusion/counts.csv", *picture)
-
-
-def _confusion_files(path: Path, record: CellRecord) -> dict[str, str]:
-    """Counts which class is taken for which, over all seeds; or each label's right and wrong rows.
-
-    Returns:
-      Text by path within the run's artifacts.
-    """
+def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], str]]:
+    """Returns functions that write confusion counts over all seeds, and their picture, by path."""
     names = [str(name) for name in record.class_names]
     predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
-    try:
-        if record.multi_label:
-            link = method_options(record.options).link_on(True)
-            counts = confusion.label_confusion(
-                predictions, len(names), threshold=THRESHOLDS.get(link, 0.0)
-            )
-            return {"confusion/counts.csv": confusion.label_confusion_csv(counts, names)}
-        counts = confusion.count_confusion(predictions, len(names))
-    except (OSError, ValueError) as error:
-        raise _unreadable_error(predictions, error) from None
+    if len(names) > confusion.LARGEST:
+        return {}
+
+    @cache
+    def count() -> Any:
+        try:
+            if not record.multi_label:
+                return confusion.count_confusion(predictions, len(names))
+            threshold = THRESHOLDS.get(method_options(record.options).link_on(True), 0.0)
+            return confusion.label_confusion(predictions, len(names), threshold=threshold)
+        except (OSError, ValueError) as error:
+            raise _unreadable_error(predictions, error) from None
+
+    if record.multi_label:
+        return {"confusion/counts.csv": lambda: confusion.label_confusion_csv(count(), names)}
     title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {cell.epsilon}"
     return {
-        "confusion/counts.csv": confusion.confusion_csv(counts, names),
-        "confusion/matrix.svg": confusion_svg(counts, names, title=title),
+        "confusion/counts.csv": lambda: confusion.confusion_csv(count(), names),
+        "confusion/matrix.svg": lambda: confusion_svg(count(), names, title=title),
     }
 
 
@@ -544,11 +506,10 @@ def hash_files(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
 
 
 def _private_tag(cells: Iterable[bool]) -> str:
-    """Returns the value of the tag `private` for a run of several cells, each private or not."""
     values = set(cells)
     return "mixed" if len(values) > 1 else str(values == {True}).lower()
 
 
 def _round_value(value: float) -> float:
-    """Rounds to four significant digits, as the table shows; metrics.json has all of them."""
+    """Rounds to four significant digits; metrics.json has all digits."""
     return float(f"{value:.4g}")

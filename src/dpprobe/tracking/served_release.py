@@ -1,13 +1,12 @@
 """A release as a model that MLflow loads: images in, classes and probabilities out.
 
 The model's files are those of the bundle, and nothing is pickled. `dpprobe.release.predict`
-computes the probabilities, as it does for the command line.
+computes the probabilities, as for the command line.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -29,19 +28,15 @@ if TYPE_CHECKING:
     from dpprobe.release.predict import Predictor
 
 COLUMN = "image"  # of the input
-VECTORS = "vector"  # the same, where the head takes vectors
+VECTORS = "vector"  # of the input, if the head takes vectors
 CHECKPOINT = "checkpoint"  # param of a prediction
 CHECKPOINT_VARIABLE = "DPPROBE_CHECKPOINT"
 CHUNK = 256  # images that are in memory at once
-SHOWN = 40  # characters of an input that an error quotes
+SHOWN = 40  # characters of an input in an error
 
 
 class ServedRelease:
-    """A bundle, ready to classify images.
-
-    Attributes:
-      facts: bundle.json.
-    """
+    """A bundle, ready to classify images."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,12 +49,8 @@ class ServedRelease:
         Args:
           images: with a column `image`: paths on this machine, encoded images as bytes, or as
             text in base64. For a head of vectors, a column `vector` with lists of numbers.
-          params: `checkpoint`, the file of the backbone's weights, where the bundle needs one; in
-            its absence that of DPPROBE_CHECKPOINT.
-
-        Raises:
-          DataError: naming the row that has no image, or none that can be decoded.
-          ConfigError: when the weights' file is not named.
+          params: `checkpoint`, the file of the backbone's weights, if the bundle needs one; by
+            default the file that DPPROBE_CHECKPOINT names.
         """
         predictor = self._make_predictor(params or {})
         if self.facts.backbone.takes_vectors:
@@ -81,7 +72,6 @@ class ServedRelease:
         return self._predictors[checkpoint]
 
     def _find_checkpoint(self, params: Mapping[str, Any]) -> Path | None:
-        """Returns the file of the backbone's weights; None where the bundle needs none."""
         backbone = self.facts.backbone
         if backbone.checkpoint is None:
             return None
@@ -96,7 +86,7 @@ class ServedRelease:
 
 
 def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.float32]:
-    """Stacks lists of numbers; raises DataError naming the first of another length."""
+    """Stacks lists of numbers; raises DataError naming a row of another length."""
     for row, vector in enumerate(vectors):
         if np.shape(vector) != (dimension,):
             raise DataError(
@@ -106,47 +96,30 @@ def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.floa
 
 
 def read_image(value: Any, row: int) -> Image.Image:
-    """Decodes one input by the decoder that the training images went through.
-
-    Raises:
-      DataError: naming the row, when it is no image.
-    """
-    path = None
+    """Decodes one input as training images are decoded; raises DataError naming the row."""
     if isinstance(value, bytes):
-        data = value
-    # Path.is_file refuses a text as long as an image in base64.
-    elif isinstance(value, str) and os.path.isfile(value):  # noqa: PTH113
-        path, data = value, Path(value).read_bytes()
-    elif isinstance(value, str):
-        data = _from_base64(value, row)
-    else:
+        return _decode_bytes(value, row)
+    if not isinstance(value, str):
         raise DataError(f"row {row}: {value!r}; give a path, bytes, or text in base64")
+    # Path.is_file refuses a text as long as an image in base64.
+    if os.path.isfile(value):  # noqa: PTH113
+        return _decode_bytes(Path(value).read_bytes(), row, path=value)
+    try:
+        return _decode_bytes(base64.b64decode(value, validate=True), row)
+    except (ValueError, DataError) as error:
+        shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
+        raise DataError(
+            f"row {row}: {shown!r}: no such file here, and no image in base64"
+        ) from error
+
+
+def _decode_bytes(data: bytes, row: int, path: str | None = None) -> Image.Image:
     image = EncodedImage(row, data, path, str(row), hashlib.sha256(data).digest())
-    try:
-        return decode_image(image, split="image")
-    except DataError as error:
-        if path is None and isinstance(value, str):
-            raise _neither_error(value, row) from error
-        raise
-
-
-def _from_base64(text: str, row: int) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
-        raise _neither_error(text, row) from None
-
-
-def _neither_error(text: str, row: int) -> DataError:
-    shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-    return DataError(f"row {row}: {shown!r}: no such file here, and no image in base64")
+    return decode_image(image, split="image")
 
 
 def make_table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.DataFrame:
-    """Makes the output: `class`, then a column per class.
-
-    Where an image may have several labels, `class` joins those above 1/2 by "|".
-    """
+    """Makes the output: `class` (several labels joined by "|"), then a column per class."""
     import pandas as pd
 
     columns = value_columns(facts.class_names, facts.head.link)
@@ -156,5 +129,5 @@ def make_table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd
 
 
 def _load_pyfunc(data_path: str) -> ServedRelease:
-    """Loads the model for MLflow, which calls this function by its name."""
+    """Loads the model; MLflow calls this function by its name."""
     return ServedRelease(Path(data_path))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -28,25 +26,20 @@ from dpprobe.errors import TrackingError
 from dpprobe.study.options import sqlite_file
 
 logger = logging.getLogger("dpprobe")
-logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of the tables that it creates
+logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs each table that it creates
 
-LOCK_SECONDS = 3600.0
-# A wait is told of after so long, then after twice as long each time up to the longest.
-LOCK_NOTE_SECONDS, LONGEST_NOTE_SECONDS = 5.0, 60.0
-BUSY_SECONDS = 600.0  # that a statement waits for a program that keeps the SQLite database locked
+LOCK_SECONDS, LOCK_NOTE_SECONDS = 3600.0, 5.0  # a wait is logged after the second time
+BUSY_SECONDS = 60.0  # a statement waits so long for a program that locks the SQLite database
 HTTP_SECONDS = 10.0
-# SQLite's words for a disk that is full, read-only or broken: the store itself is whole.
+# Messages of SQLite after which the store itself is whole: it is locked, or the disk is full,
+# read-only or broken.
 _LOCKED = re.compile("database (table |schema )?is locked")
 UNWRITABLE = re.compile("disk is full|disk I/O error|readonly database|unable to open database")
 _TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at_checkpoints`
 
 
 def create_tables(uri: str) -> None:
-    """Creates the store's tables if it has none. Not safe beside another first call.
-
-    Raises:
-      TrackingError: when the URI is of another kind or no server answers.
-    """
+    """Creates the store's tables if it has none. Not safe beside another first call."""
     if is_server(uri):
         reach_server(uri)
         return
@@ -73,10 +66,9 @@ def checkpoint_log(uri: str) -> None:
 
 
 def _sync_at_checkpoints(database: Path) -> None:
-    """Spares the database the disk's sync at each of the eight commits that a run takes.
+    """Avoids a sync to disk at each of the eight commits of a run, by a write-ahead log.
 
-    With a write-ahead log a power cut may cost the last runs, which the next ingest writes again,
-    but it does not damage the file.
+    A power cut may cost the last runs, which the next ingest writes again.
     """
     if database in _TUNED:
         return
@@ -96,7 +88,6 @@ def _sync_at_checkpoints(database: Path) -> None:
 
 
 def is_server(uri: str) -> bool:
-    """True if an MLflow server keeps the store."""
     return urlsplit(uri).scheme in ("http", "https")
 
 
@@ -109,12 +100,9 @@ def public_uri(uri: str) -> str:
 
 
 def reach_server(uri: str) -> None:
-    """Fails at once if no server answers: MLflow's own retries take minutes.
+    """Raises TrackingError at once if no server answers: MLflow's own retries take minutes.
 
-    Any answer will do, even a request to log in. Certificates are checked as MLflow checks them.
-
-    Raises:
-      TrackingError: when there is no answer, or the server's certificate is not trusted.
+    Any answer counts, even a request to log in. Certificates are checked as by MLflow.
     """
     try:
         requests.get(
@@ -139,53 +127,39 @@ def reach_server(uri: str) -> None:
 
 
 def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
-    """Returns the file to lock: of a SQLite store its own, of a server one beside the receipt."""
+    """Returns the file to lock: a SQLite store's own, or one beside the receipt for a server."""
     return receipt.with_suffix(".lock") if is_server(uri) else lock
 
 
 @contextmanager
 def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
-    """Holds a store for writing; a wait for another program is told of on the console.
-
-    Raises:
-      TrackingError: in place of errors of MLflow and its database, as one line with the remedy.
-    """
-    with (
-        hold_lock(lock_file(uri, lock, receipt)),
-        readable_errors(uri),
-        report_database_locks(None if is_server(uri) else sqlite_file(uri)),
-    ):
+    """Holds a store for writing; errors become TrackingErrors with a remedy."""
+    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
         yield
 
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on a file; the system frees it when the process ends.
+    """Holds an exclusive lock on a file for up to LOCK_SECONDS of waiting.
 
-    Raises:
-      TrackingError: when another process holds it for longer than LOCK_SECONDS.
+    The system frees it when the process ends.
     """
     # A file system without locks is an error: a lock file left by a killed job would stay held.
     lock = FileLock(path, fallback_to_soft=False)
-    started, pause = time.monotonic(), LOCK_NOTE_SECONDS
-    while True:
-        left = LOCK_SECONDS - (time.monotonic() - started)
-        try:
-            lock.acquire(timeout=max(0.0, min(pause, left)), poll_interval=0.1)
-            break
-        except Timeout:
-            waited = time.monotonic() - started
-            if waited >= LOCK_SECONDS:
-                raise TrackingError(
-                    f"{path}: held by another process for {LOCK_SECONDS:.0f} s; "
-                    "wait for it or end it"
-                ) from None
+    try:
+        with suppress(Timeout):
+            lock.acquire(timeout=LOCK_NOTE_SECONDS, poll_interval=0.1)
+        if not lock.is_locked:
             logger.warning(
-                "%s: held by another run that writes to the MLflow store, for %.0f s; waiting; "
-                "end that run if it hangs",
-                path, waited,
-            )  # fmt: skip
-            pause = min(2 * pause, LONGEST_NOTE_SECONDS)
+                "%s: held by another run that writes to the MLflow store; waiting; end that run "
+                "if it hangs",
+                path,
+            )
+            lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.1)
+    except Timeout:
+        raise TrackingError(
+            f"{path}: held by another process for {LOCK_SECONDS:.0f} s; wait for it or end it"
+        ) from None
     try:
         yield
     finally:
@@ -193,64 +167,8 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def report_database_locks(database: Path | None) -> Iterator[None]:
-    """Says on the console if another program keeps a SQLite database locked.
-
-    Whoever writes meanwhile waits inside SQLite, up to BUSY_SECONDS, without a word.
-    """
-    if database is None:
-        yield
-        return
-    done = threading.Event()
-    watch = threading.Thread(target=_watch_database, args=(database, done), daemon=True)
-    watch.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watch.join()
-
-
-def _watch_database(database: Path, done: threading.Event) -> None:
-    """Asks for the database's lock now and then, and warns if it stays locked."""
-    locked_since, pause = None, LOCK_NOTE_SECONDS
-    noted = time.monotonic()
-    while not done.wait(min(1.0, LOCK_NOTE_SECONDS)):
-        now = time.monotonic()
-        if not is_locked(database):
-            locked_since, pause, noted = None, LOCK_NOTE_SECONDS, now
-            continue
-        locked_since = locked_since or noted
-        if now - noted >= pause:
-            logger.warning(
-                "%s: another program keeps this SQLite database locked, for %.0f s; waiting up to "
-                "%.0f s; close whatever has it open (sqlite3, a browser of databases, a backup)",
-                database, now - locked_since, BUSY_SECONDS,
-            )  # fmt: skip
-            noted, pause = now, min(2 * pause, LONGEST_NOTE_SECONDS)
-
-
-def is_locked(database: Path) -> bool:
-    """Returns True if nobody can begin to write to a SQLite database now."""
-    if not database.is_file():
-        return False
-    try:
-        # the statements of the job itself take a part of this time at most
-        with closing(sqlite3.connect(database, timeout=0.5, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-    except sqlite3.Error as error:
-        return _LOCKED.search(str(error)) is not None
-    return False
-
-
-@contextmanager
 def readable_errors(uri: str) -> Iterator[None]:
-    """Raises errors of MLflow and its database as one line that says what to do.
-
-    Raises:
-      TrackingError: in their place.
-    """
+    """Turns errors of MLflow and its database into TrackingErrors: one line with the remedy."""
     try:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
@@ -261,8 +179,8 @@ def readable_errors(uri: str) -> Iterator[None]:
             if _LOCKED.search(str(error))
             else "make room, or have the disk mounted for writing, and run the study again"
             if UNWRITABLE.search(str(error))
-            else "repair the store, or delete it and run the study again: its runs are made "
-            "anew from the cells' files"
+            else "repair the store, or delete it and run the study again, which makes its runs "
+            "again from the cells' files"
         )
         raise TrackingError(
             f"{public_uri(uri)}: MLflow refused: {first_line(error)}; {remedy}"
@@ -270,7 +188,6 @@ def readable_errors(uri: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's message."""
     return str(error).strip().split("\n")[0]
 
 

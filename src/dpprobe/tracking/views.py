@@ -1,7 +1,7 @@
 """The experiments of MLflow and their ready-made views: columns, order, filter, groups, charts.
 
-MLflow's own table shows neither params nor metrics until somebody picks columns. A view's keys are
-those of its page's state in MLflow 3.17; the state of the assistant's panel is not among them.
+Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A
+view's keys are those of the page's state in MLflow 3.17, except the assistant's panel.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from dpprobe.tracking.runs import AGAINST_EPSILON, BEST, CURVES, RunContents
 VIEW_KEY = "dpprobe"  # of the ready-made view that an experiment's page opens
 PRIVATE_VIEW = "dpprobe-private"  # of private cells at every epsilon
 ALL_VIEW = "dpprobe-all"  # of every cell
-BASELINES_VIEW = "dpprobe-baselines"  # of zero-shot and few-shot runs, and the cells beside them
+BASELINES_VIEW = "dpprobe-baselines"  # of zero-shot and few-shot runs, and comparable cells
 STUDIES = "all studies"  # the experiment of studies; a space keeps it apart from datasets
-RELEASES = "all releases"  # likewise, the experiment of releases
+RELEASES = "all releases"  # the experiment of releases
 STUDY_COLUMNS = 12  # of the view of all studies
 CURRENT = "current"  # tag: "true" while the study names the result, else "false"
-COMPARED = "compared"  # tag: "true" for baselines, and for the cells that stand beside them
+COMPARED = "compared"  # tag: "true" for baselines and comparable cells
 NAME = "name"  # of a view, in the menu of its page; not a key of the page's state
-# With MLflow's three, a page of 1,600 pixels cuts the epsilon off the title of a chart.
-CHART_COLUMNS = 2
-RUNS_SHOWN = 20  # in charts, until somebody asks for more
+CHART_COLUMNS = 2  # with MLflow's three, titles lose their epsilon on a page of 1,600 pixels
+RUNS_SHOWN = 20  # in charts, until a person asks for more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ class ExperimentContents:
 
     Attributes:
       location: of its artifacts; None if a server decides that.
-      views: makes its views by key, given the metrics of other studies' runs, which it shows too.
+      views: makes its views by key, given the metrics of other studies' runs, which it also shows.
     """
 
     name: str
@@ -57,7 +56,7 @@ def cells_experiment(
     baselines: Sequence[RunContents],
     measure: Measure,
 ) -> ExperimentContents:
-    """Describes the experiment of a dataset's cells, and of what they are compared with.
+    """Describes the experiment of a dataset's cells and baselines.
 
     Its page opens on the private epsilon nearest to 1: accuracies at one epsilon can be compared.
     """
@@ -78,7 +77,9 @@ def cells_experiment(
         view = _make_view(params, shown, headline, runs=[*cells, *baselines])
         at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
         private = f'{view["searchFilter"]} and tags.private = "true"'
-        grouped = view | {"groupBy": _by_param("epsilon")}
+        # a group's row shows the highest of each metric
+        keys = [{"mode": "param", "groupByData": "epsilon"}]
+        grouped = view | {"groupBy": {"aggregateFunction": "max", "groupByKeys": keys}}
         views = {
             VIEW_KEY: view | {NAME: f"cells at epsilon {epsilon}", "searchFilter": at_epsilon},
             PRIVATE_VIEW: grouped | {NAME: "private cells by epsilon", "searchFilter": private},
@@ -131,7 +132,7 @@ def summary_experiment(
 
 
 def studies_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
-    """Describes the experiment of all studies, of which this run is one."""
+    """Describes the experiment of all studies, for the view with this run."""
 
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         columns = best_columns(_logged_metrics([run]) | other_metrics)
@@ -148,7 +149,7 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
 
 
 def releases_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
-    """Describes the experiment of all studies' releases, of which this run is one."""
+    """Describes the experiment of all studies' releases, for the view with this run."""
     params = ["study", "release", "dataset", "backbone", "method", "epsilon", "delta", "unit"]
     metrics = ["privacy/epsilon_realised", "evaluation/accuracy", "evaluation/auc"]
     return ExperimentContents(
@@ -162,17 +163,14 @@ def releases_experiment(location: Path | None, run: RunContents) -> ExperimentCo
 
 
 def nearest_to_one(epsilons: Iterable[str]) -> str:
-    """Returns the epsilon nearest to 1, a finite one where there is any."""
-    tokens = sorted(set(epsilons), key=lambda token: (from_one(token), epsilon_value(token)))
-    return tokens[0] if tokens else INFINITE
+    """Returns the epsilon nearest to 1, a finite one if there is any."""
+    return min(
+        epsilons, key=lambda token: (from_one(token), epsilon_value(token)), default=INFINITE
+    )
 
 
 def best_columns(metrics: Iterable[str]) -> list[str]:
-    """Returns the best private results that a view has room for.
-
-    If there are many, each dataset's at the epsilon nearest to 1 come first, then at the next
-    nearest.
-    """
+    """Returns the best private results that a view has room for, preferably near epsilon 1."""
     epsilons: dict[str, list[str]] = {}  # by dataset
     for name in metrics:
         dataset, best, epsilon = name.partition(BEST)
@@ -193,11 +191,7 @@ def view_tag(key: str) -> str:
 
 
 def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
-    """Returns the value of a view's tag as MLflow 3.17's page writes it, None if it is up to date.
-
-    Args:
-      present: the tag's value, None if there is none.
-    """
+    """Returns the value of a view's tag as MLflow 3.17's page writes it; None if up to date."""
     state = {name: value for name, value in view.items() if name != NAME}
     packed = zlib.compress(json.dumps(state, sort_keys=True).encode(), 9)
     wanted = {"name": view[NAME], "state": "deflate;" + base64.b64encode(packed).decode()}
@@ -218,10 +212,7 @@ def _make_view(
     *,
     runs: Sequence[RunContents],
 ) -> dict[str, Any]:
-    """Makes a table: the first metric beside the run's name, then the params, more metrics.
-
-    Long names of backbones and methods would push it out of a page of 1,600 pixels.
-    """
+    """Makes a table: the first metric, so that it stays on the page, then params, more metrics."""
     columns = [
         *(f"metrics.`{name}`" for name in metrics[:1]),
         *(f"params.`{name}`" for name in params),
@@ -242,18 +233,12 @@ def _make_view(
     }
 
 
-def _by_param(name: str) -> dict[str, Any]:
-    """Groups runs by a param; a group's line shows the highest of each metric."""
-    key = {"mode": "param", "groupByData": name}
-    return {"aggregateFunction": "max", "groupByKeys": [key]}
-
-
 def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Lays out the first section of charts, in their order.
 
-    MLflow adds charts of other metrics, and titles each chart by its metric. Reordered sections it
-    leaves where they are; others it sorts by name, which puts accuracy before an AUC. It sorts the
-    charts of a section whose metrics it finds by the section's name, such as test/accuracy in test.
+    MLflow adds charts of other metrics, and titles each chart by its metric. It leaves reordered
+    sections in place, and sorts others by name, which puts accuracy before an AUC. It also sorts
+    the charts of a section if their metrics begin with its name, such as test/accuracy in test.
 
     Args:
       kinds: LINE or BAR, and the metric, of each chart.
@@ -298,7 +283,7 @@ def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _column_width(param: str, runs: Sequence[RunContents]) -> int:
-    """Returns the pixels that a column of params needs, within reason."""
+    """Returns the pixels that a column of params needs, up to a limit."""
     longest = max((len(run.params.get(param, "")) for run in runs), default=0)
     return min(260, max(80, 8 * max(longest, len(param)) + 30))
 

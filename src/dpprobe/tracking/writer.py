@@ -1,16 +1,19 @@
 """Experiments and runs in MLflow: written, kept, replaced, retired.
 
 A run is never updated: MLflow's params are immutable and a corrected metric may keep showing its
-old value, so a changed result gets a new run and the old one is deleted once the new one is
+old value. So a changed result gets a new run, and the old run is deleted once the new one is
 complete.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -18,11 +21,20 @@ from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, Run, ViewType
 from mlflow.exceptions import MlflowException
 
+from dpprobe.artifacts import write_record
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
+from dpprobe.tracking.receipt import RECEIPT_FORMAT, RECEIPT_FORMAT_VERSION
 from dpprobe.tracking.runs import RunContents, curve_metrics
-from dpprobe.tracking.store import search_all
+from dpprobe.tracking.store import (
+    checkpoint_log,
+    create_tables,
+    hold_store,
+    is_server,
+    public_uri,
+    search_all,
+)
 from dpprobe.tracking.views import (
     CURRENT,
     RELEASES,
@@ -33,9 +45,11 @@ from dpprobe.tracking.views import (
     view_tag,
 )
 
-RESULT_KEY = "result_key"  # tag: which result a run shows
-CONTENT_HASH = "content_hash"  # tag: what it showed when it was written
-METRICS_A_CALL = 900  # MLflow takes 1000 entities, params and tags counted
+logger = logging.getLogger("dpprobe")
+
+RESULT_KEY = "result_key"  # tag: the result that a run shows
+CONTENT_HASH = "content_hash"  # tag: of the result when the run was written
+METRICS_A_CALL = 900  # MLflow takes 1000 entities, including params and tags
 PARAMS_A_CALL = 90  # MLflow takes 100
 TAG_LENGTH = 7900  # of a run's tags; PostgreSQL refuses more than 8000 characters, SQLite does not
 
@@ -44,14 +58,23 @@ class Writer:
     """Brings a study's experiments up to date, and counts.
 
     Attributes:
+      location: of the artifacts of its experiments; None if a server decides that.
       created, replaced, kept: numbers of runs.
       runs: id of the run of each result, by its key.
     """
 
-    def __init__(self, client: MlflowClient, *, study: str, commit: str | None = None) -> None:
+    def __init__(
+        self,
+        client: MlflowClient,
+        *,
+        study: str,
+        commit: str | None = None,
+        location: Path | None = None,
+    ) -> None:
         self.client = client
         self.study = study
         self.commit = {} if commit is None else {"mlflow.source.git.commit": commit}
+        self.location = location
         self.created = self.replaced = self.kept = 0
         self.runs: dict[str, str] = {}
 
@@ -62,17 +85,15 @@ class Writer:
         *,
         outdates: Callable[[str], bool] = lambda _: True,
     ) -> str:
-        """Brings one experiment up to date.
+        """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
-        Args:
-          outdates: returns True for the keys of the study's other results that these put out of
-            date: all, where the contents are all that the study has in the experiment.
-
-        Returns:
-          The address of its page, below the address of the MLflow server.
+        `outdates` returns True for keys of older results that are no longer current: by default for
+        all that `contents` lacks.
         """
         experiment = _find_experiment(self.client, wanted)
-        present = self._read_present(experiment)
+        present: dict[str, list[Run]] = {}  # finished or not, by result key
+        for run in self._search_runs([experiment.experiment_id], f"tags.study = '{self.study}'"):
+            present.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
         with Progress(len(contents), label=f"MLflow {wanted.name}", unit="runs") as progress:
             for item in contents:
                 self._write_run(experiment, item, present.pop(item.key, []))
@@ -80,7 +101,7 @@ class Writer:
         for key, left in present.items():
             for run in left if outdates(key) else ():
                 self._mark_run(run, current=False)
-        # After the runs: of two studies that are written at once, the last one sees both.
+        # After the runs: if two studies are written at once, the last one sees both.
         now = self.client.get_experiment(experiment.experiment_id)
         for key, view in wanted.views(self._other_metrics(now)).items():
             tag = view_tag(key)
@@ -90,13 +111,6 @@ class Writer:
             f"#/experiments/{experiment.experiment_id}/runs"
             f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
         )
-
-    def _read_present(self, experiment: Experiment) -> dict[str, list[Run]]:
-        """Reads the study's runs once, finished or not; by result key."""
-        runs: dict[str, list[Run]] = {}
-        for run in self._search_runs([experiment.experiment_id], f"tags.study = '{self.study}'"):
-            runs.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
-        return runs
 
     def _search_runs(self, experiments: Sequence[str], condition: str) -> Iterator[Run]:
         search = partial(
@@ -108,17 +122,13 @@ class Writer:
         return search_all(search)
 
     def _other_metrics(self, experiment: Experiment) -> set[str]:
-        """Returns the metrics of other studies' current runs: an experiment's views are for all."""
+        """Returns the metrics of other studies' current runs, which share the views."""
         condition = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
         runs = self._search_runs([experiment.experiment_id], condition)
         return {metric for run in runs for metric in run.data.metrics}
 
     def retire_datasets(self, datasets: Iterable[str]) -> set[str]:
-        """Marks the runs of datasets that the study no longer has.
-
-        Returns:
-          The names of the retired datasets.
-        """
+        """Marks the runs of datasets that the study no longer has; returns their names."""
         kept = {STUDIES, RELEASES}
         for dataset in datasets:
             kept |= {dataset, f"{dataset}/summary"}
@@ -154,7 +164,6 @@ class Writer:
                 self.client.delete_run(run.info.run_id)
 
     def _mark_run(self, run: Run, *, current: bool) -> None:
-        """Tags a run that is there already; a tag, unlike a param or a metric, can be changed."""
         value = "true" if current else "false"
         if run.data.tags.get(CURRENT) != value:
             self.client.set_tag(run.info.run_id, CURRENT, value)
@@ -187,34 +196,79 @@ class Writer:
             self.client.log_batch(run_id, metrics[start : start + METRICS_A_CALL])
         _call_again(lambda: self.client.log_inputs(run_id, list(item.inputs)))
         for path, folder in item.artifacts:
-            self._log_artifact(run, path, folder)
-        for name, text in (item.drawn() if item.drawn else {}).items():
-            self._log_text(run, name, text)
+            self._log_artifact(run, folder, path.name, path)
+        for name, draw in item.drawn.items():
+            self._log_artifact(run, "", name, draw())
         self.client.set_terminated(run_id, "FINISHED", end_time=end)
         return run_id
 
-    def _log_artifact(self, run: Run, path: Path, folder: str) -> None:
+    def _log_artifact(self, run: Run, folder: str, name: str, content: Path | str) -> None:
         local = _local_folder(run)
-        if local is None:
-            self.client.log_artifact(run.info.run_id, str(path), folder or None)
-            return
-        # A copy into the artifact folder is what log_artifact does there, at a tenth of its cost.
-        target = local / folder / path.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        if local is not None:
+            # MLflow writes the same file into its artifact folder, at ten times the cost.
+            target = local / folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                shutil.copyfile(content, target)
+            else:
+                target.write_text(content, encoding="utf-8")
+        elif isinstance(content, Path):
+            self.client.log_artifact(run.info.run_id, str(content), folder or None)
+        else:
+            self.client.log_text(run.info.run_id, content, name)
 
-    def _log_text(self, run: Run, name: str, text: str) -> None:
-        local = _local_folder(run)
-        if local is None:
-            self.client.log_text(run.info.run_id, text, name)
-            return
-        target = local / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+
+@contextmanager
+def open_writer(
+    *, uri: str, study: str, folder: str, artifact_root: Path, receipt: Path, lock: Path,
+    commit: str | None = None,
+) -> Iterator[Writer]:  # fmt: skip
+    """Holds a store, and yields a writer whose artifacts go to a folder of the root.
+
+    Raises:
+      TrackingError: if the store cannot be reached, opened or written.
+    """
+    with hold_store(uri, lock=lock, receipt=receipt):
+        create_tables(uri)
+        location = None if is_server(uri) else artifact_root / folder
+        client = MlflowClient(tracking_uri=uri)
+        yield Writer(client, study=study, commit=commit, location=location)
+        checkpoint_log(uri)
+
+
+def leave_receipt(
+    receipt: Path,
+    writer: Writer,
+    *,
+    uri: str,
+    dataset: str,
+    pages: Mapping[str, str],
+    named: Mapping[str, str] | None = None,
+    models: Mapping[str, str] | None = None,
+) -> None:
+    """Logs how many runs were written, and writes the receipt.
+
+    `dataset` is the folder of artifacts, and `models` has versions of registered models.
+    """
+    counts = {"created": writer.created, "replaced": writer.replaced, "kept": writer.kept}
+    logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
+    record: dict[str, Any] = {
+        "format": RECEIPT_FORMAT,
+        "format_version": RECEIPT_FORMAT_VERSION,
+        "uri": public_uri(uri),
+        "artifact_root": None if writer.location is None else str(writer.location.parent),
+        "study": writer.study,
+        "dataset": dataset,
+        **(named or {}),
+        "pages": dict(pages),
+        **counts,
+        "runs": writer.runs,
+    }
+    write_record(receipt, record if models is None else {**record, "models": dict(models)})
 
 
 def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
-    """Returns a note that fits a tag: whole lines, and a word on the rest."""
+    """Shortens a note to fit a tag: whole lines, and a remark about the rest."""
     if len(note) <= length:
         return note
     whole, _, _ = note[:length].rpartition("\n")
@@ -223,35 +277,20 @@ def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
 
 def _is_current(run: Run, item: RunContents) -> bool:
     """Returns True if a run is finished, shows the present result and still has its artifacts."""
+    if run.info.status != "FINISHED" or run.data.tags.get(CONTENT_HASH) != item.content_hash:
+        return False
     local = _local_folder(run)
-    return (
-        run.info.status == "FINISHED"
-        and run.data.tags.get(CONTENT_HASH) == item.content_hash
-        and (
-            local is None
-            or all(
-                (local / name).is_file()
-                for name in (
-                    *(f"{folder}/{path.name}".lstrip("/") for path, folder in item.artifacts),
-                    *item.drawn_names,
-                )
-            )
-        )
-    )
+    names = [*item.drawn, *(f"{folder}/{path.name}" for path, folder in item.artifacts)]
+    return local is None or all((local / name.lstrip("/")).is_file() for name in names)
 
 
 def _local_folder(run: Run) -> Path | None:
-    """Returns the folder of a run's artifacts, None if a server keeps them."""
     parts = urlsplit(run.info.artifact_uri)
     return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
 
 
 def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
-    """Returns the experiment, made or restored if need be, with its note.
-
-    Raises:
-      TrackingError: when its artifacts are elsewhere.
-    """
+    """Returns the experiment with its note; creates or restores it if need be."""
     location = None if wanted.location is None else wanted.location.resolve().as_uri()
     experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
         client, wanted.name, location
@@ -297,11 +336,10 @@ def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str)
 
 
 def _call_again(call: Callable[[], None]) -> None:
-    """Calls again when refused: MLflow looks for a row, then inserts it.
+    """Calls once more if refused: MLflow looks for a row, then inserts it.
 
-    Between the two another writer of the server may insert the same, and the database refuses the
-    second one; called again, MLflow finds the row. So once is enough, and a library for retries
-    has nothing to add.
+    In between, another writer of the server may insert the same row, and the database refuses the
+    second one. Called again, MLflow finds the row.
     """
     try:
         call()

@@ -21,7 +21,7 @@ from dpprobe.estimator.budget import Budget
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import Risk
-from dpprobe.release.ledger import LEDGER_FILE, Booking, Ledger, Part
+from dpprobe.release.ledger import LEDGER_FILE, Booking, Ledger, Limits, Part
 from tests.support.classifiers import DELTA, make_budget
 
 
@@ -251,7 +251,7 @@ def test_fits_and_releases_of_a_study_share_a_ledger(tmp_path: Path) -> None:
     """A dataset of the workflow: its releases count, and another split of it adds up."""
     ledger = Ledger.of_dataset(tmp_path / "data", "people")
     release = make_booking(noise=4.0, unit="patient", column="patient_id", release="v1")
-    ledger.book_release(release, delta=DELTA, max_epsilon=1.0)
+    ledger.book_release(release, Limits(delta=DELTA, max_epsilon=1.0))
     budget = make_budget(tmp_path / "data/people", column="patient_id")
     assert budget.compute_spent().entries == 1
     fit = make_booking(noise=4.0, unit="patient", column=budget.column)

@@ -185,7 +185,7 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(
     def fail(*_: Any, **__: Any) -> None:
         raise DataError("the disk is full")
 
-    monkeypatch.setattr("dpprobe.estimator.estimator_bundle.pack_head", fail)
+    monkeypatch.setattr("dpprobe.release.packing.write_page", fail)
     with pytest.raises(DataError, match="full"):
         save(bundle[0], tmp_path / "v1")
     assert list(tmp_path.iterdir()) == []

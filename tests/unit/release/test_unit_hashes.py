@@ -15,7 +15,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.release.ledger import Booking, Ledger, Part
 from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
 from tests.support.split_tables import write_tables
-from tests.unit.release.test_ledger import DELTA, gaussian, part
+from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -26,13 +26,11 @@ def test_the_sides_of_two_datasets_are_not_taken_for_equal(tmp_path: Path) -> No
     crossed = part("train", gaussian(20.0)), part("test", gaussian(4.0))
     for dataset, sides, same in (("a", parts, None), ("b", crossed, "a")):
         Ledger.of_dataset(tmp_path, dataset).book_release(
-            booking(dataset, *sides, same_units_as=same), delta=DELTA, max_epsilon=None
+            booking(dataset, *sides, same_units_as=same), FREE
         )
     alone = Ledger.of_dataset(tmp_path, "c")
     for dataset in ("a", "b"):
-        alone.book_release(
-            booking(dataset, part("train", gaussian(4.0))), delta=DELTA, max_epsilon=None
-        )
+        alone.book_release(booking(dataset, part("train", gaussian(4.0))), FREE)
     both = Ledger.of_dataset(tmp_path, "b").compute_spent(DELTA)
     assert both.epsilon == alone.compute_spent(DELTA).epsilon
 
@@ -49,9 +47,7 @@ def book(data_dir: Path, dataset: str, start: Any, results: Any) -> None:
     units = Units(names={"train": [f"patient {number}" for number in range(2000)]}, tables=None)
     start.wait()
     try:
-        Ledger.of_dataset(data_dir, dataset).book_release(
-            asked, delta=DELTA, max_epsilon=None, units=units
-        )
+        Ledger.of_dataset(data_dir, dataset).book_release(asked, FREE, units=units)
     except PrivacyError as error:
         results.put(str(error))
     else:
@@ -117,19 +113,15 @@ def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
     train = part("train", gaussian(5.0))
     first, second = (Units(names={"train": [name]}, tables=None) for name in ("Ann", "Bo"))
     for name, units in (("one", first), ("two", second)):
-        Ledger.of_dataset(tmp_path, "a").book_release(
-            booking(name, train), delta=DELTA, max_epsilon=None, units=units
-        )
+        Ledger.of_dataset(tmp_path, "a").book_release(booking(name, train), FREE, units=units)
     with pytest.raises(PrivacyError, match="names of units of dataset b are also in entry 2 of"):
-        Ledger.of_dataset(tmp_path, "b").book_release(
-            booking("three", train), delta=DELTA, max_epsilon=None, units=second
-        )
+        Ledger.of_dataset(tmp_path, "b").book_release(booking("three", train), FREE, units=second)
 
 
 def test_ledgers_are_added_up_through_a_third(tmp_path: Path) -> None:
     for dataset, same in (("a", None), ("b", "a"), ("c", "b")):
         ledger = Ledger.of_dataset(tmp_path, dataset)
         asked = booking(dataset, part("train", gaussian(5.0)), same_units_as=same)
-        ledger.book_release(asked, delta=DELTA, max_epsilon=None)
+        ledger.book_release(asked, FREE)
     for dataset in "abc":
         assert Ledger.of_dataset(tmp_path, dataset).compute_spent(DELTA).entries == 3

@@ -72,14 +72,17 @@ def rewritten(
 
 
 def register(study: Study, bundle: Path, *, name: str = "study") -> dict[str, Any]:
-    return register_release(
+    receipt = study.root / f"tracking/releases/{bundle.name}.json"
+    register_release(
         bundle,
         uri=study.uri,
         study=name,
         artifact_root=study.root / "mlartifacts",
-        receipt=study.root / f"tracking/releases/{bundle.name}.json",
+        receipt=receipt,
         lock=study.root / "lock",
     )
+    record: dict[str, Any] = read_json(receipt)
+    return record
 
 
 def client_of(study: Study) -> MlflowClient:

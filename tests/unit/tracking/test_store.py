@@ -31,7 +31,6 @@ from dpprobe.tracking import store
 from dpprobe.tracking.store import (
     create_tables,
     hold_lock,
-    is_locked,
     lock_file,
     public_uri,
     reach_server,
@@ -73,6 +72,7 @@ def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
 
 def test_a_held_lock_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.1)
     with (study.root / "lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(TrackingError, match="held by another process"):
@@ -93,18 +93,15 @@ def test_a_long_wait_for_the_lock_is_noted(
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(TrackingError, match="held by another process"), hold_lock(path):
             pytest.fail("two processes hold one lock")
-    assert 2 <= len([text for text in caplog.messages if "waiting" in text]) <= 4
+    assert len([text for text in caplog.messages if "waiting" in text]) == 1
     with pytest.raises(KeyError), hold_lock(path):
         raise KeyError
     with hold_lock(path):
         pass
 
 
-def test_a_locked_database_is_told_of_and_waited_for(
-    study: Study, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """MLflow gave up after 80 seconds without a word, and its message said to delete the store."""
-    monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.2)
+def test_a_locked_database_is_waited_for(study: Study) -> None:
+    """MLflow gave up after 80 seconds, and its message said to delete the store."""
     with closing(sqlite3.connect(study.root / "mlflow.db", check_same_thread=False)) as other:
         other.isolation_level = None
         other.execute("BEGIN EXCLUSIVE")
@@ -113,19 +110,11 @@ def test_a_locked_database_is_told_of_and_waited_for(
         receipt = study.ingest()
         release.join()
     assert receipt["created"] == 13
-    told = [text for text in caplog.messages if "keeps this SQLite database locked" in text]
-    assert 2 <= len(told) <= 6, told
-    assert "mlflow.db: another program" in told[0]
-    assert "waiting up to 600 s; close whatever has it open" in told[0]
-    caplog.clear()
-    study.ingest()
-    assert not [text for text in caplog.messages if "locked" in text]
 
 
 def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> None:
     with closing(sqlite3.connect(study.root / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
-        assert is_locked(study.root / "mlflow.db")
         with (
             pytest.raises(TrackingError, match="locked; close the program that has it") as error,
             readable_errors(study.uri),
@@ -133,9 +122,6 @@ def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> Non
         ):
             writer.execute("BEGIN IMMEDIATE")
     assert "delete" not in str(error.value)
-    assert not is_locked(study.root / "mlflow.db")
-    assert not is_locked(study.root / "none.db")
-    assert not (study.root / "none.db").exists()
 
 
 def test_writers_of_a_server_do_not_wait_for_each_other(tmp_path: Path) -> None:

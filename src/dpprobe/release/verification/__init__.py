@@ -1,1 +1,1 @@
-"""Checks a bundle as whoever was handed it can."""
+"""Checks a bundle as any person who received it can."""

@@ -1,4 +1,4 @@
-"""Checks made one after the other, and what they come to."""
+"""Checks of a bundle and their report."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LONGEST_DETAIL = 600
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-      passed: None for what cannot be checked here, and for information.
+      passed: None for information, and for a check that is impossible here.
     """
 
     name: str
@@ -31,18 +31,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `verify`."""
+    """The checks of `verify`."""
 
     checks: tuple[Check, ...]
 
     @property
     def passed(self) -> bool:
-        """True if no check failed; those that could not be made are listed with None."""
+        """True if no check failed."""
         return all(check.passed is not False for check in self.checks)
 
 
 class Checks:
-    """Runs checks one after the other; what rests on a failed one is not checked."""
+    """Runs checks in order, and skips those that depend on a failed one."""
 
     def __init__(self) -> None:
         self.done: list[Check] = []
@@ -53,28 +53,23 @@ class Checks:
     def run_check(
         self, name: str, function: Callable[..., tuple[str, T]], *inputs: Any
     ) -> T | None:
-        """Returns the function's result; None where it fails, whatever it raises.
+        """Returns the function's result; None if it raises anything, or if an input is None.
 
-        Args:
-          function: returns a detail and a result.
-          inputs: results of other checks.
+        The function returns a detail and a result; its inputs are results of other checks.
         """
         if any(item is None for item in inputs):
             self.note_check(name, None, "not checked: it rests on what failed above")
             return None
         try:
             detail, result = function(*inputs)
-        except Exception as error:  # whatever a stranger's file makes a library raise
-            self.note_check(name, False, _describe_reason(error))
-            return None
-        self.note_check(name, True, detail)
+        except ValidationError as error:
+            detail, result = explain_first(error), None
+        except DpprobeError as error:
+            detail, result = str(error), None
+        except Exception as error:  # a stranger's file may make a library raise anything
+            detail, result = f"cannot be read: {error!r}", None
+        self.note_check(name, result is not None, detail)
         return result
-
-
-def _describe_reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return explain_first(error)
-    return str(error) if isinstance(error, DpprobeError) else f"cannot be read: {error!r}"
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks that a bundle's files are whole, hold what they must, and nothing private."""
+"""Checks a bundle's files, and its backbone on the public test image."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from dpprobe.release.signing import signature_holds
 from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.stated import read_json, require_true
 
+# Sizes of pixel backbones that are computed without being asked for: a stranger's may be huge.
+_SIZES = range(1, 513)
+
 
 def check_files(folder: Path) -> tuple[str, Path]:
     """Checks that the folder holds a bundle's files, plain ones, and no others."""
@@ -28,7 +31,6 @@ def check_files(folder: Path) -> tuple[str, Path]:
 
 
 def check_hashes(folder: Path) -> tuple[str, bool]:
-    """Checks all files against the list of their hashes."""
     damaged = damaged_files(folder)
     require_true(
         not damaged, f"not as {SUMS_FILE} says: {', '.join(damaged)}; fetch the bundle again"
@@ -42,7 +44,7 @@ def check_hashes(folder: Path) -> tuple[str, bool]:
 
 
 def check_signature(checks: Checks, folder: Path | None, public_key: Path | None) -> None:
-    """Checks the signature where there is one, and a key to check it by."""
+    """Checks the signature if there is one and a key is given."""
     if folder is None:
         checks.note_check("signature", None, "not checked: it rests on what failed above")
     elif not (folder / SIGNATURE_FILE).is_file():
@@ -61,7 +63,6 @@ def check_signature(checks: Checks, folder: Path | None, public_key: Path | None
 
 
 def read_facts(folder: Path) -> tuple[str, BundleFacts]:
-    """Reads bundle.json, and checks its names, classes and hash."""
     facts = bundle.read_facts(folder)
     return f"release {facts.name} of {facts.dataset}, by dpprobe {facts.dpprobe}", facts
 
@@ -74,3 +75,38 @@ def check_leaks(folder: Path) -> tuple[str, bool]:
         if name != HEAD_FILE:
             check_text((folder / name).read_text(encoding="utf-8"), where=name)
     return "no seeds, fingerprints, paths or times by their names or looks", True
+
+
+def check_backbone(
+    checks: Checks,
+    folder: Path | None,
+    facts: BundleFacts | None,
+    head: bool | None,
+    checkpoint: Path | None,
+) -> None:
+    """Compares preprocessing and features of the test image, and scores it if the head is valid."""
+    options = facts.backbone.options if facts else {}
+    if facts and facts.backbone.takes_vectors:
+        detail = f"vectors of {options.get('model')}, which dpprobe does not compute"
+        checks.note_check("backbone", None, detail)
+        return
+    cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
+    if checkpoint is None and not cheap:
+        detail = "not computed: give --checkpoint, or let dpprobe predict compare it"
+        checks.note_check("backbone", None, detail)
+        return
+
+    def score_probe(place: Path, *_: object) -> tuple[str, bool]:
+        # heavy: torch
+        from dpprobe.backbones.feature_digest import probe_image
+        from dpprobe.release.predict import Predictor
+
+        predictor = Predictor.load_bundle(place, checkpoint=checkpoint, device="cpu")
+        values = predictor.predict_images([probe_image()])[0]
+        first = values.argmax()
+        return (
+            "preprocessing and features of the test image are the release's; the head gives it "
+            f"{predictor.classes[first]}, {values[first]:.6g}"
+        ), True
+
+    checks.run_check("backbone", score_probe, folder, facts, head)

@@ -39,7 +39,7 @@ HEADER_BYTES = 2**20
 
 
 def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
-    """Checks the head's options, and what follows from them in bundle.json."""
+    """Checks the head's options, and facts of bundle.json that follow from them."""
     head = facts.head
     options = method_options(head.options)
     require_same("head.options", published_options(options), head.options)
@@ -61,7 +61,6 @@ def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
 
 
 def _check_chosen(options: Tuned, chosen: Values | None) -> None:
-    """Checks that a search could have chosen these values."""
     require_true(
         chosen is not None and "score" in chosen, "head.chosen: missing, or without a score"
     )
@@ -84,7 +83,6 @@ def _check_chosen(options: Tuned, chosen: Values | None) -> None:
 
 
 def check_engine(options: MethodOptions) -> tuple[str, bool]:
-    """Checks that sums and noise were exact."""
     require_true(
         options.is_exact,
         f"head {options.head}: its releases are not exact, low bits may tell what was added; "
@@ -94,7 +92,7 @@ def check_engine(options: MethodOptions) -> tuple[str, bool]:
 
 
 def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
-    """Checks sensitivities, counts, rates and how noise is split against the options."""
+    """Checks sensitivities, counts, rates and the shares of noise against the options."""
     check_plan(options, plan)
     require_true(
         [item.name for item in plan.mechanisms]
@@ -106,7 +104,7 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
 
 
 def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
-    """Checks that today's rule chooses these options; what another one chose is named alone."""
+    """Checks that this version of the rule chooses these options; another's is only named."""
     if options.rule != RULE:
         checks.note_check(
             "rule of auto",
@@ -126,7 +124,7 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bo
 
 
 def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
-    """Returns the public facts that options may be chosen from."""
+    """Returns the public facts from which options may be chosen."""
     return facts_of_plan(
         plan,
         dimension=facts.dimension,
@@ -160,10 +158,8 @@ def check_head(
 
 
 def _check_tensors(tensors: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    require_true(
-        {name: values.shape for name, values in tensors.items()} == shapes,
-        f"tensors {_describe_shapes(tensors)}; the options imply {shapes}",
-    )
+    found = {name: values.shape for name, values in tensors.items()}
+    require_true(found == shapes, f"tensors {found}; the options imply {shapes}")
     for name, values in tensors.items():
         require_true(values.dtype == np.float32, f"{name}: {values.dtype}, not float32")
         require_true(bool(np.isfinite(values).all()), f"{name}: holds NaN or infinity")
@@ -178,7 +174,6 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
 
 
 def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:
-    """Checks that a safetensors file's metadata says that it was made from private examples."""
     cell = {
         "dataset": facts.dataset,
         "backbone": facts.backbone.name,
@@ -200,7 +195,3 @@ def _expected_arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tup
         names = kinds.CHANNEL_MEANS, kinds.CHANNEL_DEVIATIONS
         return dict.fromkeys(names, (spec.channels,))
     return {}
-
-
-def _describe_shapes(tensors: Mapping[str, Array]) -> str:
-    return ", ".join(f"{name} {values.shape}" for name, values in tensors.items())

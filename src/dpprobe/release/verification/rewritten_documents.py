@@ -12,7 +12,6 @@ from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_F
 from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_statement import release_statement
-from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.method import data_facts
 from dpprobe.release.verification.stated import (
     Values,
@@ -41,12 +40,7 @@ def check_words(
         method=facts.head.method,
         options=options,
         study=facts.study,
-        public_data={
-            "backbone": facts.backbone.name,
-            "backbone_options": facts.backbone.options,
-            "trained": facts.backbone.trained,
-            "weights_sha256": facts.backbone.weights_sha256,
-        },
+        public_data=facts.backbone.public_data,
         file_hashes=hashes,
         evaluation=values["evaluation"],
         choice=values["choice"],
@@ -54,7 +48,7 @@ def check_words(
         evidence=values["evidence"],
         subsample=_subsample(values),
         chosen_from=options.chosen_from(data_facts(plan, facts)),
-        parts=values.get("parts"),
+        parts=values.get("parts", {}),
     )
     other = set(expected) ^ set(values)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
@@ -66,20 +60,8 @@ def check_words(
     return "the statement is what options, facts and noise give, word for word", True
 
 
-def check_parts(checks: Checks, values: Values | None, facts: BundleFacts | None) -> None:
+def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
     """Compares classes, preprocessing, probe and backbone with what the statement says of them."""
-    if values is not None and "parts" not in values:
-        checks.note_check(
-            "parts",
-            None,
-            f"{STATEMENT_FILE} is of an earlier dpprobe and does not cover classes, preprocessing, "
-            "probe and backbone: without a signature anyone can have changed them",
-        )
-        return
-    checks.run_check("parts", _compare_parts, values, facts)
-
-
-def _compare_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
     computed = facts.hash_parts()
     block = read_block("parts", values["parts"], set(computed))
     for name, expected in computed.items():
@@ -90,7 +72,7 @@ def _compare_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
 
 
 def _subsample(values: Values) -> Values | None:
-    """Returns by what training examples are said to have been chosen; None where all are."""
+    """Returns the stated choice of training examples; None if all were used."""
     said: Values | None = values["public_data"].get("subsample")
     if said is not None:
         read_block("subsample", said, {"fraction", "public_seed"})
@@ -100,7 +82,6 @@ def _subsample(values: Values) -> Values | None:
 
 
 def _other_version(facts: BundleFacts) -> str:
-    """Returns a remedy for texts of another version; nothing for this one's."""
     made, here = facts.dpprobe, code_version()
     return "" if made == here else f" by dpprobe {here}; verify with {made}, which made it"
 

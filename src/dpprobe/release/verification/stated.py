@@ -1,4 +1,4 @@
-"""Reads what a stranger's file states: numbers, hashes and JSON that mean the same everywhere."""
+"""Reads numbers, hashes and JSON of a stranger's file strictly, as every reader must read them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dpprobe.errors import DataError
 
 Values = Mapping[str, Any]
 
-# Objects and lists within each other, beyond which readers of any kind overflow.
+# Deeper nesting makes some readers overflow.
 _DEEPEST = 32
 _TOO_DEEP = f"more than {_DEEPEST} levels of brackets"
-# Limit on rows; a file that says more is refused before anything is priced.
+# A larger n is refused before anything is priced.
 LARGEST_N = 10**10
 
 
@@ -33,7 +33,7 @@ def is_hash(text: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON that reads the same everywhere: no NaN, no infinity, no key twice, not deep."""
+    """Reads JSON that every reader reads alike: no NaN, infinity, repeated key or deep nesting."""
 
     def read_number(text: str) -> float:
         value = float(text)
@@ -63,7 +63,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_real(name: str, value: Any) -> float:
-    """Returns a number as it is; raises DataError for anything that is not one."""
+    """Returns a number; raises DataError for anything else."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require_true(number and abs(value) < 1e300, f"{name}: {value!r} is not a number")
     return float(value)

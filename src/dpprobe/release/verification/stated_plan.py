@@ -27,12 +27,12 @@ from dpprobe.training.plan_file import PRICE_TOLERANCE
 T = TypeVar("T")
 
 MOST_RELEASES = 10**7
-# Other libraries' answers, between versions of them and processors.
+# Differences of other libraries' answers between versions and processors.
 CHECK_TOLERANCE = 1e-4
 
 
 def read_statement(folder: Path) -> tuple[str, Values]:
-    """Reads a statement, which must be one of a release."""
+    """Reads the statement of a release."""
     values = read_json(folder / STATEMENT_FILE)
     require_true(isinstance(values, dict), "not a JSON object")
     require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
@@ -62,7 +62,11 @@ def read_plan(values: Values) -> tuple[str, Plan]:
             mechanisms=tuple(read_mechanism(item) for item in values["mechanisms"]),
             n=read_whole("n", values["n"]),
             unit=unit,
-            patients=patients and _read_patients(patients),
+            patients=patients
+            and Patients(
+                images=patients["images"],
+                epsilon=None if patients["epsilon"] is None else float(patients["epsilon"]),
+            ),
             epsilon=read_real("epsilon_target", values["epsilon_target"]),
             delta=read_real("delta", values["delta"]),
             accountant=_accountant_name(values["accountant"]),
@@ -74,11 +78,6 @@ def read_plan(values: Values) -> tuple[str, Plan]:
         )
     )
     return f"n = {plan.n}, unit {plan.unit}, {plan.steps} noisy releases", plan
-
-
-def _read_patients(values: Values) -> Patients:
-    worth = values["epsilon"]
-    return Patients(images=values["images"], epsilon=None if worth is None else float(worth))
 
 
 def _accountant_name(label: Any) -> str:
@@ -99,11 +98,7 @@ def require_bounded(plan: Plan) -> Plan:
 
 
 def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
-    """Prices a plan again, by its accountant and the others.
-
-    Raises:
-      PrivacyError: when the plan costs more than it promises, or says other prices.
-    """
+    """Prices a plan again, by all accountants; raises PrivacyError if prices differ."""
     cost = price_plan(plan)
     if not cost <= plan.epsilon * (1 + 1e-9):
         raise _other_price(plan, f"{plan.epsilon:g}", f"{cost:.6g} or more")
@@ -120,7 +115,7 @@ def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:
 
 
 def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
-    """Checks what other accountants say; returns the name of the plan's, and their prices."""
+    """Checks the prices of other accountants; returns the plan's accountant, and these prices."""
     by, computed, notes = second_opinions(plan)
     stated = _key_by_name(plan.checks)
     same = _drop_versions(by) == _drop_versions(plan.priced_by)

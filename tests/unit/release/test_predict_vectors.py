@@ -13,8 +13,8 @@ from PIL import Image
 from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.release import predict as module
+from dpprobe.release.image_sources import is_vector_file, open_vectors
 from dpprobe.release.predict import Predictor, predict
-from dpprobe.release.vector_files import is_vector_file, open_vectors
 from tests.support.bundles import write_example
 from tests.support.classifiers import DIMENSION, make_private, make_rows
 
