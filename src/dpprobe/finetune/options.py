@@ -201,17 +201,16 @@ class Options(GradientOptions):
     head: Literal["fine_tune"] = "fine_tune"
     tune: Tune = Field(
         description="Parameters trained beside the head: head (none), {blocks: k}, all, bias (all "
-        "biases), norm (scales and shifts of normalisation layers), {lora: {rank, targets}}.",
+        "biases), norm (scales and shifts of normalisation layers), {lora: {rank, targets}}."
     )
     optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
         "momentum",
         description="The optimiser, with the same default constants as the head of that name.",
     )
-    learning_rate: float = Field(1.0, gt=0, allow_inf_nan=False, description="Length of a step.")
+    learning_rate: float = Field(1.0, gt=0, description="Length of a step.")
     backbone_rate: float = Field(
         1.0,
         ge=0,
-        allow_inf_nan=False,
         description="The learning rate of all parameters outside the head is multiplied by this "
         "factor (alpha of Mehta et al. 2022).",
     )
@@ -246,7 +245,6 @@ class Options(GradientOptions):
         1.0,
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
         description="Each example's gradient, over all trained parameters together, is clipped to "
         "this L2 norm.",
     )

@@ -33,12 +33,7 @@ class Network(nn.Module):
     std: torch.Tensor
 
     def __init__(
-        self,
-        body: nn.Module,
-        head: nn.Linear,
-        transform: Transform,
-        *,
-        graph: Graph | None,
+        self, body: nn.Module, head: nn.Linear, transform: Transform, *, graph: Graph | None
     ) -> None:
         """Takes the backbone's graph where inputs are images, for what is done to their bytes."""
         super().__init__()
@@ -214,9 +209,4 @@ def _mark_tuned(
     marked = {name: known[name] for name in [*(f"body.{path}" for path in trained), *_HEAD]}
     for parameter in marked.values():
         parameter.requires_grad_(True)
-    return TunedNetwork(
-        module=module,
-        trained=marked,
-        shape=shape,
-        from_images=module.from_images,
-    )
+    return TunedNetwork(module=module, trained=marked, shape=shape, from_images=module.from_images)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Priors: TypeAlias = "npt.NDArray[np.float32]"
 
-Numbers = tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
+Numbers = tuple[Annotated[float, Field(gt=0)], ...]
 Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
@@ -87,7 +87,6 @@ PriorShare = Annotated[
     Field(
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         exclude_if=_is_absent,
         description="For class_priors: released. The counts' share of the budget: their part of "
         "the sum of count * rate^2 / noise_multiplier^2 over all releases of the fit "

@@ -16,7 +16,6 @@ MaxRowNorm = Annotated[
     Field(
         ge=SMALLEST_ROW_NORM,
         le=LARGEST_ROW_NORM,
-        allow_inf_nan=False,
         description="Each example's feature vector is clipped to this L2 norm, C. The "
         "normalisations centred and l2 give norm 1.",
     ),
@@ -26,7 +25,6 @@ RowIntercept = Annotated[
     Field(
         ge=0,
         le=10,
-        allow_inf_nan=False,
         description="Constant appended to each feature vector, as a part of max_row_norm; the "
         "biases are learned from it. Its square is added to the squared sensitivity; 0 learns no "
         "biases.",
@@ -37,7 +35,6 @@ Ridge = Annotated[
     float | None,
     Field(
         ge=0,
-        allow_inf_nan=False,
         description="Ridge penalty lambda, added to the released matrix before inversion. If "
         "absent, it is set from the noise, the dimension and the number of classes, all public; "
         "without noise, from the dimension and the features' mean square. 0 adds nothing beyond a "

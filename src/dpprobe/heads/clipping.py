@@ -86,12 +86,7 @@ class ClippedGradients:
             return None
         features, scale = self.rows.direct
         return fused_step.Arrays.make_arrays(
-            features,
-            scale,
-            self.rows.labels,
-            self.bounds,
-            self.rows.weights,
-            sigmoid=self.sigmoid,
+            features, scale, self.rows.labels, self.bounds, self.rows.weights, sigmoid=self.sigmoid
         )
 
     def copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:

@@ -61,10 +61,7 @@ class Options(PreconditionedDescentOptions):
         "zero", description="Start from weights 0, or from public weights in init_file."
     )
     init_scale: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Factor by which the file's weights are multiplied.",
+        None, gt=0, description="Factor by which the file's weights are multiplied."
     )
     init_file: InitFile = None
     steps: Annotated[int, MOST_FULL_STEPS] = Field(
@@ -74,7 +71,6 @@ class Options(PreconditionedDescentOptions):
         0.2,
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         description="The covariance's share of the head's budget; the gradients get the rest.",
     )
     max_grad_norm: GradientNorm = 0.7

@@ -24,8 +24,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
-from dpprobe.heads.normalisation import L2, AroundCentre
+from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.normalisation import (
+    CENTRED_BY_DEFAULT,
+    L2,
+    AroundCentre,
+    Centred,
+    Normalize,
+)
 from dpprobe.heads.options import MOST_STEPS
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
@@ -53,7 +59,7 @@ BatchSize = Annotated[
     int | Literal["full"],
     Field(
         description="Expected examples per step: each example joins each step with probability "
-        'batch_size / n. "full" takes every example in every step.',
+        'batch_size / n. "full" takes every example in every step.'
     ),
 ]
 GradientNorm = Annotated[
@@ -61,7 +67,6 @@ GradientNorm = Annotated[
     Field(
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
         description="Each example's gradient is clipped to this L2 norm.",
     ),
 ]
@@ -72,7 +77,7 @@ Init = Annotated[
         "linear layer, uniform within 1 / sqrt(d). scaled: normal with standard deviation "
         "init_scale, biases 0. lecun_normal: truncated normal with standard deviation 1 / "
         "sqrt(d), biases 0. file: public weights from init_file. Each seed draws its own random "
-        "weights.",
+        "weights."
     ),
 ]
 InitFile = Annotated[
@@ -85,38 +90,6 @@ InitFile = Annotated[
         "their names.",
     ),
 ]
-# Options of momentum, adam and lamb beside the shared ones, or with other defaults.
-RateByRule = Annotated[
-    float | None,
-    Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Length of a step. If absent, it is set from the dimension, the number of "
-        "classes, the steps and the noise, all public, for features of norm 1.",
-    ),
-]
-UnitRowNorm = Annotated[
-    float,
-    Field(
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
-        description="Each example's gradient is clipped to this L2 norm. For features of norm 1 "
-        "and 10 classes, an example's gradient has norm 0.97 at the start.",
-    ),
-]
-Intercept = Annotated[
-    float,
-    Field(
-        ge=0.01,
-        le=10,
-        allow_inf_nan=False,
-        description="Constant appended to each feature vector; the biases are learned from it. An "
-        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). 1 is "
-        "the usual layer's.",
-    ),
-]
-
 # Other programs' words for batches that are no Poisson samples.
 OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "drop_last")
 
@@ -125,24 +98,19 @@ class GradientOptions(BalanceOptions):
     """All options that heads of noisy gradient steps share, beside `head` and `normalize`.
 
     Class attributes:
-      DEFAULT_EPOCHS: passes over the data where neither epochs nor steps are given.
-      UNIT_ROWS: False if the rule for the learning rate holds for rows of any length.
+      DEFAULT_EPOCHS: passes over the data if neither epochs nor steps are given.
     """
 
     DEFAULT_EPOCHS: ClassVar[float]
-    UNIT_ROWS: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ("init_file",)
 
-    class_weights: ClassWeights = None
-    class_priors: ClassPriors = None
-    prior_share: PriorShare = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
         description="softmax: cross-entropy, for one label per image. sigmoid: the sum over "
         "classes of binary cross-entropies, for one label per image or several.",
     )
     batch_size: BatchSize = "full"
-    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False), MOST_EPOCHS] | None = Field(
+    epochs: Annotated[float, Field(gt=0), MOST_EPOCHS] | None = Field(
         None,
         description="Expected passes over the data; the head's default if neither this nor steps "
         "is given.",
@@ -150,13 +118,12 @@ class GradientOptions(BalanceOptions):
     steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
         None, description="Number of steps, instead of epochs."
     )
-    learning_rate: float | None = Field(gt=0, allow_inf_nan=False, description="Length of a step.")
+    learning_rate: float | None = Field(gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.0
     max_batch_grad_norm: float | None = Field(
         None,
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
         description="Only at epsilon inf, where no example's gradient is clipped: the mean "
         "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
         "privacy. Null does not clip.",
@@ -165,15 +132,12 @@ class GradientOptions(BalanceOptions):
     init_scale: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="For init: scaled, the standard deviation (0.01 if absent). For init: file, "
         "the factor by which the weights are multiplied (1 if absent).",
     )
     init_file: InitFile = None
     init_bias: float | None = Field(
-        None,
-        allow_inf_nan=False,
-        description="Initial value of all biases, instead of the value from init.",
+        None, description="Initial value of all biases, instead of the value from init."
     )
     schedule: Literal["constant", "warmup_cosine", "warmup_linear"] = Field(
         "constant",
@@ -184,7 +148,6 @@ class GradientOptions(BalanceOptions):
         0.0,
         ge=0,
         lt=1,
-        allow_inf_nan=False,
         description="Share of all steps in which the learning rate rises: 0.025 is a quarter of "
         "an epoch out of ten.",
     )
@@ -197,7 +160,6 @@ class GradientOptions(BalanceOptions):
         None,
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         description="For average: ema, the decay of the moving average per step (0.99 if absent).",
     )
     engine: Literal["closed_form", "exact"] = Field(
@@ -251,17 +213,6 @@ class GradientOptions(BalanceOptions):
             )
         return self
 
-    @model_validator(mode="after")
-    def _check_rule(self) -> GradientOptions:
-        unit = isinstance(self.normalize, L2 | AroundCentre)
-        if self.UNIT_ROWS and self.learning_rate is None and not unit:
-            raise ValueError(
-                f"normalize: {self.normalize.kind} needs a learning_rate, because the default "
-                "rate is for rows of norm 1; write a learning_rate, or normalize: l2, centred "
-                "or whitened"
-            )
-        return self
-
     @property
     def multi_label(self) -> bool:
         return self.loss == "sigmoid"
@@ -283,19 +234,12 @@ class GradientOptions(BalanceOptions):
         """The constant appended to each row: an example's gradient is r [x, constant]."""
         return 1.0
 
-    def rate_on(self, gradients: Mechanism, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns the learning rate of a fit; all it may depend on is public.
+    def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
+        """Returns the learning rate of a head whose rate follows a rule; all arguments are public.
 
         Args:
-          gradients: the mechanism as it was calibrated.
-          noise: the standard deviation of each number of a step's noisy mean gradient.
+          noise: standard deviation of each number of a step's noisy mean gradient.
         """
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return self.choose_rate(gradients.count, noise=noise, classes=classes, dimension=dimension)
-
-    def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns the learning rate where none is given."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
@@ -331,6 +275,55 @@ class GradientOptions(BalanceOptions):
                 count=self.step_count(n),
             ),
         )
+
+
+class UnitRowOptions(GradientOptions):
+    """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule.
+
+    Class attributes:
+      UNIT_ROWS: True if the rule holds only for rows of norm 1.
+    """
+
+    DEFAULT_EPOCHS: ClassVar[float] = 40
+    UNIT_ROWS: ClassVar[bool] = True
+
+    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Length of a step. If absent, it is set from the dimension, the number of "
+        "classes, the steps and the noise, all public, for features of norm 1.",
+    )
+    max_grad_norm: float = Field(
+        0.7,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        description="Each example's gradient is clipped to this L2 norm. For features of norm 1 "
+        "and 10 classes, an example's gradient has norm 0.97 at the start.",
+    )
+    intercept: float = Field(
+        0.2,
+        ge=0.01,
+        le=10,
+        description="Constant appended to each feature vector; the biases are learned from it. An "
+        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). 1 is "
+        "the usual layer's.",
+    )
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> UnitRowOptions:
+        unit = isinstance(self.normalize, L2 | AroundCentre)
+        if self.UNIT_ROWS and self.learning_rate is None and not unit:
+            raise ValueError(
+                f"normalize: {self.normalize.kind} needs a learning_rate, because the default "
+                "rate is for rows of norm 1; write a learning_rate, or normalize: l2, centred "
+                "or whitened"
+            )
+        return self
+
+    @property
+    def constant(self) -> float:
+        return self.intercept
 
 
 def step_noise(releases: Releases) -> float:

@@ -25,11 +25,7 @@ from dpprobe.heads.clipping import (
     PoissonBatchSum,
 )
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import (
-    GRADIENTS,
-    GradientOptions,
-    finite_weights,
-)
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step

@@ -5,12 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
-
-from dpprobe.heads.adam import Adam, Beta1, Beta2, NoiseCorrection, RootOffset, correction_constants
+from dpprobe.heads.adam import Adam, MomentOptions, NoiseCorrection, RootOffset, moment_constants
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import GradientOptions, Intercept, RateByRule, UnitRowNorm
-from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 _IN_ALL, _IN_ONE = 4.0, 0.5
 
 
-class Options(GradientOptions):
+class Options(MomentOptions):
     """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
 
     If |w| or the direction is 0, the ratio is 1, so the first step from zero is Adam's. Mehta et
@@ -32,31 +28,13 @@ class Options(GradientOptions):
     1, normalize none, intercept 1.
     """
 
-    DEFAULT_EPOCHS: ClassVar[float] = 40
     UNIT_ROWS: ClassVar[bool] = False
 
     head: Literal["lamb"] = "lamb"
-    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
-    learning_rate: RateByRule = None
-    max_grad_norm: UnitRowNorm = 0.7
-    intercept: Intercept = 0.2
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
     eps: RootOffset = 1e-6
     noise_correction: NoiseCorrection = None
 
-    @property
-    def constant(self) -> float:
-        return self.intercept
-
-    def choose_rate(
-        self,
-        steps: int,
-        *,
-        noise: float,  # noqa: ARG002
-        classes: int,  # noqa: ARG002
-        dimension: int,  # noqa: ARG002
-    ) -> float:
+    def choose_rate(self, steps: int, **_: float) -> float:
         return min(_IN_ALL / steps, _IN_ONE)
 
 
@@ -85,11 +63,5 @@ def fit(
     """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    optimiser = partial(
-        Lamb,
-        beta1=options.beta1,
-        beta2=options.beta2,
-        eps=options.eps,
-        **correction_constants(options.noise_correction, releases),
-    )
+    optimiser = partial(Lamb, **moment_constants(options, releases))
     return gradient_steps.train_heads(options, rows, releases, optimiser, record=record)

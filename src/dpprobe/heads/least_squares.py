@@ -52,7 +52,6 @@ class Options(RowOptions):
         0.3,
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         description="The Gram matrix's share of the head's budget; the cross product gets the "
         "rest.",
     )

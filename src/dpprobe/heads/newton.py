@@ -38,10 +38,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.preconditioned_descent import (
-    MOST_FULL_STEPS,
-    PreconditionedDescentOptions,
-)
+from dpprobe.heads.preconditioned_descent import MOST_FULL_STEPS, PreconditionedDescentOptions
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
     SMALLEST_SENSITIVITY,
@@ -76,14 +73,12 @@ class Options(PreconditionedDescentOptions):
         0.3,
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         description="The Hessians' share of the head's budget; the gradients get the rest.",
     )
     max_grad_norm: float | None = Field(
         0.7,
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
         description="Each example's gradient is clipped to this L2 norm; null uses the bound that "
         "the gradient has without clipping.",
     )
@@ -137,10 +132,7 @@ class Options(PreconditionedDescentOptions):
             self.steps,
         )
         gradients = full_batch(
-            GRADIENTS,
-            self._gradients_released(),
-            self.gradient_bound,
-            self.steps,
+            GRADIENTS, self._gradients_released(), self.gradient_bound, self.steps
         )
         share = self.hessian_share
         return split_budget([(share, (hessians,)), (1 - share, (gradients,))])

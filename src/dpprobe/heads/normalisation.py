@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
@@ -38,6 +39,7 @@ CENTRED_BY_DEFAULT = (
 class Normalisation(Options):
     """A map of features; of each image by itself, unless `priced`."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
     priced: ClassVar[bool] = False
 
     kind: str
@@ -87,7 +89,6 @@ class Priced(Normalisation):
         0.04,
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         description="Share of the budget: this release's part of the sum of count * rate^2 / "
         "noise_multiplier^2 over all releases of the fit.",
     )
@@ -127,7 +128,6 @@ class Whitened(AroundCentre):
         0.14,
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         description="Share of the budget for both releases together: their part of the sum of "
         "count * rate^2 / noise_multiplier^2 over all releases of the fit.",
     )
@@ -135,14 +135,12 @@ class Whitened(AroundCentre):
         0.7,
         gt=0,
         lt=1,
-        allow_inf_nan=False,
         description="The second moment's part of `share`; the centre gets the rest.",
     )
     exponent: float = Field(
         0.4,
         gt=0,
         le=0.5,
-        allow_inf_nan=False,
         description="Power of the inverse second moment by which features are mapped; 0.5 whitens "
         "them.",
     )

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.facts import DataFacts
@@ -37,6 +37,8 @@ def check_counts(mechanisms: Sequence[Mechanism]) -> None:
 
 class MethodOptions(Options, ABC):
     """A way to train a head; `head` selects the module that fits it."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     private: ClassVar[bool] = True
     # Options that no search may change, whatever they cost.

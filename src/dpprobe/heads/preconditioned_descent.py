@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
-from dpprobe.heads.clipped_row_options import GRADIENTS, MaxRowNorm, Ridge, RowIntercept, RowOptions
+from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.clipped_row_options import GRADIENTS, Ridge, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.options import AtMost
 
@@ -39,11 +39,6 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     h is the loss's curvature at the start, per unit of the second moment.
     """
 
-    class_weights: ClassWeights = None
-    class_priors: ClassPriors = None
-    prior_share: PriorShare = None
-    max_row_norm: MaxRowNorm = 1.0
-    intercept: RowIntercept = 0.2
     ridge: Ridge = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
@@ -53,16 +48,11 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     learning_rate: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="Length of the steps. If absent, `step` times the length of a Newton step at "
         "the start (K for a softmax); shorter if noise would drive probabilities to 0 and 1.",
     )
     step: float = Field(
-        0.6,
-        gt=0,
-        le=2,
-        allow_inf_nan=False,
-        description="Length of a step, as a part of a Newton step.",
+        0.6, gt=0, le=2, description="Length of a step, as a part of a Newton step."
     )
     penalised: bool = Field(
         True,
@@ -76,7 +66,6 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     )
     init_bias: float | None = Field(
         None,
-        allow_inf_nan=False,
         description="Initial value of all biases, and their final value if intercept is 0. If "
         "absent, 0; for a sigmoid, the log-odds of probability 1 / K.",
     )

@@ -38,7 +38,6 @@ class Options(RowOptions):
         0.5,
         ge=0,
         le=10,
-        allow_inf_nan=False,
         description="Constant appended to each feature vector, as a part of max_row_norm; classes "
         "are counted with it. Its square is added to the squared sensitivity; 0 counts nothing.",
     )

@@ -18,8 +18,10 @@ DEFAULT_EMA_DECAY = 0.99
 
 def rate_of(options: GradientOptions, rows: Rows, releases: Releases) -> float:
     """Returns the learning rate of a fit, from public quantities alone."""
-    return options.rate_on(
-        releases.plan.find_mechanism(GRADIENTS),
+    if options.learning_rate is not None:
+        return options.learning_rate
+    return options.choose_rate(
+        releases.plan.find_mechanism(GRADIENTS).count,
         noise=step_noise(releases),
         classes=rows.num_classes,
         dimension=rows.dimension,

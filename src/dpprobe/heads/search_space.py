@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AllowInfNan, BeforeValidator, Field, model_validator
 
 from dpprobe.options import Options
 
@@ -45,5 +45,7 @@ def _read_space(value: Any) -> Any:
     raise ValueError(f"{value!r}: write a list of two values or more, or low and high")
 
 
-Choices = Annotated[tuple[bool | int | float | str, ...], Field(min_length=2)]
+# A value that is not finite is refused with the option's own error.
+_Number = Annotated[float, AllowInfNan(True)]
+Choices = Annotated[tuple[bool | int | _Number | str, ...], Field(min_length=2)]
 Space = Annotated[Choices | Range, BeforeValidator(_read_space)]

@@ -599,12 +599,7 @@ def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
 
 
 def add_by_products(
-    design: Design,
-    piece: Piece,
-    loss: Loss,
-    factors: Factors,
-    steps: Steps,
-    total: torch.Tensor,
+    design: Design, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
 ) -> None:
     """Adds a piece's clipped gradients to total [K, d + 1], by PyTorch's products."""
     size, lengths = piece.stop - piece.start, design.row_lengths(piece)

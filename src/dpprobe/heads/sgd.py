@@ -26,7 +26,7 @@ class Options(GradientOptions):
 
     head: Literal["sgd"] = "sgd"
     batch_size: BatchSize = 32
-    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Length of a step.")
+    learning_rate: float = Field(0.1, gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.2
     init: Init = "torch"
 

@@ -444,11 +444,7 @@ def _group_trials(trials: list[Trial]) -> Iterator[list[Trial]]:
 
 
 def _fit_trials(
-    method: MethodOptions,
-    group: list[Trial],
-    rows: Rows,
-    releases: Releases,
-    selection: Selection,
+    method: MethodOptions, group: list[Trial], rows: Rows, releases: Releases, selection: Selection
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fits trials of equal options: weights [trials, classes, d + 1], noisy scores [trials]."""
     # torch and what needs it, as above

@@ -230,9 +230,11 @@ def test_the_variance_is_the_plan_s(cls: Any, batch_size: Any) -> None:
     releases = Releases(plan, SEEDS, torch.device("cpu"))
     multiplier = plan.find_mechanism(GRADIENTS).noise_multiplier
     expected = 100 if batch_size == "full" else 25
-    constants = adam.correction_constants(options.noise_correction, releases)
-    assert constants == {"noise": pytest.approx(multiplier * 2 / expected), "floor": 0.4}
-    assert adam.correction_constants(None, releases) == {}
+    constants = adam.moment_constants(options, releases)
+    assert constants["noise"] == pytest.approx(multiplier * 2 / expected)
+    assert constants["floor"] == 0.4
+    off = adam.moment_constants(options.model_copy(update={"noise_correction": None}), releases)
+    assert (off["noise"], off["floor"]) == (0, 0)
 
 
 @pytest.mark.parametrize("cls", [adam.Options, lamb.Options])

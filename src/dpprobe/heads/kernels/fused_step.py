@@ -28,16 +28,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dpprobe.heads.kernels import vectors
-from dpprobe.heads.kernels.vectors import (
-    FAST,
-    FLOAT,
-    INT,
-    INTERLEAVED,
-    LANES,
-    LINE,
-    ZERO,
-    Code,
-)
+from dpprobe.heads.kernels.vectors import FAST, FLOAT, INT, INTERLEAVED, LANES, LINE, ZERO, Code
 from dpprobe.privacy import gradient_noise
 from dpprobe.privacy.machine_code import MachineCode
 

@@ -55,8 +55,7 @@ class Code:
         if mask is None:
             return self.builder.load(pointer, align=4)
         kind = ir.FunctionType(
-            VECTOR,
-            [VECTOR.as_pointer(), INT32, ir.VectorType(ir.IntType(1), LANES), VECTOR],
+            VECTOR, [VECTOR.as_pointer(), INT32, ir.VectorType(ir.IntType(1), LANES), VECTOR]
         )
         load = cgutils.get_or_insert_function(
             self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0"
