@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +15,6 @@ from dpprobe.heads.optimiser import Optimiser
 if TYPE_CHECKING:
     import torch
 
-    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -78,44 +76,29 @@ class Adam(Optimiser):
     def __init__(
         self, *, beta1: float, beta2: float, eps: float, noise: float = 0.0, floor: float = 0.0
     ) -> None:
+        super().__init__()
         self._beta1, self._beta2, self._eps = beta1, beta2, eps
         self._variance, self._least = noise**2, floor * noise**2
-        self._means: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._taken = 0
 
     def compute_direction(self, gradient: torch.Tensor) -> torch.Tensor:
         """Returns the step to subtract from the weights, before the learning rate."""
         import torch  # heavy: planning imports this module
 
-        if self._means is None:
-            self._means = torch.zeros_like(gradient), torch.zeros_like(gradient)
-        mean, square = self._means
-        self._taken += 1
+        if not self._state:
+            zeros = torch.zeros_like(gradient)
+            self._state = {"mean": zeros, "square": zeros.clone(), "taken": 0}
+        self._state["taken"] += 1
+        mean, square, taken = (self._state[name] for name in ("mean", "square", "taken"))
         mean.lerp_(gradient, 1 - self._beta1)
         square.mul_(self._beta2).addcmul_(gradient, gradient, value=1 - self._beta2)
-        debiased = square / (1 - self._beta2**self._taken)
+        debiased = square / (1 - self._beta2**taken)
         if self._variance > 0:
             debiased.sub_(self._variance).clamp_(min=self._least)
         root = debiased.sqrt_().add_(self._eps)
-        return torch.div(mean, root, out=root).div_(1 - self._beta1**self._taken)
+        return torch.div(mean, root, out=root).div_(1 - self._beta1**taken)
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(self.compute_direction(gradient), alpha=-rate)
-
-    def copy_state(self) -> dict[str, State]:
-        if self._means is None:
-            return {}
-        mean, square = self._means
-        return {"mean": mean.clone(), "square": square.clone(), "taken": self._taken}
-
-    def restore_state(self, state: Mapping[str, State]) -> None:
-        import torch  # as above
-
-        mean, square = state.get("mean"), state.get("square")
-        self._taken = int(state.get("taken", 0))
-        self._means = None
-        if isinstance(mean, torch.Tensor) and isinstance(square, torch.Tensor):
-            self._means = mean.clone(), square.clone()
 
 
 def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:

@@ -29,9 +29,10 @@ from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_we
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step
-from dpprobe.heads.optimiser import MakeOptimiser, is_plain
+from dpprobe.heads.optimiser import MakeOptimiser
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
+from dpprobe.heads.sgd import Sgd
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
@@ -167,7 +168,7 @@ class Training:
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
         # Steps that compiled code takes.
         self._plain = (
-            is_plain(self._optimiser)
+            type(self._optimiser) is Sgd
             and self._longest is None
             and self._constant == 1
             and releases.observer is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +15,6 @@ from dpprobe.heads.optimiser import Optimiser
 if TYPE_CHECKING:
     import torch
 
-    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -57,25 +55,14 @@ class Momentum(Optimiser):
     """v = beta v + g, w - rate v: Polyak's heavy ball, as in `torch.optim.SGD`."""
 
     def __init__(self, *, beta: float) -> None:
+        super().__init__()
         self._beta = beta
-        self._velocity: torch.Tensor | None = None
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        import torch  # heavy: planning imports this module
-
-        if self._velocity is None:
-            self._velocity = torch.zeros_like(gradient)
-        self._velocity.mul_(self._beta).add_(gradient)
-        weights.add_(self._velocity, alpha=-rate)
-
-    def copy_state(self) -> dict[str, State]:
-        return {} if self._velocity is None else {"velocity": self._velocity.clone()}
-
-    def restore_state(self, state: Mapping[str, State]) -> None:
-        import torch  # as above
-
-        velocity = state.get("velocity")
-        self._velocity = velocity.clone() if isinstance(velocity, torch.Tensor) else None
+        if "velocity" not in self._state:
+            self._state["velocity"] = gradient.new_zeros(gradient.shape)
+        velocity = self._state["velocity"].mul_(self._beta).add_(gradient)
+        weights.add_(velocity, alpha=-rate)
 
 
 def fit(

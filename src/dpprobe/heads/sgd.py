@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -14,7 +13,6 @@ from dpprobe.heads.optimiser import Optimiser
 if TYPE_CHECKING:
     import torch
 
-    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -34,16 +32,8 @@ class Options(GradientOptions):
 class Sgd(Optimiser):
     """w - rate g."""
 
-    plain: ClassVar[bool] = True
-
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(gradient, alpha=-rate)
-
-    def copy_state(self) -> dict[str, State]:
-        return {}
-
-    def restore_state(self, state: Mapping[str, State]) -> None:
-        """Does nothing: a step depends on no other."""
 
 
 def fit(
