@@ -74,7 +74,12 @@ class Ghost:
                 stack.callback(show)
                 stack.callback(layer.module.register_forward_pre_hook(hide).remove)
                 stack.callback(layer.module.register_forward_hook(show).remove)
-            return name_reached(functional_call(self._module, copies, (inputs,)), self._trained)
+            scores = functional_call(self._module, copies, (inputs,))
+        if not scores.requires_grad:
+            return []
+        parameters = list(self._trained.values())
+        reached = torch.autograd.grad(scores.sum(), parameters, allow_unused=True)
+        return [name for name, one in zip(self._trained, reached, strict=True) if one is not None]
 
     def compute_gradients(
         self,
@@ -113,7 +118,6 @@ class Ghost:
             if gradient is not None:
                 summed = gradient.float().reshape(rows, -1, *parameter.shape[1:]).sum(1)
                 batch.keep_gradient(name, summed)
-        batch.losses = losses.detach()
         return batch
 
     @contextmanager
@@ -147,7 +151,7 @@ class Ghost:
                     if inputs[0]._version != version:
                         raise ConfigError(
                             f"{layer.name or 'the network'}: its input is overwritten before "
-                            "gradients are taken; write engine: functional"
+                            "gradients are taken; take another backbone"
                         )
                     # Without their graph, whose hooks lead here: no one would ever free the circle.
                     given = tuple(_detach_value(value) for value in inputs)
@@ -169,13 +173,7 @@ class Ghost:
 
 
 class BatchGradients:
-    """The gradients of a batch's rows, formed or as factors.
-
-    Attributes:
-      losses: of rows, float32 [m].
-    """
-
-    losses: torch.Tensor
+    """The gradients of a batch's rows, formed or as factors."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -217,14 +215,6 @@ class BatchGradients:
             parts[name].addmv_(gradient.T, factors)
         for name, layer, call in self._factors:
             layer.rule.add_weight(parts[name], call, factors)
-
-
-def name_reached(scores: torch.Tensor, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Names the parameters that scores were computed from, by their graph."""
-    if not scores.requires_grad:
-        return []
-    reached = torch.autograd.grad(scores.sum(), list(parameters.values()), allow_unused=True)
-    return [name for name, one in zip(parameters, reached, strict=True) if one is not None]
 
 
 def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -274,5 +264,5 @@ def _find_layers(
     if missing or shared:
         name = min(missing) if missing else shared[0]
         fault = "no part of the network" if missing else "used by several layers"
-        raise ConfigError(f"parameter {name}: {fault}; write engine: functional")
+        raise ConfigError(f"parameter {name}: {fault}; take another backbone")
     return layers, copied

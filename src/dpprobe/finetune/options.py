@@ -42,7 +42,7 @@ _MOST_CORNERS = 256
 _MANY_UNITS = 10**12
 # For the privacy statement of every network.
 LIMITS = (
-    "Engine {engine} is for benchmarks, not for release: gradients, their clipped sums and the "
+    "Engine ghost is for benchmarks, not for release: gradients, their clipped sums and the "
     "noise are float32{passes}, and low bits of what leaves may tell what was added to what. The "
     "epsilon stated holds for real numbers."
 )
@@ -228,11 +228,10 @@ class Options(GradientOptions):
         description="Number format of forward and backward passes; gradients are summed in "
         "float32.",
     )
-    engine: Literal["ghost", "functional"] = Field(  # type: ignore[assignment]
+    engine: Literal["ghost"] = Field(  # type: ignore[assignment]
         "ghost",
-        description="Computation of per-example gradients. ghost: layer by layer, without forming "
-        "most of them. functional: torch.func, for every layer, slower. Both sum in float32, for "
-        "benchmarks.",
+        description="Computation of per-example gradients: layer by layer, without forming most of "
+        "them. Sums are float32, for benchmarks.",
     )
     probe: Probe | None = Field(
         None, description="A private head that serves as the starting point."
@@ -343,7 +342,7 @@ class Options(GradientOptions):
     @property
     def engine_limits(self) -> str | None:
         passes = ", passes bfloat16" if self.precision == "bfloat16" else ""
-        return LIMITS.format(engine=self.engine, passes=passes)
+        return LIMITS.format(passes=passes)
 
     def public_files(self) -> dict[str, str]:
         files = super().public_files()

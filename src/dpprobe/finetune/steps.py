@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch
 from dpprobe.backbones.network_forward import CPU_PIXELS
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.finetune.checkpoint import State
+from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.losses import row_losses
 from dpprobe.finetune.network_optimisers import OPTIMISERS
@@ -33,23 +34,6 @@ if TYPE_CHECKING:
 Tensors = dict[str, torch.Tensor]
 
 
-class Sums(Protocol):
-    """Adds clipped per-example gradients to a flat sum: `gradients.ClippedSums`."""
-
-    size: int
-
-    def add_rows(
-        self,
-        total: torch.Tensor,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        weights: torch.Tensor | None,
-    ) -> Any: ...
-
-
-MakeSums = Callable[..., Sums]
-
-
 class Training:
     """A network while it trains."""
 
@@ -62,7 +46,6 @@ class Training:
         mechanism: Mechanism,
         *,
         physical_batch: int,
-        make_sums: MakeSums,
     ) -> None:
         self.network, self.taken = network, 0
         self._options, self._inputs, self._releases = options, inputs, releases
@@ -71,13 +54,12 @@ class Training:
         self._parameters = {name: one.detach() for name, one in network.trained.items()}
         self._device = next(iter(self._parameters.values())).device
         self._sigmoid = options.loss == "sigmoid"
-        self._sums = make_sums(
+        self._sums = ClippedSums(
             network,
             sigmoid=self._sigmoid,
             max_grad_norm=releases.sensitivity(GRADIENTS),
             clipping=options.clipping if releases.plan.private else "fixed",
             precision=options.precision,
-            engine=options.engine,
         )
         self._total = torch.zeros(self._sums.size, dtype=torch.float32, device=self._device)
         self._gradients = _split_flat(self._total, self._parameters)

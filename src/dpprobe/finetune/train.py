@@ -19,10 +19,9 @@ import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.checkpoint import Checkpoints
-from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.steps import MakeSums, Training
+from dpprobe.finetune.steps import Training
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
 from dpprobe.privacy.plan import Mechanism
@@ -67,7 +66,6 @@ def train_network(
     physical_batch: int = 64,
     record: Record | None = None,
     label: str = "fine_tune",
-    make_sums: MakeSums = ClippedSums,
 ) -> Trained:
     """Runs the plan's gradient steps on a network, which is left with the result.
 
@@ -84,7 +82,6 @@ def train_network(
         nothing but rounding.
       record: called with (step, network) at the start, about twenty times, and at the end, with the
         network as it would be returned then.
-      make_sums: with the arguments of `ClippedSums`.
 
     Raises:
       PrivacyError: when the plan is not one for these options and rows, or more steps were taken
@@ -97,9 +94,8 @@ def train_network(
         raise ConfigError(f"head {options.head}: {fault}")
     with _make_reproducible():
         training = Training(
-            options, network, inputs, releases, mechanism,
-            physical_batch=physical_batch, make_sums=make_sums,
-        )  # fmt: skip
+            options, network, inputs, releases, mechanism, physical_batch=physical_batch
+        )
         run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
