@@ -65,7 +65,6 @@ class Checkpoints:
         return self.folder / FILE
 
     def is_due(self) -> bool:
-        """Returns True if the last checkpoint, or the start, is `minutes` ago."""
         return time.monotonic() - self._last >= 60 * self.minutes
 
     def save_state(self, state: State) -> None:

@@ -77,7 +77,6 @@ class Conv2dRule(Rule):
         total.add_(gradient.reshape(-1))
 
     def _kernel_gradients(self, call: Call, module: nn.Conv2d) -> torch.Tensor:
-        """Returns the examples' gradients of kernels."""
         outputs = call.output_gradient
         inputs, padding = self._pad_inputs(module, call.input)
         count, groups = len(outputs), module.groups

@@ -92,7 +92,6 @@ def _trace_network(
 
 
 def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:
-    """Returns the node that calls a block first."""
     paths = {path for path, one in model.named_modules(remove_duplicate=False) if one is block}
     for node in whole.graph.nodes:
         if node.op == "call_module" and node.target in paths:
@@ -106,13 +105,11 @@ def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name:
 
 
 def _nodes_behind(graph: fx.Graph, entry: fx.Node) -> list[fx.Node]:
-    """Returns the nodes from the block's call on."""
     nodes = list(graph.nodes)
     return nodes[nodes.index(entry) :]
 
 
 def _copy_prefix(whole: fx.GraphModule, crossing: fx.Node) -> nn.Module:
-    """Copies what the crossing tensor is computed from."""
     needed = {crossing}
     for node in reversed(whole.graph.nodes):
         if node in needed:
@@ -156,7 +153,6 @@ def _copy_suffix(
 
 
 def _from_images(graph: fx.Graph) -> set[fx.Node]:
-    """Returns the nodes whose values depend on the images."""
     depending: set[fx.Node] = set()
     for node in graph.nodes:
         first = node.op == "placeholder" and not depending

@@ -34,8 +34,6 @@ CUT = "cut"
 
 
 class _Flat(nn.Module):
-    """Normalised images -> one row of activations an image."""
-
     def __init__(self, prefix: nn.Module) -> None:
         super().__init__()
         self.prefix = prefix

@@ -177,7 +177,6 @@ def _check_gradients(
 
 
 def _differentiate_loss(network: Network, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns a row's flat gradients, by PyTorch's own differentiation."""
     gradients = torch.autograd.grad(
         loss,
         list(network.trained.values()),
@@ -197,7 +196,6 @@ def _compare_gradients(
     norm: float,
     precision: Precision,
 ) -> None:
-    """Raises ConfigError if an example's gradient or its norm is not the true one."""
     tolerance, smallest = _TOLERANCES[precision], _SMALLEST[precision]
     length = float(torch.cat(list(truth.values())).norm())
     if not length > 0:

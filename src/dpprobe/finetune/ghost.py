@@ -218,7 +218,6 @@ class BatchGradients:
 
 
 def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Returns the module that holds a parameter of a module, and its name there."""
     path, _, last = name.rpartition(".")
     return module.get_submodule(path), last
 

@@ -35,11 +35,7 @@ _READ_ROWS = 1024
 
 
 class _Source(Protocol):
-    """Rows that do not fit into memory."""
-
-    def read_rows(self, index: Index) -> torch.Tensor:
-        """Returns rows [m, ...] in the order of `index`."""
-        ...
+    def read_rows(self, index: Index) -> torch.Tensor: ...
 
 
 class Inputs:
@@ -266,8 +262,6 @@ def image_inputs(
 
 
 class _Decoding:
-    """Images of a table, decoded by threads."""
-
     def __init__(self, decoder: Decoder, table: SplitTable, threads: int) -> None:
         self._decoder, self._table = decoder, table
         self._pool = ThreadPoolExecutor(max(1, threads), "decode")
@@ -281,7 +275,6 @@ class _Decoding:
         self.shape = tuple(first.shape)
 
     def all_rows(self) -> torch.Tensor:
-        """Decodes all rows, uint8 [rows, C, H, W]."""
         out = torch.empty(self._table.rows, *self.shape, dtype=torch.uint8)
         progress = Progress(self._table.rows, label=f"decode {self._decoder.split}")
         with progress:
@@ -293,7 +286,6 @@ class _Decoding:
         return out
 
     def keep_encoded(self) -> None:
-        """Keeps the table's own encoded images, or paths to them."""
         self._encoded = list(self._table.read_images(0, self._table.rows))
 
     def read_rows(self, index: Index) -> torch.Tensor:

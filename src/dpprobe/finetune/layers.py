@@ -155,7 +155,6 @@ def channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _sum_products(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Returns sum_t a_t g_t, number by number, of [m, t, channels]: [m, channels]."""
     piece = max(1, _PIECE_BYTES // max(1, 4 * inputs[0].numel()))
     if piece >= len(inputs) or inputs.device.type != "cpu":
         return (inputs * outputs).sum(1)
@@ -220,7 +219,6 @@ class AffineRule(Rule):
         }
 
     def _lay_channels(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
-        """Returns [m, t, channels]."""
         maps = tensor.ndim == 4 if self._maps is None else self._maps
         if maps and tensor.ndim == 4:
             return channels_last(tensor, rows)

@@ -110,7 +110,6 @@ def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
 
 
 def find_normalisations(model: nn.Module) -> Iterator[nn.Module]:
-    """Yields each normalisation, once."""
     for module in model.modules():
         named = type(module).__name__.startswith(_OTHER_NORMS)
         if named or isinstance(module, ChannelAffine | nn.GroupNorm | nn.LayerNorm):
@@ -118,7 +117,6 @@ def find_normalisations(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
-    """Puts a module in the place of another one, by its name."""
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, module)
 

@@ -182,7 +182,6 @@ class Search(Block):
 
 
 def _space_ends(space: Space) -> tuple[Any, ...]:
-    """Returns all values, or of a range both ends."""
     return (space.low, space.high) if isinstance(space, Range) else space
 
 
@@ -374,7 +373,6 @@ class Options(GradientOptions):
 
     @property
     def blocks(self) -> int | None:
-        """The number of last blocks that are trained; None for other choices of `tune`."""
         return self.tune.blocks if isinstance(self.tune, TuneBlocks) else None
 
     @property
@@ -389,7 +387,6 @@ class Options(GradientOptions):
 
     @property
     def from_images(self) -> bool:
-        """True if training reads images."""
         return not self.cut
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:

@@ -187,7 +187,6 @@ def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list
 def _name_parameters(
     model: nn.Module, kinds: tuple[type[nn.Module], ...], end: str | None = None
 ) -> set[str]:
-    """Returns the full names of the parameters in layers of some kinds."""
     return {
         f"{path}.{part}"
         for path, module in model.named_modules()

@@ -35,8 +35,6 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Training:
-    """A network while it trains."""
-
     def __init__(
         self,
         options: Options,
@@ -140,7 +138,6 @@ class Training:
             self._sums.add_rows(self._total, batch, self._batch_labels(index), weights)
 
     def _batch_labels(self, index: torch.Tensor) -> torch.Tensor:
-        """Returns int64 [m], or for sigmoid losses float32 [m, classes]."""
         labels = self._inputs.labels[index].to(self._device)
         if not self._sigmoid:
             return labels
@@ -176,7 +173,6 @@ class Training:
 
     @property
     def is_finite(self) -> bool:
-        """True if no parameter is NaN or infinite."""
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
     def collect_state(self, values: Mapping[str, Any]) -> State:
@@ -287,7 +283,6 @@ def _split_flat(flat: torch.Tensor, parameters: Tensors) -> Tensors:
 
 
 def _tensors_under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """Returns the tensors whose names begin with a prefix, named without it."""
     return {
         name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)
     }

@@ -113,8 +113,6 @@ def train_network(
 
 
 class _Run:
-    """A training with its records and its time."""
-
     def __init__(
         self,
         options: Options,
@@ -133,7 +131,6 @@ class _Run:
         return time.monotonic() - self._started
 
     def start_run(self, checkpoint: Checkpoints | None, label: str) -> None:
-        """Restores a checkpoint, or records the start."""
         state = None if checkpoint is None else checkpoint.load_state()
         if state is None:
             self._add_record()
@@ -146,7 +143,6 @@ class _Run:
         )
 
     def finish_run(self, checkpoint: Checkpoints | None, progress: Progress) -> None:
-        """Takes the steps that are left."""
         training, count = self._training, self._mechanism.count
         stops = set(record_steps(count))
         while training.taken < count:
@@ -183,7 +179,6 @@ class _Run:
         self.history.append(values)
 
     def _check_finite(self) -> None:
-        """Raises ConfigError when training diverged."""
         if not self._training.is_finite:
             raise ConfigError(
                 f"head {self._options.head}: training diverged at learning_rate "

@@ -203,7 +203,6 @@ def _make_head(options: Options, classes: int, width: int, seed: int) -> nn.Line
 def _mark_tuned(
     module: Network, trained: list[str], shape: tuple[int, ...], device: str
 ) -> TunedNetwork:
-    """Moves a network to its device and marks what is trained in it."""
     module = module.to(device).eval().requires_grad_(False)
     known = dict(module.named_parameters())
     marked = {name: known[name] for name in [*(f"body.{path}" for path in trained), *_HEAD]}

@@ -128,7 +128,6 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
 
 @contextmanager
 def _lock_search(log: Path) -> Iterator[None]:
-    """Keeps other processes from the same search."""
     log.parent.mkdir(parents=True, exist_ok=True)
     # A lock file left by a job that was killed must hold nobody off.
     lock = FileLock(log.with_name(f"{log.name}.lock"), fallback_to_soft=False)
@@ -143,7 +142,6 @@ def _lock_search(log: Path) -> Iterator[None]:
 
 
 def _search_identity(options: Options) -> dict[str, Any]:
-    """Returns the options that decide a trial: all but the number of trials."""
     values = options.identity_options()
     return {**values, "search": {**values["search"], "trials": None}}
 
@@ -167,7 +165,6 @@ def _run_trials(
 
 
 def _read_finished(log: Path, wanted: str) -> tuple[Trial, ...]:
-    """Returns the trials of a log; none of one that is damaged or of another search."""
     if not log.exists():
         return ()
     try:
@@ -238,7 +235,6 @@ def _written_value(space: Any, drawn: Any) -> Any:
 def _make_frozen_trial(
     search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial
 ) -> FrozenTrial:
-    """Returns a finished trial as Optuna has it."""
     from optuna.trial import create_trial  # as above
 
     params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}

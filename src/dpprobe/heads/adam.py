@@ -116,7 +116,6 @@ def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, fl
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     optimiser = partial(Adam, **moment_constants(options, releases))

@@ -173,7 +173,6 @@ class Options(MethodOptions):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Fits the chosen head; the rows are normalised as it asks."""
     # torch and what needs it: planning imports this module
     from dpprobe.heads.balance import fit_balanced
 

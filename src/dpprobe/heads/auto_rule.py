@@ -42,7 +42,6 @@ def choose_head(facts: DataFacts) -> dict[str, Any]:
 
 
 def _signal_strength(facts: DataFacts) -> float:
-    """Returns n mu / sqrt(d); infinite without privacy."""
     if math.isinf(facts.epsilon):
         return math.inf
     return facts.n * gaussian_mu(facts.epsilon, facts.delta) / math.sqrt(facts.dimension)

@@ -90,7 +90,6 @@ class ClippedGradients:
         )
 
     def copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
-        """Returns the kernel's arrays of copied normalised rows [m, d]."""
         rows = self.rows
         return fused_step.Arrays.make_arrays(
             features,
@@ -104,7 +103,6 @@ class ClippedGradients:
     def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, index: torch.Tensor | slice
     ) -> torch.Tensor:
-        """Returns the clipped, weighted residuals of rows; see `clipped_residuals`."""
         residuals = clipped_residuals(logits, labels, self.bounds[index], sigmoid=self.sigmoid)
         weights = self.rows.weights
         return residuals if weights is None else residuals.mul_(weights[index])

@@ -24,7 +24,6 @@ class Times:
     factors: tuple[float, ...]
 
     def values_around(self, number: float) -> tuple[float, ...]:
-        """Returns the products, to six digits."""
         return tuple(float(f"{factor * number:.6g}") for factor in self.factors)
 
 

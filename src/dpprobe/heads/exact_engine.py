@@ -214,7 +214,6 @@ class ExactSums:
         return self._make_sum(totals)
 
     def sum_over(self, index: Index, weights: torch.Tensor) -> GridSum:
-        """Returns each head's sum over the rows of an index."""
         heads, units = self._on_grid(weights)
         totals = np.zeros(tuple(weights.shape))
         for data, part in self._gather_rows(index):
@@ -257,12 +256,10 @@ class ExactSums:
         return None
 
     def _centred_arrays(self, features: torch.Tensor, affine: Affine, window: slice) -> _Data:
-        """Returns the arrays of centred rows as they lie."""
         scale, shift = affine.scale[window], affine.shift[window]
         return self._make_data(features, scale, shift, affine.centre, window)
 
     def _copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> _Data:
-        """Returns the arrays of copied normalised rows."""
         none = torch.zeros(0)
         return self._make_data(features, torch.ones(len(features)), none, none, index)
 
@@ -291,13 +288,13 @@ class ExactSums:
         if self._whole is not None:
             yield self._whole
             return
-        if self._rows.affine is not None:
-            for start, features in self._rows.data.read_blocks():
-                window = slice(start, start + len(features))
-                yield self._centred_arrays(features, self._rows.affine, window)
-            return
-        for start, stop, features in self._rows.read_blocks():
-            yield self._copy_arrays(features, slice(start, stop))
+        affine = self._rows.affine
+        for start, stop, features in self._rows.read_blocks(raw=affine is not None):
+            window = slice(start, stop)
+            if affine is None:
+                yield self._copy_arrays(features, window)
+            else:
+                yield self._centred_arrays(features, affine, window)
 
     def _gather_rows(self, index: Index) -> Iterator[tuple[_Data, Index]]:
         if self._whole is not None:

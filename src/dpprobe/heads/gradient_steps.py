@@ -180,7 +180,6 @@ class Training:
         return torch.zeros(self._shape, device=device)
 
     def _view_heads(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Returns the part [seeds, classes, d + 1] of a buffer that holds heads, as a view."""
         return buffer[:, : self._shape[1], : self._shape[2]]
 
     def _gradient_sum(
@@ -213,7 +212,6 @@ class Training:
 
     @torch.inference_mode()
     def take_steps(self, steps: int) -> None:
-        """Takes the next `steps` steps of every seed."""
         stop = self.taken + steps
         while self.taken < stop:
             most = min(self._batches_at_once, stop - self.taken)

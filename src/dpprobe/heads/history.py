@@ -71,7 +71,6 @@ class History:
         return [float(value) for value in total / counted]
 
     def _cross_entropy(self, logits: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Returns each row's loss, [m, seeds], of logits [m, seeds, classes]."""
         if self._sigmoid:
             targets = self._rows.make_targets(start, stop).unsqueeze(1).expand_as(logits)
             losses = torch.nn.functional.binary_cross_entropy_with_logits(

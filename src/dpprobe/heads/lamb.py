@@ -60,7 +60,6 @@ class Lamb(Adam):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     optimiser = partial(Lamb, **moment_constants(options, releases))

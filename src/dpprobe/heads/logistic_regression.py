@@ -44,7 +44,6 @@ def _compute_losses(
 
 
 def _explain_status(status: int, max_iterations: int) -> str:
-    """Says why a fit ended early, and what that means, by the solver's status."""
     if status == 1:
         return (
             f"after max_iterations {max_iterations}; the ceiling is usable but may be too low, "
@@ -95,13 +94,11 @@ class Objective:
         self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
 
     def _weigh_rows(self, values: torch.Tensor, block: Block) -> torch.Tensor:
-        """Returns values [m, d] of a block's rows times the rows' weights."""
         if self._data.weights is None:
             return values
         return values * self.everyone[block.start : block.stop, None]
 
     def zero_parameters(self) -> Array:
-        """Returns parameters that are all 0."""
         return np.zeros((self._classes, self._dimension + 1))
 
     def assign_folds(self, count: int) -> torch.Tensor:

@@ -112,7 +112,6 @@ class Options(PreconditionedDescentOptions):
 
     @property
     def _divided(self) -> bool:
-        """True if gradients are released divided by sqrt(K)."""
         return self.max_grad_norm is None and self.loss == "sigmoid"
 
     def gradient_scale(self, classes: int) -> float:

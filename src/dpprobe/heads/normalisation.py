@@ -225,7 +225,6 @@ KINDS: dict[str, type[Normalisation]] = {
 
 
 def _spelt_out(value: Any) -> Any:
-    """Reads a bare word as a mapping of that kind."""
     if isinstance(value, Normalisation):
         return value
     mapping = {"kind": value} if isinstance(value, str) else value

@@ -203,18 +203,20 @@ class Rows:
         out[..., :-1] = (weights[..., :-1].double() @ self._whitener).to(weights.dtype)
         return out
 
-    def read_blocks(self, bytes_per_row: int = 0) -> Iterator[Block]:
+    def read_blocks(self, bytes_per_row: int = 0, *, raw: bool = False) -> Iterator[Block]:
         """Yields the rows in order, in blocks of about 4 MiB.
 
         Args:
-          bytes_per_row: working memory that the caller needs for each row beside the features';
-            with much of it blocks hold fewer rows.
+          bytes_per_row: working memory that the caller needs per row beside the features; with
+            much of it blocks hold fewer rows.
+          raw: True for the features before normalisation.
         """
         feature_bytes = 4 * self.dimension
         size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
         for start, block in self.data.read_blocks(size):
             stop = start + len(block)
-            yield Block(start, stop, self._normalise_rows(block, slice(start, stop)))
+            rows = block if raw else self._normalise_rows(block, slice(start, stop))
+            yield Block(start, stop, rows)
 
     def copy_rows(self, index: torch.Tensor) -> torch.Tensor:
         """Returns copies of rows [m, d].

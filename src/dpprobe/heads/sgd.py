@@ -39,7 +39,6 @@ class Sgd(Optimiser):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head per seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     return gradient_steps.train_heads(options, rows, releases, Sgd, record=record)

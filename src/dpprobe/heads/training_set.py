@@ -125,7 +125,6 @@ class TrainingSet:
 
     @property
     def is_streamed(self) -> bool:
-        """True if the features are read again at each pass."""
         return self.features is None
 
     @cached_property

@@ -295,7 +295,6 @@ class Options(MethodOptions):
 
 
 def _describe_anew(mechanism: Mechanism) -> str:
-    """Says how trials release a mechanism whose sensitivity is searched."""
     return _TRIALS_RANGE if mechanism.is_exponential else _TRIALS_NORM
 
 

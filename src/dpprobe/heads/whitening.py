@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +32,13 @@ import torch
 
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.rows import Rows, Transform
-from dpprobe.heads.second_order import Design, Spectrum, estimate_spectrum, second_moment
+from dpprobe.heads.second_order import (
+    Design,
+    Spectrum,
+    UnitRows,
+    estimate_spectrum,
+    second_moment,
+)
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
@@ -42,15 +47,6 @@ from dpprobe.privacy.releases import Releases
 _NOISE_RIDGE = 1.0
 # The same where there is little noise or none; see `second_order.floor_ridge`.
 _LEAST_RIDGE = 0.03
-
-
-@dataclass(frozen=True)
-class UnitRows:
-    """Rows of norm 1 without a constant, as `Design` takes its options."""
-
-    max_row_norm: float = 1.0
-    intercept: float = 0.0
-    longest: float = 1.0
 
 
 def whitened_rows(
@@ -145,7 +141,6 @@ class _MappedRows:
                 yield start + first, block[first : first + rows].cpu().numpy()
 
     def in_memory(self) -> torch.Tensor:
-        """Returns all rows, float32 [rows, dimension]."""
         device = self._design.rows.device
         out = torch.empty((self.rows, self.dimension), dtype=torch.float32, device=device)
         for start, block in self._multiply_blocks():

@@ -16,7 +16,6 @@ INTERLEAVED = 4
 
 
 def _count_lanes() -> int:
-    """Returns the number of float32 values in a vector register."""
     features = binding.get_host_cpu_features()
     return 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
 
@@ -32,13 +31,10 @@ ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 
 
 class Code:
-    """Instructions on vectors of float32 at addresses."""
-
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
     def offset_address(self, address: Any, *terms: tuple[Any, Any]) -> Any:
-        """Returns the address plus the sum of products."""
         for left, right in terms:
             left, right = (
                 ir.Constant(INT, term) if isinstance(term, int) else term for term in (left, right)
@@ -114,12 +110,10 @@ class Code:
         return self.builder.shuffle_vector(first, none, order)
 
     def make_mask(self, count: Any) -> Any:
-        """Returns the mask of the first `count` lanes."""
         lanes = ir.Constant(ir.VectorType(INT, LANES), list(range(LANES)))
         return self.builder.icmp_signed("<", lanes, self.splat_value(count))
 
     def add_product(self, total: Any, left: Any, right: Any) -> None:
-        """Adds left * right to a variable of the function."""
         product = self.builder.fmul(left, right, flags=FLAGS)
         value = self.builder.fadd(product, self.builder.load(total), flags=FLAGS)
         self.builder.store(value, total)
