@@ -67,7 +67,8 @@ def cut_network(
     crossing = entry.args[0]
     assert isinstance(crossing, fx.Node)
     prefix = _copy_prefix(graph, crossing)
-    suffix = _copy_suffix(graph, crossing, _nodes_behind(graph.graph, entry), runs, name)
+    nodes = list(graph.graph.nodes)
+    suffix = _copy_suffix(graph, crossing, nodes[nodes.index(entry) :], runs, name)
     shape = _read_shape(runs, crossing, name)
     with torch.no_grad():
         whole, parts = model(example[:2]), suffix(prefix(example[:2]))
@@ -102,11 +103,6 @@ def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name:
         f"tune: blocks: {name} does not pass a tensor through its blocks one by one; write tune: "
         "all, or take another backbone"
     )
-
-
-def _nodes_behind(graph: fx.Graph, entry: fx.Node) -> list[fx.Node]:
-    nodes = list(graph.nodes)
-    return nodes[nodes.index(entry) :]
 
 
 def _copy_prefix(whole: fx.GraphModule, crossing: fx.Node) -> nn.Module:

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import Priced
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.heads.search_space import Range, Space
+from dpprobe.heads.search_space import Space, list_corners, spell_options
 from dpprobe.options import AtMost
 from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
@@ -181,10 +181,6 @@ class Search(Block):
     )
 
 
-def _space_ends(space: Space) -> tuple[Any, ...]:
-    return (space.low, space.high) if isinstance(space, Range) else space
-
-
 class Options(GradientOptions):
     """DP fine-tuning of a network of timm or open_clip.
 
@@ -284,20 +280,15 @@ class Options(GradientOptions):
 
     def _check_search(self, search: Search) -> None:
         known = set(type(self).model_fields) - self.FIXED - {*self.paths}
-        for name, space in search.space.items():
+        for name in search.space:
             if name not in known:
                 raise ValueError(f"search.space.{name}: not an option that can be searched")
-            for value in _space_ends(space):
-                self._check_trial({name: value}, f"search.space.{name}: {value!r}")
-        # Values may each fit the other options and not one another.
-        corners = itertools.product(*map(_space_ends, search.space.values()))
-        for values in itertools.islice(corners, _MOST_CORNERS):
-            together = dict(zip(search.space, values, strict=True))
-            spelt = ", ".join(f"{name} {value!r}" for name, value in together.items())
-            self._check_trial(together, f"search.space: {spelt}")
+        for values in itertools.islice(list_corners(search.space), _MOST_CORNERS):
+            self._check_trial(values)
 
-    def _check_trial(self, values: Mapping[str, Any], place: str) -> None:
-        """Raises ValueError, beginning with `place`, for values that no trial may have."""
+    def _check_trial(self, values: Mapping[str, Any]) -> None:
+        """Raises ValueError for values that no trial may have."""
+        place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)
         except ValidationError as error:

@@ -21,7 +21,7 @@ from dpprobe.finetune.lora import (
     find_normalisations,
     insert_lora,
 )
-from dpprobe.finetune.options import Lora, Options, TuneLora
+from dpprobe.finetune.options import Options, TuneLora
 from dpprobe.finetune.row_mixing import check_rows_apart
 from dpprobe.finetune.standard_form import standard_form
 
@@ -119,12 +119,13 @@ def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepare
         trained = [path for path, _ in model.named_parameters() if path in behind & learned]
     else:
         if isinstance(options.tune, TuneLora):
-            _insert_adapters(model, options.tune.lora, seed, name)
-            check_reached(
-                model,
-                lambda: _require_unchanged(before, _try_run(lambda: model(example), name), name),
-                name=name,
-            )
+            insert_lora(model, blocks_of(model, name), options.tune.lora, seed=seed, name=name)
+            after = check_reached(model, lambda: _try_run(lambda: model(example), name), name=name)
+            if not torch.equal(before, after):
+                raise ConfigError(
+                    f"tune: adapters change the features of {name} before any training; write "
+                    "another tune"
+                )
         trained = _name_trained(model, options, learned)
     if not trained and options.tune != "head":
         raise ConfigError(
@@ -132,18 +133,6 @@ def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepare
         )
     return Prepared(
         model=model, suffix=suffix, trained=trained, image=image, cut=cut, width=before.shape[1]
-    )
-
-
-def _insert_adapters(model: nn.Module, lora: Lora, seed: int, name: str) -> None:
-    insert_lora(
-        model,
-        blocks_of(model, name),
-        rank=lora.rank,
-        targets=lora.targets,
-        alpha=lora.alpha,
-        seed=seed,
-        name=name,
     )
 
 
@@ -156,13 +145,6 @@ def _try_run(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
             f"tune: {name} cannot be run in the form that is trained ({one_line(error)}); write "
             "another tune, or take another backbone"
         ) from error
-
-
-def _require_unchanged(before: torch.Tensor, after: torch.Tensor, name: str) -> None:
-    if not torch.equal(before, after):
-        raise ConfigError(
-            f"tune: adapters change the features of {name} before any training; write another tune"
-        )
 
 
 def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]:

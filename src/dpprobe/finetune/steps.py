@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dpprobe.backbones.network_forward import CPU_PIXELS
-from dpprobe.errors import ConfigError, StoreError
+from dpprobe.errors import StoreError
 from dpprobe.finetune.checkpoint import State
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import Inputs
@@ -60,7 +60,11 @@ class Training:
             precision=options.precision,
         )
         self._total = torch.zeros(self._sums.size, dtype=torch.float32, device=self._device)
-        self._gradients = _split_flat(self._total, self._parameters)
+        parts = self._total.split([one.numel() for one in self._parameters.values()])
+        self._gradients = {
+            name: part.view(one.shape)
+            for (name, one), part in zip(self._parameters.items(), parts, strict=True)
+        }
         # From the plan: n and the rate are public, the size of a batch is not.
         self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
@@ -97,7 +101,7 @@ class Training:
     def _descend_once(self) -> None:
         rate = float(self._rates[self.taken])
         for name, parameter in self._parameters.items():
-            factor = 1.0 if is_head(name) else self._options.backbone_rate
+            factor = 1.0 if name.startswith("head.") else self._options.backbone_rate
             self._optimisers[name].step(parameter, self._gradients[name], rate * factor)
         for name, average in self._average.items():
             assert self._mixing is not None
@@ -254,11 +258,6 @@ def network_scores(
     return torch.cat(parts)
 
 
-def is_head(name: str) -> bool:
-    """Returns True for a parameter of the head, which `backbone_rate` does not bear on."""
-    return name.startswith("head.")
-
-
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
     """Returns what each example's clipped gradient is multiplied with, float32 [rows]; None for
     ones.
@@ -271,15 +270,6 @@ def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
         of_row = of_class[inputs.labels.cpu()]
         weights = of_row if weights is None else weights * of_row
     return weights
-
-
-def _split_flat(flat: torch.Tensor, parameters: Tensors) -> Tensors:
-    """Returns views of a flat sum in the shapes of the parameters, in their order."""
-    sizes = [one.numel() for one in parameters.values()]
-    if len(flat) != sum(sizes):
-        raise ConfigError(f"gradients: {len(flat)} numbers for {sum(sizes)} trained parameters")
-    parts = zip(parameters.items(), flat.split(sizes), strict=True)
-    return {name: part.view(one.shape) for (name, one), part in parts}
 
 
 def _tensors_under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.finetune.options import Options, Search
-from dpprobe.heads.search_space import Range
+from dpprobe.heads.search_space import Range, spell_options
 from dpprobe.records import Part, Record
 from dpprobe.wrong_keys_and_values import explain_first
 
@@ -182,8 +182,8 @@ def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
     try:
         return options.make_trial(dict(values))
     except ValidationError as error:
-        spelt = ", ".join(f"{name} {value!r}" for name, value in values.items())
-        raise ConfigError(f"search.space: {spelt}: {explain_first(error)}") from None
+        reason = explain_first(error)
+        raise ConfigError(f"search.space: {spell_options(values)}: {reason}") from None
 
 
 def _trial_seed(seed: int, number: int) -> int:
@@ -226,10 +226,7 @@ def _make_distribution(space: Any) -> BaseDistribution:
 
 
 def _written_value(space: Any, drawn: Any) -> Any:
-    """Returns an option's value, numbers of a range to six digits."""
-    if isinstance(space, Range):
-        return min(max(float(f"{drawn:.6g}"), space.low), space.high)
-    return space[drawn]
+    return space.round_value(drawn) if isinstance(space, Range) else space[drawn]
 
 
 def _make_frozen_trial(
@@ -238,7 +235,8 @@ def _make_frozen_trial(
     from optuna.trial import create_trial  # as above
 
     params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}
-    return create_trial(params=params, distributions=dict(spaces), value=_trial_value(trial))
+    value = -math.inf if trial.score is None else trial.score
+    return create_trial(params=params, distributions=dict(spaces), value=value)
 
 
 def _find_place(space: Any, value: Any) -> Any:

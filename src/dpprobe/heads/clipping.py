@@ -199,17 +199,6 @@ class NativeFullBatchSum(ClippedGradientSum):
             yield self.gradients.copy_arrays(features, slice(start, stop))
 
 
-class Batches(NamedTuple):
-    """Batches laid end to end: the arrays, the rows of them, and each step's number of rows.
-
-    More rows may follow, of a batch that is not among them.
-    """
-
-    arrays: fused_step.Arrays
-    rows: Index
-    sizes: Index
-
-
 class NativePoissonSum(ClippedGradientSum):
     """One head's Poisson batches, on the CPU.
 
@@ -242,11 +231,12 @@ class NativePoissonSum(ClippedGradientSum):
         self._arrays, self._rows, self._sizes = arrays, rows, sizes
         self._step, self._start = 0, 0
 
-    def next_batches(self) -> Batches | None:
+    def next_batches(self) -> tuple[fused_step.Arrays, Index, Index] | None:
         """Takes the prepared batches up to the first that is too large for one thread.
 
         Returns:
-          None where the next one is too large, or batches are too many to gather.
+          The arrays, their rows, batch after batch, and each batch's number of rows. Rows of a
+          later batch may follow. None if the next batch is too large, or rows were not gathered.
         """
         sizes = self._sizes[self._step :]
         if self._arrays is None or sizes[0] > _LARGEST_BATCH:
@@ -254,9 +244,9 @@ class NativePoissonSum(ClippedGradientSum):
         large = sizes > _LARGEST_BATCH
         if large.any():
             sizes = sizes[: int(large.argmax())]
-        batches = Batches(self._arrays, self._rows[self._start :], sizes)
+        rows = self._rows[self._start :]
         self._step, self._start = self._step + len(sizes), self._start + int(sizes.sum())
-        return batches
+        return self._arrays, rows, sizes
 
     def add_to(self, release: torch.Tensor) -> None:
         stop = self._start + int(self._sizes[self._step])

@@ -37,7 +37,11 @@ from dpprobe.errors import DataError
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GradientNorm, InitFile
-from dpprobe.heads.preconditioned_descent import MOST_FULL_STEPS, PreconditionedDescentOptions
+from dpprobe.heads.preconditioned_descent import (
+    MOST_FULL_STEPS,
+    PreconditionedDescentOptions,
+    default_start,
+)
 from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
@@ -151,21 +155,19 @@ def fit(
         return descent.make_fitted(weights)
 
 
-def public_start(options: Options, rows: Rows) -> torch.Tensor | None:
-    """Returns the public weights that steps start from, float32 [K, d + 1]; None without a file."""
-    if options.init_file is None:
-        return None
+def public_start(options: Options, rows: Rows) -> torch.Tensor:
+    """Returns the weights that steps start from, float32 [K, d + 1]: the file's if there is one."""
     import torch  # as above
 
     from dpprobe.heads.initial_weights import weights_from_file
 
-    scale = 1.0 if options.init_scale is None else options.init_scale
-    path = str(resolve_path(options.init_file))
-    public = weights_from_file(path, rows.num_classes, rows.dimension)
-    start = torch.zeros((rows.num_classes, rows.dimension + 1), device=rows.device)
-    start.copy_(torch.from_numpy(public * scale))
-    if options.init_bias is not None:
-        start[:, -1] = options.init_bias
+    start = default_start(options, rows)
+    if options.init_file is not None:
+        path = str(resolve_path(options.init_file))
+        public = weights_from_file(path, rows.num_classes, rows.dimension)
+        start.copy_(torch.from_numpy(public * (options.init_scale or 1.0)))
+        if options.init_bias is not None:
+            start[:, -1] = options.init_bias
     return start
 
 

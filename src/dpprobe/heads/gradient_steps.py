@@ -235,12 +235,12 @@ class Training:
         batches = self._sum.next_batches()
         if batches is None:
             return False
-        steps = len(batches.sizes)
-        window = slice(self.taken, self.taken + steps)
+        arrays, rows, sizes = batches
+        window = slice(self.taken, self.taken + len(sizes))
         fused_step.take_steps(
-            *batches.arrays,
-            batches.rows,
-            batches.sizes,
+            *arrays,
+            rows,
+            sizes,
             *self._noise.noise_source(self._deviation),
             self._lengths[window],
             self._weights.numpy(),
@@ -249,7 +249,7 @@ class Training:
             self._mixed[window],
             (self._weights if self._average is None else self._average).numpy(),
         )
-        self.taken += steps
+        self.taken += len(sizes)
         return True
 
     def _take_step(self, noise: torch.Tensor) -> None:

@@ -46,15 +46,22 @@ class Lamb(Adam):
     """
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        import torch  # heavy: planning imports this module
-
         directions = self.compute_direction(gradient)
         for layer in (slice(None, -1), slice(-1, None)):
-            parameters, direction = weights[..., layer], directions[..., layer]
-            sizes = [torch.linalg.vector_norm(part, dim=(1, 2), keepdim=True)
-                     for part in (parameters, direction)]  # fmt: skip
-            ratio = torch.where((sizes[0] > 0) & (sizes[1] > 0), sizes[0] / sizes[1], 1.0)
-            parameters.sub_(direction.mul_(ratio), alpha=rate)
+            step_layer(weights[..., layer], directions[..., layer], rate, dim=(1, 2))
+
+
+def step_layer(
+    weights: torch.Tensor, direction: torch.Tensor, rate: float, *, dim: tuple[int, ...] | None
+) -> None:
+    """Takes a step of length `rate` |w| / |d| against d, with norms over the dimensions `dim`."""
+    import torch  # heavy: planning imports this module
+
+    size, length = (
+        torch.linalg.vector_norm(part, dim=dim, keepdim=True) for part in (weights, direction)
+    )
+    ratio = torch.where((size > 0) & (length > 0), size / length, 1.0)
+    weights.sub_(direction.mul_(ratio), alpha=rate)
 
 
 def fit(

@@ -32,7 +32,6 @@ was best, and all other trials' heads and scores.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -46,7 +45,7 @@ from dpprobe.heads.default_search_spaces import default_space
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.heads.search_space import Range, Space
+from dpprobe.heads.search_space import Range, Space, list_corners, list_probes, spell_options
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
@@ -167,37 +166,22 @@ class Options(MethodOptions):
                 raise ValueError(
                     f"search.{name}: not an option of head {self.base.head} that can be searched"
                 )
-        corners = math.prod(len(self._list_probes(name)) for name in self.search)
+        corners = math.prod(len(list_probes(space)) for space in self.search.values())
         if corners > _MOST_CORNERS:
             raise ValueError(
                 f"search: {corners} combinations of values and ends of ranges, and all are "
                 f"checked beforehand; write fewer than {_MOST_CORNERS}"
             )
-        for values in self.list_corners():
+        for values in list_corners(self.search):
             try:
                 if self.make_trial(values).releases_priors:
                     raise ValueError(
-                        f"search: {_spell_options(values)}: class_priors: released does not "
+                        f"search: {spell_options(values)}: class_priors: released does not "
                         "work in a search; write public numbers, or remove it"
                     )
             except ValidationError as error:
                 reason = explain_first(error)
-                raise ValueError(f"search: {_spell_options(values)}: {reason}") from None
-
-    def _list_probes(self, name: str) -> tuple[Any, ...]:
-        """Returns all values, or of a range both ends and a number between that is not whole."""
-        space = self.search[name]
-        return (
-            (space.low, space.value_at(0.3819), space.high) if isinstance(space, Range) else space
-        )
-
-    def list_corners(self) -> Iterator[dict[str, Any]]:
-        """Yields what is tried of the search space beforehand: each option alone, then all."""
-        for name in self.search:
-            for value in self._list_probes(name):
-                yield {name: value}
-        for values in itertools.product(*(self._list_probes(name) for name in self.search)):
-            yield dict(zip(self.search, values, strict=True))
+                raise ValueError(f"search: {spell_options(values)}: {reason}") from None
 
     def make_trial(self, values: Mapping[str, Any]) -> MethodOptions:
         """Returns the base with the values of some of its options replaced."""
@@ -248,20 +232,20 @@ class Options(MethodOptions):
         """
         priced = self.base.list_releases(n)
         clipped_anew = set()
-        for values in self.list_corners():
+        for values in list_corners(self.search):
             trial = self.make_trial(values)
             try:
                 released = trial.list_releases(n)
             except ConfigError as error:
-                raise ConfigError(f"search: {_spell_options(values)}: {error}") from None
+                raise ConfigError(f"search: {spell_options(values)}: {error}") from None
             if _list_priced(released) != _list_priced(priced):
                 raise ConfigError(
-                    f"search: {_spell_options(values)} changes what is priced: how rows are "
+                    f"search: {spell_options(values)} changes what is priced: how rows are "
                     "sampled, the number of steps or how noise is split; search other options"
                 )
             if (trial.link, trial.multi_label) != (self.link, self.multi_label):
                 raise ConfigError(
-                    f"search: {_spell_options(values)} changes what the head's scores are; search "
+                    f"search: {spell_options(values)} changes what the head's scores are; search "
                     "other options"
                 )
             clipped_anew |= {
@@ -309,10 +293,6 @@ def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
         )
         for item in mechanisms
     ]
-
-
-def _spell_options(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value!r}" for name, value in values.items())
 
 
 @dataclass(frozen=True)
