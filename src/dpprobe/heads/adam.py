@@ -113,9 +113,7 @@ def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, fl
     }
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     optimiser = partial(Adam, **moment_constants(options, releases))

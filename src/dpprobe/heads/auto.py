@@ -170,9 +170,7 @@ class Options(MethodOptions):
         return self.trained_options.priced_selection(n)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     # torch and what needs it: planning imports this module
     from dpprobe.heads.balance import fit_balanced
 

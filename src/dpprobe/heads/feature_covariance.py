@@ -116,9 +116,7 @@ class Options(PreconditionedDescentOptions):
         return split_budget([(share, (covariance,)), (1 - share, (gradients,))])
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases one covariance and `steps` gradients for each seed."""
     # torch and what needs it: planning imports this module
     import torch

@@ -8,6 +8,7 @@ import torch
 
 from dpprobe.heads.fitted import Record
 from dpprobe.heads.rows import Rows
+from dpprobe.heads.scoring import compute_scores
 
 RECORDS = 20
 LOSS_ROWS = 10_000
@@ -54,12 +55,10 @@ class History:
     def _compute_losses(self, weights: torch.Tensor) -> list[float]:
         total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
         counted = 0.0
-        flat = weights.flatten(0, 1)
-        for start, stop, block in self._rows.read_blocks(12 * len(flat)):
+        for start, stop, block in self._rows.read_blocks(12 * len(weights.flatten(0, 1))):
             if start >= LOSS_ROWS:
                 break
-            logits = torch.addmm(flat[:, -1], block, flat[:, :-1].T)
-            logits = logits.view(-1, *weights.shape[:2])
+            logits = compute_scores(weights, block).transpose(0, 1)
             losses = self._cross_entropy(logits, start, stop)
             if self._rows.weights is None:
                 counted += stop - start

@@ -64,9 +64,7 @@ def step_layer(
     weights.sub_(direction.mul_(ratio), alpha=rate)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     optimiser = partial(Lamb, **moment_constants(options, releases))

@@ -74,9 +74,7 @@ class Options(RowOptions):
         return split_budget([(self.gram_share, (gram,)), (1 - self.gram_share, (targets,))])
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Solves W = B (G + lambda I)^-1 for each seed; scores estimate labels of zeros and ones."""
     # torch and what needs it: planning imports this module
     import torch

@@ -65,9 +65,7 @@ class Momentum(Optimiser):
         weights.add_(velocity, alpha=-rate)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     return gradient_steps.train_heads(

@@ -137,9 +137,7 @@ class Options(PreconditionedDescentOptions):
         return split_budget([(share, (hessians,)), (1 - share, (gradients,))])
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases one Hessian, or one a class, and one gradient in each step for each seed."""
     # torch and what needs it: planning imports this module
     import torch

@@ -76,9 +76,7 @@ class Options(MethodOptions):
         return ()
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Fits once and repeats the head: the problem has one solution, the same for every seed."""
     # NumPy, torch and SciPy: planning imports this module
     import numpy as np

@@ -56,9 +56,7 @@ class Options(RowOptions):
         return (full_batch(CLASS_SUMS, "sum of each class's clipped rows", sensitivity),)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases each seed's class sums, whose directions are the weights."""
     # torch and what needs it: planning imports this module
     import torch

@@ -168,9 +168,7 @@ class Candidates:
     entries: torch.Tensor
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Draws each seed's prototypes, whose mean directions are the weights."""
     # torch and what needs it: planning imports this module
     import torch

@@ -36,9 +36,7 @@ class Sgd(Optimiser):
         weights.add_(gradient, alpha=-rate)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     return gradient_steps.train_heads(options, rows, releases, Sgd, record=record)

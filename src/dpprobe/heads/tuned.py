@@ -324,9 +324,7 @@ class _Best:
         return (score, -number) > (self.score, -self.trial.number)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Runs every seed's trials and keeps the best.
 
     Each trial's releases are counted against what was priced for one trial.

@@ -57,7 +57,7 @@ def repeated(
 def trained(options: MethodOptions, rows: Rows, noise: float) -> torch.Tensor:
     releases = Releases(plan_of(options, rows.n, noise), (3, 4), rows.device)
     module = importlib.import_module(HEADS[options.head])
-    fitted = module.fit(options, rows, releases)
+    fitted = module.fit(options, rows, releases, record=None)
     releases.check_counts()
     return torch.from_numpy(fitted.weights)
 
