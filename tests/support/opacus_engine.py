@@ -64,7 +64,7 @@ def train(
       ConfigError: when training diverged.
     """
     mechanism = releases.plan.find_mechanism(GRADIENTS)
-    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    history = History(rows, mechanism.sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds)
     trainers = [
         _Trainer(options, rows, releases, optimiser(), seed, start)

@@ -33,11 +33,7 @@ FILE = "checkpoint.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that the next steps of a training depend on.
-
-    Attributes:
-      values: JSON-compatible.
-    """
+    """All that the next steps of a training depend on; `values` are JSON-compatible."""
 
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
@@ -45,7 +41,7 @@ class State:
 
 @dataclass(kw_only=True)
 class Checkpoints:
-    """The checkpoints of one training, each in the place of the one before.
+    """The checkpoints of one training, each replacing the one before.
 
     Attributes:
       fingerprint: of all that decides the training; a checkpoint of another one is ignored.
@@ -86,7 +82,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def load_state(self) -> State | None:
-        """Returns the saved state; None where there is none for this training, with a warning.
+        """Returns the saved state; None, with a warning, if there is none for this training.
 
         Removes files that a killed process left half written.
         """

@@ -42,21 +42,20 @@ class _Values(fx.Interpreter):
 def cut_network(
     model: nn.Module, blocks: int, *, example: torch.Tensor, name: str = "the network"
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
-    """Cuts a network before its last blocks; the parts share its parameters and their names.
+    """Cuts a network before its last `blocks` blocks; the parts share parameters and their names.
 
     While it traces, torch's modules of all threads are changed: no other may run a network.
 
     Args:
       model: normalised images -> features [m, d], in evaluation mode.
-      blocks: that are left behind the cut.
       example: at least two normalised images.
 
     Returns:
       images -> activations, activations -> features, and the shape of one image's activation.
 
     Raises:
-      ConfigError: when there are not so many blocks, the network cannot be traced, more than one
-        tensor would cross the cut, or the parts do not compute what the whole does.
+      ConfigError: if there are too few blocks, the network cannot be traced, more than one tensor
+        would cross the cut, or the parts do not compute what the whole does.
     """
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):

@@ -44,15 +44,9 @@ class _Flat(nn.Module):
 
 
 def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
-    """Extracts and writes one shard of the activations that enter the last `blocks` blocks.
+    """Writes one shard of the activations that enter the last `blocks` blocks; see `extract_shard`.
 
-    Args:
-      blocks: of the network, behind the cut.
-      arguments: those of `extract_shard`; layers that the backbone names are left out.
-
-    Raises:
-      DataError: as `extract_shard`.
-      ConfigError: as `extract_shard`; when the network cannot be cut there.
+    Raises ConfigError if the network cannot be cut there.
     """
     extract_shard(
         **arguments, changed=lambda backbone, runtime: cut_backbone(backbone, runtime, blocks)
@@ -62,11 +56,7 @@ def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
 def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
     """Returns a backbone whose features are the activations that enter the last blocks.
 
-    Args:
-      backbone: loaded, on any device.
-
-    Raises:
-      ConfigError: when the network cannot be cut there.
+    Raises ConfigError if the network cannot be cut there.
     """
     check_cut(backbone)
     graph, name = network_graph(backbone), network_name(backbone)
@@ -94,11 +84,7 @@ def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
 
 
 def cut_shape(store: FeatureStore) -> tuple[int, ...]:
-    """Returns the shape of one activation in a store.
-
-    Raises:
-      StoreError: when the store has features of a whole backbone, or rows of another length.
-    """
+    """Returns the shape of an activation; raises StoreError if a store holds other features."""
     cut = store.preprocessing.get(CUT)
     if not isinstance(cut, dict):
         raise StoreError(

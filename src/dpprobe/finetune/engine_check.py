@@ -41,14 +41,14 @@ def check_network(
     views: int = 1,
     together: int = ROWS,
 ) -> None:
-    """Holds an engine's gradients of a network against one-example differentiation.
+    """Compares a network's per-example gradients with one-example differentiation.
 
     Args:
       example: inputs [r, ...]; only their shape, type and device are used.
-      together: rows that pass the network at once in training.
+      together: rows that pass through the network at once in training.
 
     Raises:
-      ConfigError: rows depend on each other, the network branches by its numbers, a parameter is
+      ConfigError: if rows depend on each other, the network branches by its numbers, a parameter is
         used outside its layer, or a gradient is wrong; it names the parameter.
     """
     generator = torch.Generator().manual_seed(_SEED)
@@ -88,10 +88,10 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 
 @contextmanager
 def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[None]:
-    """Puts random numbers into parameters that are zero or nearly so, while the check lasts.
+    """Replaces zero or nearly zero parameters by random numbers while the check lasts.
 
-    No gradient arrives before them, and what a branch does wrong hardly shows behind a small scale;
-    training opens both.
+    No gradient reaches what lies before them, and faults of a branch hardly show behind a small
+    scale; training opens both.
     """
     small = [one for one in network.trained.values() if not (one.detach().abs() > _NEARLY_0).any()]
     before = [value.detach().clone() for value in small]
@@ -147,7 +147,7 @@ def _check_gradients(
     sigmoid: bool,
     precision: Precision,
 ) -> None:
-    """Raises ConfigError if the engine's gradient of a row is not the row's own."""
+    """Raises ConfigError if a row's gradient or its norm is wrong."""
     sums = ClippedSums(
         network,
         sigmoid=sigmoid,

@@ -27,11 +27,7 @@ from dpprobe.finetune.losses import row_losses
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trained parameters.
-
-    Attributes:
-      names: of its trained parameters, by their names in the module.
-    """
+    """A module with trained parameters; `names` maps their names in it to the gradients' names."""
 
     name: str
     module: nn.Module
@@ -43,7 +39,7 @@ class Ghost:
     """Per-example gradients of a network's trained parameters.
 
     Args:
-      module: inputs to scores; each row of its scores depends on one row of its inputs.
+      module: inputs to scores; each row of scores depends on one row of inputs.
       trained: parameters of the module, by the names that gradients have.
     """
 
@@ -52,9 +48,9 @@ class Ghost:
         self._layers, self._copied = _find_layers(module, trained)
 
     def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
-        """Names the trained parameters that are used outside of the calls of their layers.
+        """Names the trained parameters that are used outside the calls of their layers.
 
-        Calls are made with constants in the parameters' place: what still reaches one is no call.
+        Calls are made with constants in place of parameters: what still reaches one is no call.
         """
         copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}
         with ExitStack() as stack:
@@ -89,12 +85,11 @@ class Ghost:
         sigmoid: bool,
         precision: torch.dtype | None,
     ) -> BatchGradients:
-        """Returns the examples' gradients of a batch.
+        """Returns the per-example gradients of a batch, by passes in `precision`.
 
         Args:
           inputs: [m * v, ...], the views of a row one after another.
           labels: of rows, [m] or [m, K].
-          precision: of the passes; None for that of the inputs.
         """
         rows = len(labels)
         batch = BatchGradients(rows, inputs.device)
@@ -182,11 +177,7 @@ class BatchGradients:
         self._factors: list[tuple[str, Layer, Call]] = []
 
     def add_call(self, layer: Layer, call: Call, *, alone: bool) -> None:
-        """Takes in a call of a layer.
-
-        Args:
-          alone: True if it is the layer's only one.
-        """
+        """Takes in a call of a layer; `alone` if it is the layer's only one."""
         names = dict(layer.names)
         weight = layer.rule.weight
         if alone and weight in names and not forms_gradients(layer.rule.measure_sizes(call)):
@@ -229,10 +220,10 @@ def _detach_value(value: Any) -> Any:
 def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
-    """Returns the layers, and the parameters that rows get copies of, by their inner names.
+    """Returns the layers, and by inner name the parameters of which each row gets a copy.
 
-    Those are the parameters of a network itself with a first dimension of 1, such as class tokens:
-    they broadcast over a batch.
+    These are a network's own parameters with a first dimension of 1, such as class tokens, which
+    broadcast over a batch.
     """
     names = {id(parameter): name for name, parameter in trained.items()}
     layers: list[Layer] = []

@@ -27,7 +27,7 @@ PRECISIONS: dict[Precision, torch.dtype | None] = {"float32": None, "bfloat16": 
 
 
 class Network(Protocol):
-    """A network of which some parameters are trained; `tuned_network.TunedNetwork` is one.
+    """A network with trained parameters, such as `tuned_network.TunedNetwork`.
 
     Attributes:
       module: inputs to scores [m, K], in evaluation mode.
@@ -65,10 +65,9 @@ class ClippedSums:
       size: numbers in all trained parameters.
 
     Args:
-      sigmoid: see `losses.row_losses`.
       max_grad_norm: C; infinite for no clipping.
       clipping: fixed: gradients longer than C are shortened to it. automatic: each is divided by
-        its norm plus 0.01 and multiplied with C.
+        its norm plus 0.01 and multiplied by C.
     """
 
     def __init__(

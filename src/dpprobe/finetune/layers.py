@@ -35,7 +35,7 @@ class Call:
 
     Attributes:
       inputs: its arguments; the first is the batch.
-      gradient: of the loss with respect to its output.
+      gradient: of the loss, with respect to its output.
     """
 
     module: nn.Module
@@ -57,8 +57,7 @@ class Call:
 class Rule:
     """Gradients of one kind of layer.
 
-    Attributes:
-      weight: the name of the parameter for which `unfold_positions` and `add_weight` exist.
+    `weight` names the parameter for which `unfold_positions` and `add_weight` exist.
     """
 
     weight: str | None = None
@@ -89,9 +88,9 @@ class Rule:
 def forms_gradients(sizes: tuple[int, int, int]) -> bool:
     """Returns True if forming an example's gradient is cheaper than never forming it.
 
-    The products over pairs of positions take t^2 (in + out) steps; a formed gradient is written,
-    and read twice: some sixteen steps a number. It must not take much more memory than the layer's
-    input and output do either.
+    Products over pairs of positions take t^2 (in + out) steps. A formed gradient is written once
+    and read twice: some sixteen steps per number. It must not take much more memory than the
+    layer's input and output either.
     """
     positions, inputs, outputs = sizes
     half = inputs * outputs / (inputs + outputs)
@@ -101,8 +100,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norms of rows [m, n], float64, as exact as a few roundings in float32.
 
-    In parts: PyTorch adds all squares of a row into a few numbers of float32, and of ten million
-    the sum is up to a hundredth too small on a CPU.
+    In parts: PyTorch adds all squares of a row into a few float32 numbers. On a CPU the sum of ten
+    million squares is up to 1% too small.
     """
     whole = rows.shape[1] // _PART * _PART
     squares = torch.linalg.vector_norm(rows[:, whole:].contiguous(), dim=1).double().square()
@@ -115,10 +114,9 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
 
-    Where terms cancel, products in float32 would be off by more than a small part of the sum, and a
-    row would be clipped too little: a bound of their rounding, which grows with the numbers in a
-    product, is added to the sum. Half of it was the most that was seen. A second bound is of what
-    products below float32's smallest numbers lose.
+    Where terms cancel, rounding of float32 products could make the sum too small, and a row would
+    be clipped too little. So a bound of the rounding, which grows with the numbers in a product, is
+    added; half of it was the most seen. A second bound covers products that underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:
@@ -185,11 +183,9 @@ class LinearRule(Rule):
 
 
 class AffineRule(Rule):
-    """y = n(x) * weight + bias, with n a normalisation without parameters, or nothing.
+    """y = n(x) * weight + bias, with n (`normalised`) without parameters.
 
-    Args:
-      normalised: n.
-      maps: True if channels are dimension 1; None for maps [m, c, h, w] alone.
+    `maps` is True if channels are dimension 1; None if that holds for maps [m, c, h, w] only.
     """
 
     def __init__(

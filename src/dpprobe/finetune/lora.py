@@ -21,7 +21,7 @@ _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
 
 
 class ChannelAffine(nn.Module):
-    """x * scale + shift, a scale and a shift a channel: of dimension 1 in 4-d, else the last.
+    """x * scale + shift per channel: dimension 1 of 4-d inputs, else the last.
 
     A batch norm with public running statistics is one.
     """
@@ -66,14 +66,10 @@ def insert_lora(
     seed: int,
     name: str,
 ) -> None:
-    """Puts low-rank adapters beside linear layers, in place.
+    """Puts low-rank adapters beside linear layers, in place; without targets all those of `blocks`.
 
-    Args:
-      blocks: its blocks; without targets all their linear layers get adapters.
-      seed: of the factors a; each layer's are drawn by its name.
-
-    Raises:
-      ConfigError: if there is no such layer, or none for one of the targets.
+    Each layer's factors a are drawn by `seed` and its name. Raises ConfigError if there is no such
+    layer, or none for one of the targets.
     """
     rank, targets = lora.rank, lora.targets
     linear = {path: one for path, one in model.named_modules() if isinstance(one, nn.Linear)}
@@ -122,11 +118,7 @@ def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
-    """Returns the result of a pass; refuses adapters that it does not call: nothing trains them.
-
-    Raises:
-      ConfigError: naming the first such layer.
-    """
+    """Returns the result of a pass; raises ConfigError if it does not call every adapter."""
     reached: set[int] = set()
     layers = [(path, one) for path, one in model.named_modules() if isinstance(one, LoraLinear)]
     hooks = [

@@ -13,10 +13,7 @@ from dpprobe.heads.sgd import Sgd
 
 
 class TensorLamb(lamb.Lamb):
-    """You et al. 2019, algorithm 2: a layer is a parameter tensor.
-
-    If the tensor or the direction is 0, the ratio is 1.
-    """
+    """You et al. 2019, algorithm 2, with a parameter tensor as layer."""
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         lamb.step_layer(weights, self.compute_direction(gradient), rate, dim=None)

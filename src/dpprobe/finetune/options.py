@@ -82,11 +82,7 @@ class TuneLora(Block):
 
 
 def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
-    """Returns why the last blocks of a network cannot be trained; None where they can.
-
-    Args:
-      shown: that it has; 0 where it does not show them.
-    """
+    """Returns why a network with `shown` blocks cannot train the last ones; None if it can."""
     if not shown:
         return no_blocks(name)
     if 1 <= blocks <= shown:
@@ -189,6 +185,7 @@ class Options(GradientOptions):
     """
 
     DEFAULT_EPOCHS: ClassVar[float] = 20
+    tunes_network: ClassVar[bool] = True
     FIXED: ClassVar[frozenset[str]] = frozenset(
         {*GradientOptions.FIXED, "tune", "probe", "search", "precision", "augment"}
     )
@@ -316,10 +313,6 @@ class Options(GradientOptions):
             return fault
         fault = self.probe.method.class_fault(classes, multi_label=multi_label)
         return f"probe: {fault}" if fault else None
-
-    @property
-    def tunes_network(self) -> bool:
-        return True
 
     @property
     def private_choices(self) -> str | None:

@@ -27,11 +27,7 @@ from dpprobe.finetune.standard_form import standard_form
 
 
 def check_cut(backbone: Backbone) -> None:
-    """Refuses a cut where the activations of one image are not those of one view.
-
-    Raises:
-      ConfigError: for random crops of training images, and for mirrored views.
-    """
+    """Raises ConfigError if a backbone crops at random or mirrors: one view would be stored."""
     name = network_name(backbone)
     if backbone.train_transform is not None:
         raise ConfigError(
@@ -46,10 +42,7 @@ def check_cut(backbone: Backbone) -> None:
 
 
 def example_images(backbone: Backbone, graph: Graph | None = None) -> torch.Tensor:
-    """Returns three public images [3, C, H, W] of the size that a backbone takes.
-
-    They are uint8, or normalised as the graph says, where one is given.
-    """
+    """Returns three public images [3, C, H, W]: uint8, or normalised by `graph`."""
     plain = backbone.transform(probe_image())
     if plain.dtype != torch.uint8:
         raise ConfigError(
@@ -88,10 +81,10 @@ class Prepared:
     """A checked copy of a backbone's network on the CPU.
 
     Attributes:
-      model: with adapters, where `tune` has them.
-      suffix: what of it stands behind the cut; all where nothing is cut.
-      trained: the names that `tune` trains in both.
-      cut: the shape of an activation at the cut.
+      model: with adapters if `tune` has them.
+      suffix: the part behind the cut; all if nothing is cut.
+      trained: names of the trained parameters in both.
+      cut: shape of an activation at the cut.
     """
 
     model: nn.Module

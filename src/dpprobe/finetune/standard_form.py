@@ -77,12 +77,10 @@ class Projected(nn.Module):
 
 
 def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
-    """Returns a copy of a backbone's network in evaluation mode; the backbone stays as it was.
+    """Returns a copy of a backbone's network in evaluation mode.
 
-    Parameters require gradients where the network's library trains them.
-
-    Raises:
-      ConfigError: naming a layer that mixes the rows of a batch.
+    Parameters require gradients if the network's library trains them. Raises ConfigError, naming
+    the layer, if one mixes the rows of a batch.
     """
     assert isinstance(graph, network_forward.Graph), graph
     model = copy.deepcopy(graph.model).eval()

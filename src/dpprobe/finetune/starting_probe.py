@@ -38,10 +38,9 @@ def fit_probe(
       seed: of the fit; the probe's own derives from it.
 
     Returns:
-      Weights float32 [classes, d + 1], and what is done to feature rows before the product.
+      Weights float32 [classes, d + 1], and the normalisation of feature rows.
 
-    Raises:
-      PrivacyError: when the plan is not for this probe or these rows, or it was released before.
+    Raises PrivacyError if the plan is not for this probe or these rows, or it was released before.
     """
     if options.probe is None:
         raise PrivacyError("probe: the options have none; nothing is priced for it")
@@ -54,12 +53,9 @@ def fit_probe(
 
 
 def probe_plan(plan: Plan) -> Plan:
-    """Returns the probe's part of a plan, its mechanisms named as the probe's head names them.
+    """Returns the probe's part of a plan, with mechanisms named as the probe's head names them.
 
-    The epsilon is that of the whole: the part by itself costs less.
-
-    Raises:
-      PrivacyError: when nothing is priced for a probe.
+    Its epsilon is the whole's; the part alone costs less. Raises PrivacyError if there is no part.
     """
     mechanisms = tuple(
         replace(item, name=item.name.removeprefix(PREFIX))
@@ -74,10 +70,9 @@ def probe_plan(plan: Plan) -> Plan:
 def start_from(
     network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
 ) -> None:
-    """Puts a head [classes, d + 1], and what is done to its rows, in the place of the network's.
+    """Replaces the network's head [classes, d + 1] and normalisation.
 
-    Raises:
-      ConfigError: when it is of another shape.
+    Raises ConfigError if the head is of another shape.
     """
     weight, bias = network.trained["head.weight"], network.trained["head.bias"]
     wanted = (weight.shape[0], weight.shape[1] + 1)

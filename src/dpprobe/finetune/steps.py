@@ -195,11 +195,11 @@ class Training:
         return State(tensors=tensors, values={**values, **ours})
 
     def restore_state(self, state: State) -> None:
-        """Continues where a training of the same fingerprint stood at `state`.
+        """Continues from the `state` of a training of the same fingerprint.
 
         Raises:
-          StoreError: when the state is of another network.
-          PrivacyError: when it has taken more steps than are priced.
+          StoreError: if the state is of another network.
+          PrivacyError: if it has taken more steps than are priced.
         """
         saved = _tensors_under("parameter/", state.tensors)
         shapes = {name: one.shape for name, one in saved.items()}
@@ -234,7 +234,7 @@ class Training:
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
     """Returns the rows that pass through a network together: `physical_batch` over the views.
 
-    On a CPU, takes at most as many images as extraction does; more would make memory slow.
+    On a CPU at most as many images as in extraction; more would make memory slow.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"
@@ -259,8 +259,7 @@ def network_scores(
 
 
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
-    """Returns what each example's clipped gradient is multiplied with, float32 [rows]; None for
-    ones.
+    """Returns the weights of examples' clipped gradients, float32 [rows]; None for ones.
 
     The weights of a unit's rows sum to at most 1, and a class's is at most 1: see `heads.balance`.
     """

@@ -44,9 +44,9 @@ class Trained:
     """A network's trained parameters.
 
     Attributes:
-      state: by name, on the CPU: after averaging, and with the classes' priors taken off.
+      state: by name, on the CPU: after averaging, without the classes' priors.
       history: a record for each recorded step: step, epoch, train_loss (not private), and what
-        `record` returned; empty where nobody asks for records.
+        `record` returns; empty without `record`.
       seconds: of training, those before a kill too.
     """
 
@@ -70,24 +70,24 @@ def train_network(
     """Runs the plan's gradient steps on a network, which is left with the result.
 
     A step takes a Poisson sample of the units, or all of them, adds the examples' clipped gradients
-    and noise, and divides by the expected batch size. An empty batch is a step as any other.
+    and noise, and divides by the expected batch size. An empty batch is a step too.
 
     Args:
       network: at its start; its trained parameters are changed.
       inputs: the private examples, of as many units as the plan is for.
-      releases: of one seed, with the mechanism `gradients`. The steps are counted there; the
-        caller's `releases.check()` says whether all that was priced was released.
-      checkpoint: where the training continues from, and is saved; None for neither.
-      physical_batch: rows, times their views, that pass through the network at once; it changes
-        nothing but rounding.
+      releases: of one seed, with the mechanism `gradients`, which counts the steps. The caller's
+        `releases.check_counts()` checks that all that was priced was released.
+      checkpoint: where the training is saved, and continues from.
+      physical_batch: rows, times their views, that pass through the network at once; affects only
+        rounding.
       record: called with (step, network) at the start, about twenty times, and at the end, with the
         network as it would be returned then.
 
     Raises:
-      PrivacyError: when the plan is not one for these options and rows, or more steps were taken
-        than were priced.
-      ConfigError: when training diverged.
-      StoreError: when a checkpoint does not fit the network.
+      PrivacyError: if the plan is not for these options and rows, or more steps were taken than
+        were priced.
+      ConfigError: if training diverged.
+      StoreError: if a checkpoint does not fit the network.
     """
     mechanism = checked_mechanism(options, inputs, releases)
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
@@ -188,11 +188,10 @@ class _Run:
 
 
 def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> Mechanism:
-    """Returns the plan's gradient steps, held against what the options would have priced.
+    """Returns the plan's gradient steps, after comparing them with the price of the options.
 
-    Raises:
-      PrivacyError: when the plan is for other rows, another rate, norm or number of steps, or the
-        releases are of several seeds or of an audit.
+    Raises PrivacyError if the plan is for other rows, another rate, norm or number of steps, or the
+    releases are of several seeds or of an audit.
     """
     plan = releases.plan
     if plan.n != inputs.n:

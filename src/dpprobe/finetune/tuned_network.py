@@ -60,7 +60,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TunedNetwork:
-    """A network on its device, in evaluation mode, and what of it is trained.
+    """A network on its device, in evaluation mode, and its trained parameters.
 
     Attributes:
       module: inputs -> scores [m, K] float32; only `trained` requires gradients.
@@ -86,17 +86,13 @@ def build_network(
     device: str,
     transform: Transform,
 ) -> TunedNetwork:
-    """Builds the network that a seed's training starts from.
+    """Builds the network that a seed's training starts from, of a backbone loaded on the CPU.
 
-    It is to be called before threads that run networks start: cutting is a trace, which changes
-    torch's modules for all of them while it lasts.
-
-    Args:
-      backbone: loaded on the CPU; it stays as it was.
-      classes: K.
+    Call it before threads that run networks start: cutting is a trace, which changes torch's
+    modules for all of them while it lasts.
 
     Raises:
-      ConfigError: when the backbone is no network, mixes rows, cannot be cut, or has nothing that
+      ConfigError: if the backbone is no network, mixes rows, cannot be cut, or has nothing that
         `tune` trains.
     """
     graph = network_graph(backbone)
@@ -125,13 +121,9 @@ def whole_network(
     device: str,
     transform: Transform,
 ) -> nn.Module:
-    """Returns images (uint8) -> scores, with tuned parameters put into the whole network.
+    """Returns images (uint8) -> scores, the whole network with the parameters of `tuned_state`.
 
-    Args:
-      state: of `tuned_state`, of a network that was built with these options.
-
-    Raises:
-      ConfigError: when the state is of another network.
+    Raises ConfigError if the state is of another network.
     """
     prepared = prepare_backbone(backbone, options, seed=0)
     head = nn.Linear(prepared.width, classes)
@@ -159,21 +151,14 @@ def transform_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
 def split_state(
     tensors: Mapping[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Returns the trained parameters in a network's file, and the statistics of `transform_state`.
-
-    The latter are named as their normalisation names them.
-    """
+    """Splits a network's file into trained parameters and the statistics of its normalisation."""
     arrays = {name: one for name, one in tensors.items() if name.startswith(TRANSFORM)}
     parameters = {name: one for name, one in tensors.items() if name not in arrays}
     return parameters, {name.removeprefix(TRANSFORM): one for name, one in arrays.items()}
 
 
 def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -> None:
-    """Puts values into the trained parameters.
-
-    Raises:
-      ConfigError: when names or shapes are not those of the trained parameters.
-    """
+    """Sets the trained parameters; raises ConfigError if names or shapes are not theirs."""
     for name in (*network.trained, *state):
         if name not in state or name not in network.trained:
             where = "is missing in" if name not in state else "is only in"

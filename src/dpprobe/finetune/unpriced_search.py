@@ -16,8 +16,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -49,11 +48,9 @@ _SEED_BITS = 32  # of NumPy's older generators, which Optuna takes
 
 
 class Trial(Part):
-    """One trial of a search.
+    """One trial of a search, numbered from 0.
 
-    Attributes:
-      number: from 0, in the order in which they ran.
-      score: on the held-out rows, larger is better; None where training diverged.
+    `score` is of the held-out rows, larger is better; None if training diverged.
     """
 
     number: int
@@ -81,69 +78,49 @@ def run_trials(
     seed: int,
     identity: Mapping[str, Any] | None = None,
 ) -> tuple[Trial, ...]:
-    """Runs the trials that a log does not have yet.
+    """Runs the trials that a log does not have yet; returns all, in order.
 
     Args:
       objective: trains with a trial's options, given its number too, and returns its held-out
         score; a number that is not finite says that training diverged.
-      log: the file of finished trials. One of another search is replaced.
+      log: the file of finished trials. The log of another search is replaced.
       seed: public.
-      identity: whatever else decides a trial's score, JSON-compatible: data, plan, device.
-
-    Returns:
-      All trials, in order.
+      identity: all else that decides a trial's score, JSON-compatible: data, plan, device.
 
     Raises:
-      ConfigError: when values of the space do not go together.
-      StoreError: when another process runs this search.
+      ConfigError: if values of the space do not fit each other.
+      StoreError: if another process runs this search.
     """
     search = options.search
     if search is None:
         raise ConfigError("search: missing; write its trials and space, or train without it")
+    values = options.identity_options()
     wanted = hash_value(
         {
-            "options": _search_identity(options),
+            "options": {**values, "search": {**values["search"], "trials": None}},
             "seed": seed,
             "optuna": version("optuna"),
             "identity": dict(identity or {}),
         }
     )
-    with _lock_search(log):
-        return _run_trials(options, search, objective, log, seed, wanted)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # A lock file left by a job that was killed must hold nobody off.
+    lock = FileLock(log.with_name(f"{log.name}.lock"), blocking=False, fallback_to_soft=False)
+    try:
+        with lock:
+            return _run_trials(options, search, objective, log, seed, wanted)
+    except Timeout:
+        raise StoreError(f"{log}: another process runs this search; wait until it ends") from None
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Returns the trial of the largest score; of equal ones the first.
-
-    Raises:
-      ConfigError: when all diverged.
-    """
+    """Returns the first trial of the largest score; raises ConfigError if all diverged."""
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
         raise ConfigError(
             f"search: all {len(trials)} trials diverged; write a space of smaller learning rates"
         )
     return max(scored, key=_trial_value)
-
-
-@contextmanager
-def _lock_search(log: Path) -> Iterator[None]:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    # A lock file left by a job that was killed must hold nobody off.
-    lock = FileLock(log.with_name(f"{log.name}.lock"), fallback_to_soft=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise StoreError(f"{log}: another process runs this search; wait until it ends") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _search_identity(options: Options) -> dict[str, Any]:
-    values = options.identity_options()
-    return {**values, "search": {**values["search"], "trials": None}}
 
 
 def _run_trials(
@@ -194,7 +171,7 @@ def _trial_seed(seed: int, number: int) -> int:
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
     """Returns the values of the next trial: a function of its arguments alone.
 
-    In a space of lists alone no combination comes twice before each came once.
+    In a space of lists only, no combination comes twice before each came once.
     """
     # Optuna: planning reads options without it
     import optuna
@@ -235,8 +212,7 @@ def _make_frozen_trial(
     from optuna.trial import create_trial  # as above
 
     params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}
-    value = -math.inf if trial.score is None else trial.score
-    return create_trial(params=params, distributions=dict(spaces), value=value)
+    return create_trial(params=params, distributions=dict(spaces), value=_trial_value(trial))
 
 
 def _find_place(space: Any, value: Any) -> Any:

@@ -77,11 +77,7 @@ class Options(MethodOptions):
         return self.chosen is None
 
     def resolve_choice(self, facts: DataFacts) -> Self:
-        """Returns the options with what today's rule chooses from the facts.
-
-        Raises:
-          ConfigError: when they name another rule, as after an update in the midst of a run.
-        """
+        """Returns today's rule's choice; raises ConfigError if the options name another rule."""
         if self.chosen is not None:
             return self
         if self.rule not in (None, RULE):
@@ -106,10 +102,7 @@ class Options(MethodOptions):
         return self.chosen
 
     def for_release(self) -> MethodOptions:
-        """Returns the options with `engine: exact` where the chosen head has engines.
-
-        The rule says how to train; with which arithmetic follows from what the head is for.
-        """
+        """Returns the options with `engine: exact` if the chosen head has engines."""
         if self.trained_options.is_exact:
             return self
         exact = method_options({**self.trained_options.model_dump(mode="json"), "engine": "exact"})

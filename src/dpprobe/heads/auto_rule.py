@@ -28,11 +28,7 @@ _LEAST_SIGNAL = 100.0
 
 
 def choose_head(facts: DataFacts) -> dict[str, Any]:
-    """Returns the options of the head to train, a pure function of the facts.
-
-    The returned options take several labels per example if the facts say so, and each of their
-    releases is on all rows.
-    """
+    """Returns the options of the head to train, on full batches: a pure function of the facts."""
     whitens = facts.dimension <= MOST_FEATURES and _signal_strength(facts) >= _LEAST_SIGNAL
     return {
         "head": "momentum",

@@ -96,11 +96,7 @@ PriorShare = Annotated[
 
 
 class BalanceOptions(MethodOptions):
-    """A head that descends a loss with a weight per class, or whose logits have the classes'
-    priors.
-
-    Absent options are left out of what is written, as before there were these.
-    """
+    """A head with class weights in its loss, or with class priors taken off its logits."""
 
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None
@@ -131,12 +127,12 @@ class BalanceOptions(MethodOptions):
 
     @property
     def public_priors(self) -> tuple[float, ...]:
-        """The numbers of a study; none where there are none, or priors are released."""
+        """The numbers of the study; empty without priors, or if priors are released."""
         return self.class_priors if isinstance(self.class_priors, tuple) else ()
 
     @property
     def is_balanced(self) -> bool:
-        """True if a fit weighs rows by their classes or takes priors off."""
+        """True if a fit weighs classes or subtracts priors."""
         return bool(self.class_weights or self.class_priors)
 
     @property
@@ -164,7 +160,7 @@ class BalanceOptions(MethodOptions):
         return None
 
     def bias_shifts(self) -> tuple[float, ...]:
-        """Returns what public priors add to each class's bias; nothing where there are none."""
+        """Returns the shift of each class's bias by public priors; empty without any."""
         return log_shifts(self.public_priors)
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
@@ -178,10 +174,7 @@ class BalanceOptions(MethodOptions):
 def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, ...]:
     """Returns the classes' frequencies, of sum 1, from their noisy counts.
 
-    A count is at least `PRIOR_FLOOR` standard deviations of its noise, and never below 1.
-
-    Args:
-      deviation: the standard deviation of the noise on each; 0 for none.
+    A count below `PRIOR_FLOOR` standard deviations of its noise, or below 1, is raised to that.
     """
     least = max(1.0, PRIOR_FLOOR * deviation)
     floored = [max(count, least) for count in counts]
@@ -190,7 +183,7 @@ def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, .
 
 
 def log_shifts(priors: Sequence[float]) -> tuple[float, ...]:
-    """Returns what takes priors off the classes' biases, of mean 0; nothing for none."""
+    """Returns the bias shifts, of mean 0, that subtract log priors; nothing without priors."""
     logs = [math.log(prior) for prior in priors]
     return tuple(math.fsum(logs) / len(logs) - each for each in logs)
 
@@ -198,11 +191,10 @@ def log_shifts(priors: Sequence[float]) -> tuple[float, ...]:
 def fit_balanced(
     method: MethodOptions, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Calls the module of a method's head, on rows with their classes' weights.
+    """Fits a method's head on class-weighted rows, and subtracts the log priors from its biases.
 
     Raises:
-      ConfigError: for numbers of another count than there are classes, and for weights, or counts,
-        of rows with several labels.
+      ConfigError: if weights, priors or counts do not fit the classes or the labels.
     """
     module = importlib.import_module(HEADS[method.head])
     fitted: Fitted
@@ -228,8 +220,7 @@ def fit_balanced(
 def count_classes(rows: Rows, releases: Releases) -> Priors:
     """Releases how many rows each class has; returns the priors, float32 [seeds, classes].
 
-    A row adds its weight to the count of its class, and one that must not contribute adds nothing:
-    sensitivity 1.
+    A row adds its weight to its class's count; an unusable row adds nothing: sensitivity 1.
     """
     # planning imports this module
     import numpy as np
@@ -250,7 +241,7 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
 
 
 def _compute_shifts(method: BalanceOptions, released: Priors | None) -> Priors:
-    """Returns what is added to the biases, [seeds, classes], or [classes] for all seeds."""
+    """Returns the numbers to add to the biases: [seeds, classes], or [classes] for all seeds."""
     import numpy as np  # as above
 
     shifts = method.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
@@ -258,7 +249,7 @@ def _compute_shifts(method: BalanceOptions, released: Priors | None) -> Priors:
 
 
 def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
-    """Returns the rows, not copied, with their classes' weights in their units' weights."""
+    """Returns the same rows, not copied, with weights multiplied by those of their classes."""
     import torch  # as above
 
     of_class = torch.tensor(method.class_weights, dtype=torch.float32, device=rows.device)

@@ -49,8 +49,7 @@ Index = npt.NDArray[np.int64]
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
     """Returns the largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
 
-    Infinite when `clip` is. For rows that may not contribute it is so small that their factor is
-    0 in float32.
+    Infinite if `clip` is. For unusable rows it is so small that their factor is 0 in float32.
     """
     return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused_step.NOT_USABLE)
 
@@ -115,10 +114,9 @@ def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
 
 
 class ClippedGradientSum(ABC):
-    """The sum of clipped gradients at the present weights, step after step.
+    """The sum of clipped gradients at the current weights, step after step.
 
-    Attributes:
-      gradients: of which rows; others of as many rows may take their place between batches drawn.
+    `gradients` may be replaced by those of other rows, as many, between batches drawn.
     """
 
     gradients: ClippedGradients
@@ -169,10 +167,9 @@ def add_in_slices(
 
 
 class NativeFullBatchSum(ClippedGradientSum):
-    """Every row in every step, on the CPU, block by block: a block for all seeds.
+    """Every row in every step, on the CPU, block by block, for all seeds.
 
-    Args:
-      weights: from `fused_step.padded_zeros`, like every release.
+    Weights and releases are from `fused_step.padded_zeros`.
     """
 
     def __init__(
@@ -202,8 +199,7 @@ class NativeFullBatchSum(ClippedGradientSum):
 class NativePoissonSum(ClippedGradientSum):
     """One head's Poisson batches, on the CPU.
 
-    Args:
-      weights: [1, ...] from `fused_step.padded_zeros`, like every release.
+    Weights and releases are [1, ...], from `fused_step.padded_zeros`.
     """
 
     def __init__(
@@ -272,16 +268,13 @@ class NativePoissonSum(ClippedGradientSum):
 def clipped_residuals(
     logits: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor, *, sigmoid: bool = False
 ) -> torch.Tensor:
-    """Returns r * min(1, bound / |r|) for the columns of logits [seeds, classes, m].
+    """Returns r * min(1, bound / |r|) for the columns of logits [seeds, classes, m], like `logits`.
+
+    A row's column is exactly 0 if one of its logits is not finite.
 
     Args:
-      logits: of any floating type.
       labels: int64 [seeds or 1, m], or uint8 [seeds or 1, classes, m].
       bounds: float64 [m], from `clip_bounds`.
-
-    Returns:
-      A tensor like `logits`. The column of a row is exactly 0 where one of its logits is not
-      finite.
     """
     usable = logits.isfinite().all(-2, keepdim=True)
     residuals = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -2)
@@ -323,10 +316,10 @@ class FullBatchSum(ClippedGradientSum):
 
 
 class PoissonBatchSum(ClippedGradientSum):
-    """One Poisson batch a seed, all seeds together.
+    """One Poisson batch per seed, all seeds together, by PyTorch.
 
     Batches are laid end to end, step after step and seed after seed: one gather for several steps,
-    one pass of the elementwise work for all seeds, two small products a seed, and no padding.
+    one elementwise pass for all seeds, two small products per seed, and no padding.
     """
 
     def __init__(

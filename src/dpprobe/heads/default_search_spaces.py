@@ -45,10 +45,7 @@ SPACES: dict[str, _Space] = {
 
 
 def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
-    """Returns what is searched of a base: the options of its head's space that it does not write.
-
-    Empty for a head without a space, and where nothing of it is left.
-    """
+    """Returns the options of the head's space that the base does not write; may be empty."""
     space = {}
     for name, values in SPACES.get(base.head, {}).items():
         number: Any = getattr(base, name)

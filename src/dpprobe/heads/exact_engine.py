@@ -39,15 +39,14 @@ from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.rows import Affine, Rows, crop_at
+from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
-# Its statement needs no reservation.
-
+_NONE = torch.zeros(0)
 _PIECE_BYTES = 32 * 2**20
 # Rows of a thread's slice are at least so many.
 _SLICE_ROWS = 512
@@ -67,9 +66,9 @@ def train(
     """Trains like `gradient_steps.train_heads`, all seeds side by side, under noise.
 
     Raises:
-      PrivacyError: when more steps were taken than were priced.
-      ConfigError: when training diverged, or on a GPU.
-      DataError: for batches of rows that are not in memory.
+      PrivacyError: if more steps were taken than were priced.
+      ConfigError: if training diverged, or on a GPU.
+      DataError: if batches are needed of rows that are not in memory.
     """
     if not devices.has_kernels(rows.device):
         raise ConfigError(
@@ -79,7 +78,7 @@ def train(
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
     mixing = mixing_rates(options, mechanism.count)
-    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    history = History(rows, mechanism.sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
     # Steps are taken on parameters: the biases are these times the constant.
     constant = options.constant
@@ -149,7 +148,6 @@ class ExactSums:
 
     Args:
       clip: the largest norm of an example's gradient.
-      sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
       pool: threads that share the rows of a full batch, or the seeds' Poisson batches.
       constant: b, appended to each row.
     """
@@ -234,8 +232,8 @@ class ExactSums:
     def _on_grid(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
         """Returns weights as integers [seeds, d + 1, K], and the units of their logits [seeds].
 
-        A product of a row of norm 1 and a class's weights is below 2^53 in their units. Weights
-        that are not finite make all logits so: no row contributes.
+        In these units a product of a unit row and a class's weights is below 2^53. Weights that are
+        not finite make all logits so: no row contributes.
         """
         heads = np.empty((len(weights), weights.shape[2], weights.shape[1]))
         units = np.empty(len(weights))
@@ -247,29 +245,21 @@ class ExactSums:
 
     def _where_they_lie(self) -> _Data | None:
         """Returns all rows without a copy; None where they do not lie in memory as they are."""
-        every, features = slice(None), self._rows.data.features
-        if self._rows.affine is not None and features is not None:
-            return self._centred_arrays(features, self._rows.affine, every)
+        features, affine = self._rows.data.features, self._rows.affine
+        if affine is not None and features is not None:
+            return self._make_data(features, slice(None), *affine)
         if self._rows.direct is not None:
             features, scale = self._rows.direct
-            return self._make_data(features, scale, torch.zeros(0), torch.zeros(0), every)
+            return self._make_data(features, slice(None), scale)
         return None
-
-    def _centred_arrays(self, features: torch.Tensor, affine: Affine, window: slice) -> _Data:
-        scale, shift = affine.scale[window], affine.shift[window]
-        return self._make_data(features, scale, shift, affine.centre, window)
-
-    def _copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> _Data:
-        none = torch.zeros(0)
-        return self._make_data(features, torch.ones(len(features)), none, none, index)
 
     def _make_data(
         self,
         features: torch.Tensor,
-        scale: torch.Tensor,
-        shift: torch.Tensor,
-        centre: torch.Tensor,
         index: torch.Tensor | slice,
+        scale: torch.Tensor,
+        shift: torch.Tensor = _NONE,
+        centre: torch.Tensor = _NONE,
     ) -> _Data:
         labels, several = self._rows.labels[index].contiguous().numpy(), self._rows.multi_label
         if self._constant != 1:
@@ -292,9 +282,10 @@ class ExactSums:
         for start, stop, features in self._rows.read_blocks(raw=affine is not None):
             window = slice(start, stop)
             if affine is None:
-                yield self._copy_arrays(features, window)
+                yield self._make_data(features, window, torch.ones(len(features)))
             else:
-                yield self._centred_arrays(features, affine, window)
+                scale, shift = affine.scale[window], affine.shift[window]
+                yield self._make_data(features, window, scale, shift, affine.centre)
 
     def _gather_rows(self, index: Index) -> Iterator[tuple[_Data, Index]]:
         if self._whole is not None:
@@ -303,4 +294,5 @@ class ExactSums:
         piece = max(1, _PIECE_BYTES // (4 * self._rows.dimension))
         for start in range(0, len(index), piece):
             chosen = torch.from_numpy(index[start : start + piece])
-            yield self._copy_arrays(self._rows.copy_rows(chosen), chosen), np.arange(len(chosen))
+            rows = self._rows.copy_rows(chosen)
+            yield self._make_data(rows, chosen, torch.ones(len(rows))), np.arange(len(rows))

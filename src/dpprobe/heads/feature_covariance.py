@@ -170,12 +170,11 @@ def public_start(options: Options, rows: Rows) -> torch.Tensor:
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
-    """Returns the second moment of public examples, treated like private ones, for as many as n
-    units.
+    """Returns the second moment of public examples, clipped like private ones, scaled to n units.
 
     Raises:
-      DataError: when the features are of another dimension.
-      StoreError: when the manifest or a shard is damaged.
+      DataError: if the features are of another dimension.
+      StoreError: if the manifest or a shard is damaged.
     """
     # torch and what needs it, as above; the store needs HDF5
     import torch

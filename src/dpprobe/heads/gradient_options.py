@@ -95,10 +95,9 @@ OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "d
 
 
 class GradientOptions(BalanceOptions):
-    """All options that heads of noisy gradient steps share, beside `head` and `normalize`.
+    """The options that all heads of noisy gradient steps share.
 
-    Class attributes:
-      DEFAULT_EPOCHS: passes over the data if neither epochs nor steps are given.
+    DEFAULT_EPOCHS are the passes over the data if neither epochs nor steps are given.
     """
 
     DEFAULT_EPOCHS: ClassVar[float]
@@ -237,17 +236,12 @@ class GradientOptions(BalanceOptions):
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
         """Returns the learning rate of a head whose rate follows a rule; all arguments are public.
 
-        Args:
-          noise: standard deviation of each number of a step's noisy mean gradient.
+        `noise` is the standard deviation of each number of a step's noisy mean gradient.
         """
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
-        """Returns the expected batch size on n rows.
-
-        Raises:
-          ConfigError: when n rows are too few for it.
-        """
+        """Returns the expected batch size; raises ConfigError if n rows are too few for it."""
         if self.batch_size == "full":
             return n
         if self.batch_size > n:
@@ -280,8 +274,7 @@ class GradientOptions(BalanceOptions):
 class UnitRowOptions(GradientOptions):
     """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule.
 
-    Class attributes:
-      UNIT_ROWS: True if the rule holds only for rows of norm 1.
+    UNIT_ROWS is True if the rule holds only for rows of norm 1.
     """
 
     DEFAULT_EPOCHS: ClassVar[float] = 40
@@ -333,11 +326,7 @@ def step_noise(releases: Releases) -> float:
 
 
 def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:
-    """Returns the weights as NumPy's.
-
-    Raises:
-      ConfigError: when training diverged.
-    """
+    """Returns the weights as a NumPy array; raises ConfigError if training diverged."""
     import numpy as np  # heavy: planning imports this module
 
     array: npt.NDArray[np.float32] = weights.cpu().numpy()

@@ -55,21 +55,21 @@ def train_heads(
 ) -> Fitted:
     """Runs the plan: batches, clipped sums, noise, the optimiser's steps.
 
-    A sum plus noise is divided by the expected batch size, which is public. On the CPU each seed
-    has its Poisson batches to itself, and seeds train side by side on as many threads as PyTorch
-    may use; heads on full batches share each block of rows. A seed's head depends on that seed
-    alone, but for the last bits of float32 sums on a GPU.
+    A noisy sum is divided by the expected batch size, which is public. On the CPU each seed has its
+    own Poisson batches, and seeds train side by side on PyTorch's threads; heads on full batches
+    share each block of rows. A seed's head depends on that seed alone, except for the last bits of
+    float32 sums on a GPU.
 
     Raises:
-      PrivacyError: when more steps were taken than were priced.
-      ConfigError: when training diverged, or initial weights do not fit.
-      DataError: for batches of rows that are not in memory.
+      PrivacyError: if more steps were taken than were priced.
+      ConfigError: if training diverged, or initial weights do not fit.
+      DataError: if batches are needed of rows that are not in memory.
     """
     # Without noise no sum needs to be exact.
     if options.engine == "exact" and releases.plan.private:
         return exact_engine.train(options, rows, releases, optimiser(), record=record)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
-    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    history = History(rows, mechanism.sample_rate, record, options.link)
     clip, sigmoid = releases.sensitivity(GRADIENTS), options.loss == "sigmoid"
     gradients = [ClippedGradients(each, clip, sigmoid, options.constant) for each in rows.crops]
     alone = is_native(rows) and mechanism.sample_rate < 1
@@ -115,10 +115,9 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
 
 
 class Training:
-    """Heads while they train, one a seed, which share an optimiser and every block of steps.
+    """Heads while they train, one per seed, with one optimiser and shared blocks of steps.
 
-    Args:
-      gradients: of each crop of the rows, which steps take in turn; mostly one.
+    `gradients` are of each crop of the rows, which steps take in turn; usually one.
     """
 
     def __init__(
@@ -284,12 +283,9 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 
 
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
-    """Returns the number of steps whose noise is drawn at a time, where steps are not compiled.
+    """Returns how many steps' noise, of `size` numbers each, is drawn at a time.
 
     On a GPU noise depends on it, so it must not depend on how many seeds train together.
-
-    Args:
-      size: numbers in one head.
     """
     steps = _NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:

@@ -79,7 +79,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.history import History
     from dpprobe.heads.second_order import (
         Design,
         cross_moment,
@@ -114,15 +114,13 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
             return weights
 
         weights = each_seed(releases, (GRAM, TARGETS), solve_seed, head=options.head)
-    history = history_without_loss(weights, record, step=1, epoch=1.0)
-    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)
+    history = History(rows, 1.0, record, options.link)
+    history.add_record(1, weights)
+    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history.records)
 
 
 def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Tensor]:
-    """Returns the function from a piece's rows to their targets [m, K].
-
-    Targets have norm 1, or with several labels per example a norm of at most `longest`.
-    """
+    """Returns the function from a piece to targets [m, K], of norm 1 or at most `longest`."""
     from dpprobe.heads.second_order import MARGIN, clipped_labels  # imports torch
 
     classes = rows.num_classes

@@ -214,10 +214,7 @@ class PerClassHessians:
         return out, max(gains)
 
     def _make_solver(self, label: int, weights: torch.Tensor) -> Precondition:
-        """Releases one class's part of the stack, which is divided by sqrt(K), and solves with it.
-
-        The parts are too large to hold at once, so they are released one by one.
-        """
+        """Releases one class's Hessian over sqrt(K) and solves with it, to hold one at a time."""
         from dpprobe.heads.second_order import estimate_spectrum, second_moment  # imports torch
 
         descent, releases = self._descent, self._releases

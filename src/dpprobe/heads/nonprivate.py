@@ -120,9 +120,9 @@ def find_minimum(
 def choose_penalty(objective: Objective, options: Options) -> float:
     """Returns the candidate with the best accuracy over folds; of equals, the largest.
 
-    Candidates are tried from the largest down, each fold starting at its last solution, and no
-    further once accuracy has fallen by more than a standard error: sharper fits only overfit
-    more, and take longest. The rows of a unit are in one fold, and a unit counts once.
+    Starts at the largest candidate and stops once accuracy has fallen by more than a standard
+    error: smaller penalties overfit more, and take longest. The rows of a unit are in one fold, and
+    a unit counts once.
     """
     candidates = sorted(options.penalties, reverse=True)
     if len(candidates) == 1:

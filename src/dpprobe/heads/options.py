@@ -22,11 +22,7 @@ MOST_STEPS = AtMost(
 
 
 def check_counts(mechanisms: Sequence[Mechanism]) -> None:
-    """Checks that no mechanism is repeated more often than can be priced.
-
-    Raises:
-      ConfigError: for one that is, as where epochs come to many steps of few rows.
-    """
+    """Raises ConfigError if a mechanism is repeated more often than can be priced."""
     for mechanism in mechanisms:
         if mechanism.count > MOST_STEPS.limit:
             raise ConfigError(
@@ -41,6 +37,8 @@ class MethodOptions(Options, ABC):
     model_config = ConfigDict(allow_inf_nan=False)
 
     private: ClassVar[bool] = True
+    # True if a fit trains a part of the backbone too, and not a linear head alone.
+    tunes_network: ClassVar[bool] = False
     # Options that no search may change, whatever they cost.
     FIXED: ClassVar[frozenset[str]] = frozenset({"head", "normalize", "engine"})
     # The names of options that hold the path of a public file; "{dataset}" and "{backbone}" may
@@ -116,11 +114,6 @@ class MethodOptions(Options, ABC):
         return self.link
 
     @property
-    def tunes_network(self) -> bool:
-        """True if a fit trains a part of the backbone too, and not a linear head alone."""
-        return False
-
-    @property
     def private_choices(self) -> str | None:
         """Describes further uses of private examples beside the mechanisms, for the statement."""
         return None
@@ -168,11 +161,7 @@ class MethodOptions(Options, ABC):
         return self.model_dump(mode="json", exclude=set(self.paths))
 
     def fill_paths(self, *, dataset: str, backbone: str) -> Self:
-        """Returns the options of a dataset's and backbone's cells, with both names put into paths.
-
-        Raises:
-          ConfigError: for braces that hold anything else.
-        """
+        """Puts names into paths with braces; raises ConfigError for braces with anything else."""
         changes = {}
         for name in self.paths:
             path = getattr(self, name)
@@ -192,10 +181,9 @@ class MethodOptions(Options, ABC):
         """Returns what the head itself releases of n rows, noise up to a common factor."""
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns all that a fit on n rows releases, noise multipliers up to a common factor.
+        """Returns all releases of a fit on n rows, noise multipliers up to a common factor.
 
-        Raises:
-          ConfigError: when n rows are too few for the options.
+        Raises ConfigError if n rows are too few for the options.
         """
         released = self.list_releases(n)
         if not isinstance(self.normalize, Priced):

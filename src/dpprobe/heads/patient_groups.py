@@ -50,14 +50,7 @@ class Units:
         return len(self.starts) - 1
 
     def rows_of(self, units: Index, sizes: Index) -> tuple[Index, Index]:
-        """Returns the rows of batches of units.
-
-        Args:
-          units: of every batch, batch after batch.
-
-        Returns:
-          The rows, batch after batch, and the batches' sizes in rows.
-        """
+        """Returns the rows of batches of `units`, batch after batch, and the batches' sizes."""
         counts = self.starts[units + 1] - self.starts[units]
         stops = np.concatenate([[0], np.cumsum(counts)])
         shifts = np.repeat(self.starts[units] - stops[:-1], counts)

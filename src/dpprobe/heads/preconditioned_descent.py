@@ -137,9 +137,6 @@ class Descent:
         """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
 
         For a softmax [m, 1]: the mean over classes.
-
-        Args:
-          factors: `Design.make_factors` of weights.
         """
         p = self.loss.compute_probabilities(self.design.compute_logits(block, factors))
         if self.loss.sigmoid:
@@ -151,12 +148,7 @@ class Descent:
     def make_solver(
         self, releases: Releases, matrix: Spectrum, matrix_noise: float
     ) -> Precondition:
-        """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, the same in every step.
-
-        Args:
-          matrix: A.
-          matrix_noise: A's noise multiplier.
-        """
+        """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, the same in every step."""
         from dpprobe.heads.second_order import ridge_of  # imports torch
 
         noise = releases.plan.find_mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
@@ -204,7 +196,7 @@ class Descent:
 
         from dpprobe.heads.history import History
 
-        history = History(self.rows, 1.0, self._record, sigmoid=self.loss.sigmoid)
+        history = History(self.rows, 1.0, self._record, self.options.link)
         for step, snapshots in enumerate(zip(*self._snapshots, strict=True)):
             history.add_record(step, torch.stack(snapshots))
         return Fitted(weights=weights.cpu().numpy(), steps=self._steps, history=history.records)

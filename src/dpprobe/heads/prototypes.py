@@ -61,7 +61,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.history import History
     from dpprobe.heads.second_order import Design, clipped_labels, cross_moment, each_seed
 
     private, classes = releases.plan.private, rows.num_classes
@@ -86,5 +86,6 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
             return weights.to(torch.float32)
 
         weights = each_seed(releases, (CLASS_SUMS,), release_directions, head=options.head)
-    history = history_without_loss(weights, record, step=1, epoch=1.0)
-    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)
+    history = History(rows, 1.0, record, options.link)
+    history.add_record(1, weights)
+    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history.records)

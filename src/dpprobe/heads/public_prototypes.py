@@ -159,7 +159,7 @@ class Candidates:
 
     Attributes:
       centre: float32 [d], their mean.
-      directions: float32 [m, d], counted from it, of unit length.
+      directions: float32 [m, d], unit vectors from the centre.
       entries: float32 [m, d], the same on the grid: whole numbers, of length at most 2^12.
     """
 
@@ -173,7 +173,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.history import History
 
     key = (options.public_features, options.candidates)
     with torch.inference_mode():
@@ -191,16 +191,17 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         means = torch.nn.functional.normalize(candidates.directions[chosen].mean(2), dim=2)
         biases = -(means @ candidates.centre)
         weights = torch.cat([means, biases[..., None]], 2)
-    history = history_without_loss(weights, record, step=options.top, epoch=float(options.top))
-    return Fitted(weights=weights.cpu().numpy(), steps=options.top, history=history)
+    history = History(rows, 1.0, record, options.link)
+    history.add_record(options.top, weights)
+    return Fitted(weights=weights.cpu().numpy(), steps=options.top, history=history.records)
 
 
 def read_candidates(options: Options, rows: Rows) -> Candidates:
-    """Reads the public examples that are chosen among; those without finite values are none.
+    """Reads the public examples to choose among, without those that are not finite.
 
     Raises:
-      DataError: when the features are of another dimension, or no row of them is of use.
-      StoreError: when the manifest or a shard is damaged.
+      DataError: if the features are of another dimension, or no row of them is usable.
+      StoreError: if the manifest or a shard is damaged.
     """
     # torch and what needs it, as above; the store needs HDF5
     import torch
@@ -277,7 +278,7 @@ def class_shares(
 ) -> torch.Tensor:
     """Returns each row's weights in the classes, in whole steps of 2^-weight_bits: [m, classes].
 
-    Those of a unit sum to at most 1, or `max_labels`; a row that must not contribute has none.
+    A unit's weights sum to at most 1, or `max_labels`; an unusable row has none.
     """
     shares = rows.make_targets(start, stop).double()
     if rows.multi_label:

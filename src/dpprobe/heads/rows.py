@@ -22,20 +22,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Transform:
-    """A normalisation of feature rows before the product, training examples and others alike.
+    """A normalisation of feature rows before the product, of training examples and others alike.
 
-    Attributes:
-      arrays: what it released of the training examples, by name; part of the published head.
+    `arrays` are its released statistics by name; they are part of the published head.
     """
 
     spec: Normalisation
     arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [m, d] rows as a head takes them; the argument where nothing is done.
+        """Returns float32 [m, d] rows as a head takes them; the argument itself if unchanged.
 
-        Raises:
-          DataError: when the dimension does not fit the normalisation.
+        Raises DataError if the dimension does not fit the normalisation.
         """
         spec = self.spec
         if isinstance(spec, kinds.L2):
@@ -88,14 +86,10 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
-    """Returns which of several crops a step takes of every example, and for how many steps yet.
+    """Returns which crop of every example a step, from 0, takes, and for how many steps from there.
 
-    Crops take turns, one a pass over the data: 1 / `sample_rate` steps, rounded, at least one. All
-    of it is public, and the same whichever examples were sampled.
-
-    Args:
-      step: from 0.
-      sample_rate: the probability with which an example joins a step.
+    Crops take turns, one per pass over the data: 1 / `sample_rate` steps, rounded, at least one.
+    All of it is public, and does not depend on the sample.
     """
     steps = max(1, round(1 / sample_rate))
     return step // steps % crops, steps - step % steps
@@ -110,10 +104,10 @@ class Block(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """Centred rows: row i is scale[i] * features[i] - shift[i] * centre.
+    """Centred rows without a copy: row i is scale[i] * features[i] - shift[i] * centre.
 
-    As such they take no copy. In float32 the difference has an error of at most
-    2^-21 shift[i] (1 + |centre|). For a row near the centre this can exceed 2^-21 of its length.
+    In float32 the difference has an error of at most 2^-21 shift[i] (1 + |centre|). For a row near
+    the centre this can exceed 2^-21 of its length.
     """
 
     scale: torch.Tensor
@@ -125,15 +119,13 @@ class Rows:
     """The rows of a training set after one normalisation: all that a head sees of the data.
 
     Attributes:
-      units, weights: whose the rows are, and float32 [rows], what each one's part of a sum is
-        multiplied with once it is clipped; None where each row is a unit.
+      units, weights: see `TrainingSet`; a row's clipped part is multiplied with its weight.
       labels: int64 [rows], or uint8 [rows, num_classes].
-      scoring: what is done to other rows before they are multiplied with `scored_weights`; the
-        same, unless the rows are whitened.
+      scoring: normalisation of other rows for `scored_weights`; differs only if rows are whitened.
       lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity,
         huge or vanishing values: those must contribute exactly nothing.
       norms: float64 [rows], the same with a 1 appended to each row.
-      affine: the rows without copies of them; None where they are not centred.
+      affine: the rows without copies of them; None if they are not centred.
     """
 
     def __init__(
@@ -167,20 +159,18 @@ class Rows:
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows in memory, features [rows, d] times scale float32 [rows].
-
-        None where rows are not of that form or not in memory.
-        """
+        """Rows in memory as features [rows, d] times scale float32 [rows]; None if they are not."""
         if self.data.features is None or self._scale is None:
             return None
         return self.data.features, self._scale
 
     @property
     def crops(self) -> tuple[Rows, ...]:
-        """The rows as gradient steps take them in turn, see `crop_at`; the rows alone mostly.
+        """The rows that gradient steps take in turn, see `crop_at`; usually only these rows.
 
-        For images with stored random parts, each row is one part, after the same normalisation. A
-        normalisation releases statistics of the central parts, which are the rows of this object.
+        For images with stored random crops, each item has one crop of every image, after the same
+        normalisation. A normalisation releases statistics of the central crops, the rows of this
+        object.
         """
 
         def make_crops() -> tuple[Rows, ...]:
@@ -219,11 +209,7 @@ class Rows:
             yield Block(start, stop, rows)
 
     def copy_rows(self, index: torch.Tensor) -> torch.Tensor:
-        """Returns copies of rows [m, d].
-
-        Raises:
-          DataError: when the features are streamed.
-        """
+        """Returns copies of rows [m, d]; raises DataError if the features are streamed."""
         if self.data.features is None:
             raise DataError(
                 f"training features: {len(self)} rows of {self.dimension} do not fit into "

@@ -195,8 +195,7 @@ class Design:
     ) -> torch.Tensor:
         """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
 
-        Args:
-          units: the unit of each row's entries, [m]; `step` if absent.
+        `units` are the units of each row's entries, [m]; `step` if absent.
         """
         if factors.zero:
             return factors.biases.repeat(len(block), 1)
@@ -313,8 +312,7 @@ def second_moment(
 ) -> GridSum:
     """Sums u w x x^T over the rows, u their weights in their units: symmetric [d + 1, d + 1].
 
-    Args:
-      row_weights: from a piece and its block to w, [m] in [0, 1]; 1 if absent.
+    `row_weights` maps a piece and its block to w, [m] in [0, 1]; 1 if absent.
     """
     columns = design.columns
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
@@ -506,11 +504,7 @@ def ridge_of(
 
 @dataclass(frozen=True)
 class Loss:
-    """Cross-entropy of a softmax or of one sigmoid per class, with clipped gradients.
-
-    Attributes:
-      clip: the largest norm of an example's gradient; infinite for none.
-    """
+    """Cross-entropy of a softmax or of sigmoids per class, with gradients clipped to `clip`."""
 
     sigmoid: bool
     clip: float

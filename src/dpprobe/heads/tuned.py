@@ -225,11 +225,7 @@ class Options(MethodOptions):
         return self.model_copy(update={"base": base})
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns what one trial releases.
-
-        Raises:
-          ConfigError: for a searched option that changes what is priced.
-        """
+        """Returns one trial's releases; raises ConfigError if a searched option changes prices."""
         priced = self.base.list_releases(n)
         clipped_anew = set()
         for values in list_corners(self.search):
@@ -283,7 +279,7 @@ def _describe_anew(mechanism: Mechanism) -> str:
 
 
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
-    """Returns all that bears on a composition's price, but for a common factor on the noise."""
+    """Returns all that the price depends on, up to a common factor on the noise."""
     return [
         (
             item.name,
@@ -297,12 +293,7 @@ def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One fit of the base.
-
-    Attributes:
-      owner: the position of the seed whose trial it is.
-      values: the options that were drawn for it.
-    """
+    """One fit of the base, with the options drawn for it, of the seed at position `owner`."""
 
     owner: int
     number: int
@@ -317,25 +308,20 @@ class _Best:
     weights: torch.Tensor
 
     def beaten_by(self, score: float, number: int) -> bool:
-        """True if another trial wins. If scores are equal, the earlier one stays.
-
-        Trials are exchangeable, so this breaks ties at random.
-        """
+        """True if another trial wins. Of equal scores the earlier stays: trials are equal."""
         return (score, -number) > (self.score, -self.trial.number)
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Runs every seed's trials and keeps the best.
 
-    Each trial's releases are counted against what was priced for one trial.
-
-    Raises:
-      PrivacyError: when a trial released more or less than that.
+    Each trial's releases are counted against the price of one trial. Raises PrivacyError if a trial
+    released more or less than that.
     """
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import History, history_without_loss
+    from dpprobe.heads.history import History
 
     selection = options.priced_selection(rows.n)
     trials = [
@@ -358,25 +344,20 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     owners = range(len(releases.seeds))
     kept = torch.stack([best[owner].weights if owner in best else zeros for owner in owners])
     last = priced[-1]
-    if options.link == "none":  # such a head descends no loss
-        epoch = last.count * last.sample_rate
-        records = history_without_loss(kept, record, step=last.count, epoch=epoch)
-    else:
-        history = History(rows, last.sample_rate, record, sigmoid=options.link == "sigmoid")
-        history.add_record(last.count, kept)
-        records = history.records
+    history = History(rows, last.sample_rate, record, options.link)
+    history.add_record(last.count, kept)
     return Fitted(
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
-        history=records,
+        history=history.records,
         chosen=tuple(_describe_best(best.get(owner), rows.n) for owner in owners),
     )
 
 
 def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
-    """Returns what leaves beside the weights: the options, and the noisy score as a part of n.
+    """Returns what is published beside the weights: the options, and the noisy score over n.
 
-    The score is in whole rows: the last bits of a count plus float32 noise would tell the count.
+    The score is in whole rows: the low bits of a count plus float32 noise would reveal the count.
     """
     return {"score": round(best.score) / n, **best.trial.values} if best else NOTHING_CHOSEN
 
@@ -384,7 +365,7 @@ def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
 def draw_trials(
     options: Options, selection: Selection, owner: int, seed: int, entropy: Entropy
 ) -> list[Trial]:
-    """Draws a seed's number of trials, and each one's options, from streams for this alone."""
+    """Draws a seed's number of trials, and each one's options, from streams of their own."""
     # NumPy, as above
     from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
@@ -440,10 +421,10 @@ def _fit_trials(
 
 
 def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
-    """Returns what one trial may release: the repeated mechanisms, clipped as its options say.
+    """Returns the plan of one trial: the repeated mechanisms, clipped as its options say.
 
-    Noise multipliers are the plan's, and the noise is in proportion to the trial's own sensitivity:
-    the price is a function of the former alone.
+    Noise multipliers, on which alone the price depends, are the plan's; the noise is in proportion
+    to the trial's own sensitivity.
     """
     clipped = {item.name: item.sensitivity for item in method.list_releases(plan.n)}
     repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)
@@ -462,9 +443,8 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     """Counts the rows whose label each head gets right, by their weights: [trials, 1].
 
-    A unit adds a number in [0, 1], and null rows nothing, so each changes by at most 1. For a
-    multi-label row the number is 1 minus the mean squared error of the probabilities, rounded down
-    to the grid.
+    A unit adds a number in [0, 1] and null rows add nothing: sensitivity 1. For a multi-label row
+    the number is 1 minus the mean squared error of the probabilities, rounded down to the grid.
     """
     # torch, as above
     import torch

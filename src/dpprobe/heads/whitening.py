@@ -52,13 +52,9 @@ _LEAST_RIDGE = 0.03
 def whitened_rows(
     data: TrainingSet, spec: kinds.Whitened, centre: torch.Tensor, releases: Releases
 ) -> Rows:
-    """Releases the second moment of the centred rows; returns the rows z.
+    """Releases the second moment of the rows around the released centre [d]; returns the rows z.
 
-    They take as much memory as the features. Features that are read from disk are mapped again in
-    each pass.
-
-    Args:
-      centre: as it was released, float32 [d].
+    They take as much memory as the features. Streamed features are mapped again in each pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
     with torch.inference_mode():
@@ -100,13 +96,9 @@ def _map_rows(
 
 
 def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:
-    """Returns A, float64 [d, d], symmetric.
+    """Returns A, float64 [d, d], symmetric, from the estimated second moment of n units' rows.
 
-    Args:
-      moment: the estimated second moment of unit rows.
-      exponent: w.
-      noise: the standard deviation of the noise on the moment's diagonal; 0 for none.
-      n: units of privacy, each of which adds as much as one row.
+    `noise` is the standard deviation of the noise on the moment's diagonal; 0 for none.
     """
     ridge = max(_NOISE_RIDGE * noise, _LEAST_RIDGE) * math.sqrt(len(moment.values))
     factors = (moment.values + ridge) ** -exponent
