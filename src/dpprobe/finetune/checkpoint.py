@@ -1,8 +1,8 @@
-"""Checkpoints of a training: one file, whole or not there, that a killed job continues from.
+"""Checkpoints of a training: one file, complete or absent, from which a killed job continues.
 
-It holds private examples' gradients with the plan's noise, but also states of seeded generators,
-from which that noise can be drawn again: it is of a benchmark, never part of a release. Its mark
-keeps any other study from starting from it as if it were public (`privacy.private_mark`).
+It contains the states of seeded generators, from which the noise on private gradients can be drawn
+again: it belongs to a benchmark, never to a release. Its mark keeps any study from starting from it
+as if it were public (`privacy.private_mark`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Per-example gradients of convolutions.
-
-Inputs are indexed as they are, not as they lie in memory: channels_last inputs are right.
-"""
+"""Per-example gradients of convolutions, for inputs in any memory format."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Cuts a network before one of its blocks: images -> activations, activations -> features.
 
-The network is traced by torch.fx. Only the modules around its blocks are looked into; blocks, and
-all that stands beside them, stay whole. One tensor may cross the cut: what enters the block.
+torch.fx traces the modules around the blocks; blocks, and all that stands beside them, stay whole.
+One tensor may cross the cut: the input of the block.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Feature shards of the activations at a cut: computed once, read by every epsilon, seed and trial.
 
-They are feature shards like all others: a row is one image's activation, flattened, and the header
-says under `preprocessing.cut` before which block it was taken and its shape. So they are written,
-verified, listed in manifests and read by the same code. Like features, they are a function of
-private images without noise: not for release.
+A row is one image's activation, flattened; the header says under `preprocessing.cut` before which
+block it was taken, and its shape. All else is as for other features: a function of private images
+without noise, not for release.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Check of a network and an engine before private examples are seen: rows apart, gradients right.
+"""Checks a network before it sees private examples: rows independent, per-example gradients right.
 
-On random rows, never on private ones: a clipped sum protects a row only if no other row's scores
-depend on it, and if what is clipped is its gradient. Engines of per-example gradients have been
-wrong without a word for layouts and layers that they did not expect.
+It uses random rows. A clipped sum protects a row only if no other row's scores depend on it, and if
+its own gradient is clipped. Engines of per-example gradients have been silently wrong for layouts
+and layers that they did not expect.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Per-example gradients of a batch by layer, in one backward pass ("book-keeping", Bu et al. 2023).
 
-A forward pass notes the inputs of the layers with trained parameters. One backward pass brings
-the gradients of their outputs, and no gradient of a parameter: each layer's rule makes of both the
-rows' squared norms, and keeps the gradients where it forms them. A second look at what was kept
-gives any weighted sum over rows.
+A forward pass notes the inputs of the layers with trained parameters. One backward pass gives the
+gradients of their outputs. From both, each layer's rule computes the rows' squared norms, and keeps
+gradients that it forms. What was kept then gives any weighted sum over rows.
 """
 
 from __future__ import annotations

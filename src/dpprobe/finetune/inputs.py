@@ -1,7 +1,7 @@
 """The rows that a network trains on: stored activations, or images and views of them.
 
-A batch depends on the rows that are asked for alone, so how a step is cut into physical batches
-changes nothing. Views are drawn from (seed, step, row): public numbers, of no other row.
+A batch depends only on its own rows, so cutting a step into physical batches changes nothing. Views
+are drawn from the public numbers (seed, step, row).
 """
 
 from __future__ import annotations

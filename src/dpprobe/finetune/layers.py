@@ -1,16 +1,13 @@
 """Per-example gradients of layers, from a layer's input and the gradient of its output.
 
-A layer's rule gives, for the rows of a batch, each example's gradient of the layer's parameters. A
-row may have several positions (pixels, tokens) and several views: they lie one after another in the
-first dimension, and an example's gradient is the sum over all of them. For linear layers and
-convolutions there is a second way (Goodfellow 2015; Bu et al. 2022): with a_t and g_t the input and
-the output's gradient at position t, the squared norm of an example's gradient sum_t g_t a_t^T is
-sum_ts (a_t . a_s)(g_t . g_s). Where that is cheaper the gradient is never formed, and the clipped
-sum over rows is one product.
+A row may have several positions (pixels, tokens) and several views, one after another in the first
+dimension; an example's gradient is the sum over all of them. Linear layers and convolutions have a
+second way (Goodfellow 2015; Bu et al. 2022): with a_t and g_t the input and the output's gradient
+at position t, the squared norm of the gradient sum_t g_t a_t^T is sum_ts (a_t . a_s)(g_t . g_s).
+Where that is cheaper, the gradient is never formed, and the clipped sum over rows is one product.
 
 Everything is summed in float32, whatever the layer's precision, from the tensors that enter both
-the norm and the sum. Convolutions index their inputs as they are, not as they lie in memory:
-channels_last inputs are right.
+the norm and the sum. Inputs may be in any memory format.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Options and release of `fine_tune`: noisy gradient steps on a part of a network and its head.
 
-It releases (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson sample,
-or over all rows, of each example's gradient with respect to all trained parameters together,
-clipped to L2 norm `max_grad_norm`, plus Gaussian noise. With views, an example's gradient is the
-mean over its views, before the clip (De et al. 2022, section 3.2). A row adds at most one clipped
-gradient to such a sum, whatever the weights are, and a null row in its place nothing, so its
-sensitivity is `max_grad_norm`. Where the unit of privacy has several rows, a unit adds the mean of
-its examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
-public. With a `probe` a head is released first, from its share of the budget, and the network
-starts from it. Nothing heavy is imported: planning reads these options.
+Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
+each example's gradient of all trained parameters together, clipped to L2 norm `max_grad_norm`, plus
+Gaussian noise. With views, an example's gradient is the mean over its views, before the clip (De et
+al. 2022, section 3.2). Whatever the weights are, a row adds at most one clipped gradient and a null
+row nothing, so the sensitivity is `max_grad_norm`. A unit of several rows adds the mean of its
+examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
+public. A `probe` is a head released first, from its share of the budget, as the network's start.
+Nothing heavy is imported: planning reads these options.
 """
 
 from __future__ import annotations

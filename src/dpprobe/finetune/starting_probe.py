@@ -1,8 +1,8 @@
 """The probe: a private head on stored features, released first, from which the network starts.
 
-Its mechanisms stand in the plan of the whole fit as "probe <name>", with the probe's share of the
-budget. The head is public from then on, so the start is post-processing. Its random numbers are of
-a seed of its own: with the network's, two releases would have the same noise.
+The plan of the whole fit has its mechanisms as "probe <name>", with the probe's share of the
+budget. The released head is public, so the start is post-processing. Its random numbers have their
+own seed: with the network's seed, two releases would have the same noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The steps of a network's DP training, and the state that a checkpoint holds of it.
 
 Rate and divisor are the plan's, never the data's. Optimisers and averages only post-process noisy
-sums. Sums and noise are float32, for benchmarks: the limits of `heads.gradient_options` hold.
+sums. Sums and noise are float32, for benchmarks: see the limits in `heads.gradient_options`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DP training of a network's own parameters by the plan's noisy gradient steps.
 
-`options` says what is released and with which sensitivity, `gradients` makes the clipped sums,
-`steps` takes the steps, `privacy.releases` has the noise and counts releases. A training that was
-killed continues from its checkpoint, bit for bit as if it had not been.
+`options` has the releases and sensitivities, `gradients` the clipped sums, `steps` the steps,
+`privacy.releases` the noise and the count of releases. A killed training continues from its
+checkpoint and ends with the same bits.
 """
 
 from __future__ import annotations

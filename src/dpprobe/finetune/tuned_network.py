@@ -1,8 +1,8 @@
-"""The network that a method trains: a part of a backbone, with a head, and what of it is trained.
+"""The network that a method trains: a part of a backbone with a head, and its trained parameters.
 
-Whatever is trained, the network is cut, or not, from one and the same copy of the backbone, and its
-parameters keep their names: `body.<name in that copy>` and `head.weight`, `head.bias`. So the state
-of a network that was trained from stored activations fits the whole network.
+Cut or not, a network is made of the same copy of the backbone, and parameters keep their names:
+`body.<name in that copy>`, `head.weight`, `head.bias`. So parameters trained from stored
+activations fit the whole network.
 """
 
 from __future__ import annotations

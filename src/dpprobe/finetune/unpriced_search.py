@@ -1,14 +1,13 @@
-"""An unpriced search over options by Optuna's TPE, as the representation-law paper makes one.
+"""An unpriced search over options by Optuna's TPE, as in the representation-law paper.
 
-**Not private.** Every trial is scored on private examples that no mechanism protects, so what the
-search chooses tells of them, and no price covers it: `NOT_PRICED` says so wherever the choice goes.
+**Not private.** Trials are scored on private examples without a mechanism, so no price covers the
+choice: `NOT_PRICED` says so wherever the choice goes.
 
-**Deterministic.** The options of a trial are a function of the seed, the trial's number and the
-scores of the trials before it: each number has a sampler of its own (Bergstra et al. 2011, the
-tree-structured Parzen estimator), which sees them all. So a search that was killed continues from
-its log and ends as if it had not been; and more trials continue from fewer.
+**Deterministic.** A trial's options depend only on the seed, its number and earlier scores, by its
+own tree-structured Parzen estimator (Bergstra et al. 2011). So a killed search continues from its
+log and ends the same, and more trials continue from fewer.
 
-**Diverged trials** score below all others, and the search continues: it learns where not to look.
+**Diverged trials** score below all others, so that the search learns where not to look.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
-**What is released, and who prices it.** What the chosen head releases, at its price, and nothing
-else; where `balanced` is asked for, its classes' counts are among that. The choice is a function of
-n, the features' dimension, the number of classes, labels per example, epsilon, delta and the unit
-of privacy: all public, so that choosing costs nothing. The rule was fixed on public features, and
-its version stands in every record and statement.
+It releases what the chosen head releases, at its price; with `balanced` also the class counts. The
+choice is a function of public facts (n, dimension, classes, labels per example, epsilon, delta,
+unit of privacy), so choosing costs nothing. The rule was fixed on public features; every record and
+statement names its version.
 
-A study writes `head: auto`, and `balanced: true` if all classes matter equally. The
-dimension is known with the features, so the job that trains resolves the options: `rule` and
-`chosen` are then set, and all else asks the chosen head.
+The dimension is known with the features, so the job that trains resolves the options: it sets
+`rule` and `chosen`, and everything else asks the chosen head.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Sums of clipped gradients of a linear head, in closed form, for several heads together.
 
-With x a row with a 1 appended, p its class probabilities (softmax, or one sigmoid a class), y its
-labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is r x^T and its norm
-|r| |x|. So the sum of the examples' gradients clipped to norm C is R^T X with each r scaled by
-min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
+With x a row with a 1 appended, p its class probabilities (softmax, or one sigmoid per class), y its
+labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is r x^T, of norm
+|r| |x|. So the sum of gradients clipped to norm C is R^T X with each r scaled by
+min(1, C / (|r| |x|)): no gradient of a single row is formed.
 
-Where a unit of privacy has several rows (`units`), each example's clipped gradient is multiplied
-with its weight. The unit's weights sum to at most 1, so what it adds is at most C long. A Poisson
-sample is one of units: all rows of a drawn unit join the batch.
+If units of privacy have several rows (`units`), each clipped gradient is multiplied with its row's
+weight. A unit's weights sum to at most 1, so it adds at most norm C. Poisson samples are of units:
+all rows of a drawn unit join the batch.
 
-On the CPU the work is `kernels.fused_step`'s. Elsewhere it is PyTorch's, without a host
+On the CPU `kernels.fused_step` computes the sums; elsewhere PyTorch does, without a host
 synchronisation within a block of steps.
 """
 

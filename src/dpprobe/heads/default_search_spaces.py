@@ -1,12 +1,9 @@
-"""The options of each head that `tuned` searches where a study names none.
+"""The options of each head that `tuned` searches if a study names none.
 
-Only options that change nothing that is priced: lengths of steps, and norms that rows or gradients
-are clipped to, which the noise follows. Steps, batches and shares of budgets cannot be searched,
-and options that go by a rule (a null learning rate, lambda) have nothing to search around.
-
-Numbers are public, fixed before any private data is seen; bench/results/search_spaces.md has what
-they bring on public features. They are short lists, not ranges: a search of few trials cannot tell
-more values apart, and trials of equal options are fitted together.
+Only options that change no price: step lengths, and clipping norms, which the noise follows. Steps,
+batches and shares of budgets cannot be searched; options set by a rule have nothing to search
+around. The numbers were fixed on public features (bench/results/search_spaces.md). Lists are short:
+few trials cannot tell more values apart, and trials of equal options are fitted together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Noisy gradient steps on linear heads: the training loop of sgd, momentum, adam and lamb.
 
-`gradient_options` says what is released and with which sensitivity, `clipping` how the sums are
-made, `privacy.releases` has the noise, each head's module its optimiser.
+`gradient_options` has the releases and sensitivities, `clipping` the sums, `privacy.releases` the
+noise, each head's module its optimiser.
 """
 
 from __future__ import annotations

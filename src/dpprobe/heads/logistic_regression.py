@@ -1,12 +1,9 @@
-"""L2-penalised logistic regression by L-BFGS: the solver's mathematics.
-
-Multinomial for one label per example, one regression a label for several.
+"""L2-penalised logistic regression by L-BFGS: multinomial, or one regression per label.
 
 Features are standardised with the training set's means and standard deviations: nothing here is
-private. No standardised copy is made: each evaluation centres the rows block by block, in the
-processor's cache, and the scale is put into the weights. Rows outside a fold have weight 0. A row
-of a unit of m rows, such as the images of a patient, has weight 1 / m everywhere: in means and
-deviations, in the loss, and where right decisions are counted.
+private. Each evaluation centres the rows block by block, in the processor's cache, and the weights
+contain the scale. Rows outside a fold have weight 0. A row of a unit of m rows has weight 1 / m
+everywhere: in means, deviations, the loss and counts of right decisions.
 """
 
 from __future__ import annotations

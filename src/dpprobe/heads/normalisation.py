@@ -1,8 +1,8 @@
 """Normalisations of feature rows before a head sees them, and their price.
 
-Looking at each row alone costs nothing. Whatever looks at several private examples is a release: it
-has a mechanism, a share of the head's budget, and its values are part of the published head.
-Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
+A normalisation of each row alone costs nothing. One that looks at several private examples is a
+release: it has a mechanism, a share of the head's budget, and its values are part of the published
+head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Learning rates over the steps, and the weights of averages of iterates.
 
-They depend on options and other public quantities alone and are applied to noisy sums, which costs
-no privacy.
+They depend on public quantities alone and are applied to noisy sums, which costs no privacy.
 """
 
 from __future__ import annotations

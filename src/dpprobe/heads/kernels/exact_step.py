@@ -1,8 +1,8 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
-Both products are of integers below 2^53 in float64, by NumPy's BLAS, so they are exact. The work
-between them handles one row at a time, number by number: a row's part does not depend on its place,
-nor on its neighbours.
+Both products are exact: of integers below 2^53 in float64, by NumPy's BLAS. The work between them
+handles one row at a time, number by number, so a row's part depends on neither place nor
+neighbours.
 """
 
 # mypy: allow-untyped-defs

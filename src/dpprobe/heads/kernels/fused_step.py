@@ -1,15 +1,14 @@
 """Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
 
-Written here, since no library clips in the middle of two products without a pass over memory.
+No library clips between two products without another pass over memory. A chunk of rows is
+multiplied with the weights, turned into clipped residuals, and multiplied with them again while it
+is still in the processor's cache. Both products go by tiles of 20 vectors of partial sums in
+registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns).
 
-A chunk of rows is multiplied with the weights, turned into clipped residuals, and multiplied with
-them again while it is still in the processor's cache. Both products go by tiles of 20 vectors of
-partial sums that stay in registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns).
-
-Rows are read where they lie. With few classes they come from memory about as slowly as they are
-multiplied, so the next chunk is fetched meanwhile: a cache line per step of a tile, evenly over
-both products, of four rows in turn. One row at a time comes at half the speed. A cache soon drops
-fetched lines, long before it is full: hence small chunks (`chunk_rows`).
+With few classes rows come from memory about as slowly as they are multiplied, so the next chunk is
+fetched meanwhile: one cache line per step of a tile, evenly over both products, of four rows in
+turn (one row at a time comes at half the speed). A cache soon drops fetched lines, long before it
+is full: hence small chunks (`chunk_rows`).
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"

@@ -1,8 +1,8 @@
 """Brings rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
-A chunk of rows stays in the second-level cache between its two products, which are NumPy's BLAS.
-Both are exact on the grid; what comes between them looks at one row at a time, number by number, so
-a row's part does not depend on its place.
+A chunk of rows stays in the second-level cache between its two products by NumPy's BLAS. Both are
+exact on the grid, and the work between them handles one row at a time, number by number: a row's
+part does not depend on its place.
 """
 
 # mypy: allow-untyped-defs
