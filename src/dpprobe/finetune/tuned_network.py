@@ -136,7 +136,7 @@ def whole_network(
 def tuned_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
     """Returns copies of the trained parameters, contiguous, on the network's device."""
     return {
-        name: torch.empty(one.shape, dtype=one.dtype, device=one.device).copy_(one.detach())
+        name: one.detach().clone(memory_format=torch.contiguous_format)
         for name, one in network.trained.items()
     }
 

@@ -196,6 +196,8 @@ def fit_balanced(
     Raises:
       ConfigError: if weights, priors or counts do not fit the classes or the labels.
     """
+    import numpy as np  # heavy: planning imports this module
+
     module = importlib.import_module(HEADS[method.head])
     fitted: Fitted
     if not isinstance(method, BalanceOptions) or not method.is_balanced:
@@ -204,7 +206,8 @@ def fit_balanced(
     if fault := method.class_fault(rows.num_classes, multi_label=rows.multi_label):
         raise ConfigError(f"head {method.head}: {fault}")
     released = count_classes(rows, releases) if method.releases_priors else None
-    shifts = _compute_shifts(method, released)
+    each = method.bias_shifts() if released is None else [*map(log_shifts, released.tolist())]
+    shifts = np.asarray(each, dtype=np.float32)  # [seeds, classes], or [classes] for all seeds
     if method.class_weights:
         rows = rows.make_once(
             ("class weights", method.class_weights), lambda: weigh_classes(method, rows)
@@ -238,14 +241,6 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
     counts = releases.release_gaussian(CLASS_COUNTS, sums).tolist()
     deviation = releases.noise_deviation(CLASS_COUNTS)
     return np.asarray([released_priors(seed, deviation) for seed in counts], dtype=np.float32)
-
-
-def _compute_shifts(method: BalanceOptions, released: Priors | None) -> Priors:
-    """Returns the numbers to add to the biases: [seeds, classes], or [classes] for all seeds."""
-    import numpy as np  # as above
-
-    shifts = method.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
-    return np.asarray(shifts, dtype=np.float32)
 
 
 def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -64,6 +64,14 @@ class RowOptions(MethodOptions):
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
     max_row_norm: MaxRowNorm = 1.0
     intercept: RowIntercept = 0.2
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
 
     @property
     def longest(self) -> float:

@@ -45,20 +45,15 @@ class Fitted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heads:
-    """Linear classifiers, one per seed; see `Fitted`.
+class Heads(Fitted):
+    """Linear classifiers, one per seed.
 
     Attributes:
       transforms: for each seed, the normalisation of a feature row before the product.
     """
 
-    weights: npt.NDArray[np.float32]
     seeds: tuple[int, ...]
     transforms: tuple[Transform, ...]
-    steps: int
-    history: list[dict[str, Any]] = field(default_factory=list)
-    chosen: tuple[Mapping[str, Any], ...] = ()
-    priors: npt.NDArray[np.float32] | None = None
 
     def released_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Returns what was released beside the weights, [seeds, ...] each, by name."""

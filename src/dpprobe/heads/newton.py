@@ -145,7 +145,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     from dpprobe.heads.preconditioned_descent import Descent
     from dpprobe.heads.second_order import each_seed
 
-    hessians = SharedHessians if options.hessian == "shared" else PerClassHessians
+    shared = options.hessian == "shared"
+    hessians = precondition_by_mean if shared else precondition_per_class
     with torch.inference_mode():
         scale = options.gradient_scale(rows.num_classes)
         clip = options.gradient_bound * scale if releases.plan.private else math.inf
@@ -158,67 +159,47 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         return descent.make_fitted(weights)
 
 
-class SharedHessians:
+def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
     """Preconditions with the mean of the Hessians released so far, one for all classes."""
+    from dpprobe.heads.second_order import estimate_spectrum, second_moment  # imports torch
 
-    def __init__(self, descent: Descent, releases: Releases) -> None:
-        self._descent, self._releases = descent, releases
-        self._total: torch.Tensor | None = None
+    total: torch.Tensor | None = None
 
-    def __call__(
-        self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
-    ) -> tuple[torch.Tensor, float]:
-        from dpprobe.heads.second_order import estimate_spectrum  # imports torch
-
-        releases = self._releases
-        self._add_hessian(weights)
-        assert self._total is not None
-        shrink = math.sqrt(step + 1)
-        mean = estimate_spectrum(
-            self._total / (step + 1), releases.noise_deviation(HESSIANS) / shrink
-        )
-        multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier / shrink
-        solver = self._descent.make_solver(releases, mean, multiplier)
-        return solver(step, weights, gradients, distance)
-
-    def _add_hessian(self, weights: torch.Tensor) -> None:
-        """Releases the Hessian at the weights; the exact one is freed on return."""
-        from dpprobe.heads.second_order import second_moment  # imports torch
-
-        descent = self._descent
+    def release_hessian(weights: torch.Tensor) -> torch.Tensor:
+        # the exact Hessian is freed on return
         factors = descent.design.make_factors(weights)
         exact = second_moment(
             descent.design, lambda _, block: descent.compute_curvatures(block, factors).mean(1)
         )
-        released = self._releases.release_symmetric(HESSIANS, exact.one_seed)[0]
-        self._total = released if self._total is None else self._total.add_(released)
+        return releases.release_symmetric(HESSIANS, exact.one_seed)[0]
 
-
-class PerClassHessians:
-    """Preconditions with one Hessian a class: made, released, used and forgotten one by one."""
-
-    def __init__(self, descent: Descent, releases: Releases) -> None:
-        self._descent, self._releases = descent, releases
-
-    def __call__(
-        self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
+    def precondition(
+        step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
     ) -> tuple[torch.Tensor, float]:
-        import torch  # heavy: planning imports this module
+        nonlocal total
+        released = release_hessian(weights)
+        total = released if total is None else total.add_(released)
+        shrink = math.sqrt(step + 1)
+        mean = estimate_spectrum(total / (step + 1), releases.noise_deviation(HESSIANS) / shrink)
+        multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier / shrink
+        solver = descent.make_solver(releases, mean, multiplier)
+        return solver(step, weights, gradients, distance)
 
-        self._releases.count_releases(HESSIANS, 1)
-        out, gains = torch.empty_like(gradients), []
-        for label in range(len(gradients)):
-            solver = self._make_solver(label, weights)
-            out[label], gain = solver(step, weights, gradients[label], distance[label])
-            gains.append(gain)
-        return out, max(gains)
+    return precondition
 
-    def _make_solver(self, label: int, weights: torch.Tensor) -> Precondition:
-        """Releases one class's Hessian over sqrt(K) and solves with it, to hold one at a time."""
-        from dpprobe.heads.second_order import estimate_spectrum, second_moment  # imports torch
 
-        descent, releases = self._descent, self._releases
-        root = math.sqrt(descent.rows.num_classes)
+def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
+    """Preconditions with one Hessian per class: released, used and forgotten one by one.
+
+    All K together, which are divided by sqrt(K), would take much memory.
+    """
+    import torch  # heavy: planning imports this module
+
+    from dpprobe.heads.second_order import estimate_spectrum, second_moment
+
+    root = math.sqrt(descent.rows.num_classes)
+
+    def make_solver(label: int, weights: torch.Tensor) -> Precondition:
         factors = descent.design.make_factors(weights)
         exact = second_moment(
             descent.design, lambda _, block: descent.compute_curvatures(block, factors)[:, label]
@@ -227,3 +208,16 @@ class PerClassHessians:
         hessian = estimate_spectrum(released, releases.noise_deviation(HESSIANS) * root)
         multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier * root
         return descent.make_solver(releases, hessian, multiplier)
+
+    def precondition(
+        step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
+    ) -> tuple[torch.Tensor, float]:
+        releases.count_releases(HESSIANS, 1)
+        out, gains = torch.empty_like(gradients), []
+        for label in range(len(gradients)):
+            solver = make_solver(label, weights)
+            out[label], gain = solver(step, weights, gradients[label], distance[label])
+            gains.append(gain)
+        return out, max(gains)
+
+    return precondition

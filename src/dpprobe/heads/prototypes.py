@@ -43,14 +43,6 @@ class Options(RowOptions):
     )
     max_labels: MaxLabels = 1
 
-    @property
-    def multi_label(self) -> bool:
-        return True
-
-    @property
-    def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return "none"
-
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         sensitivity = self.longest * self.max_labels**0.5
         return (full_batch(CLASS_SUMS, "sum of each class's clipped rows", sensitivity),)

@@ -49,8 +49,6 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import EXPONENTIAL, Mechanism
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
     from dpprobe.heads.rows import Rows
@@ -65,7 +63,6 @@ _LENGTH_BITS, _SHARE_BITS, _WEIGHT_BITS, _SCORE_BITS = 12, 16, 16, 52
 _MARGIN = 4 * 2.0**-24
 # The most that a weight's rounding in float64 may add.
 _WEIGHT_MARGIN = 2.0**-40
-_PANEL_BYTES = 32 * 2**20
 
 
 class Options(MethodOptions):
@@ -249,6 +246,7 @@ def class_scores(options: Options, rows: Rows, candidates: Candidates) -> GridSu
     # torch and what needs it, as above
     import torch
 
+    from dpprobe.heads.training_set import chunk_rows
     from dpprobe.privacy.grid import GridSum
 
     weight_bits = _weight_bits(rows)
@@ -257,7 +255,7 @@ def class_scores(options: Options, rows: Rows, candidates: Candidates) -> GridSu
     for start, stop, block in rows.read_blocks():
         vectors = on_grid(block, candidates.centre)
         shares = class_shares(options, rows, start, stop, weight_bits)
-        for low, high in _split_candidates(len(entries), 12 * len(vectors)):
+        for low, high in chunk_rows(len(entries), 12 * len(vectors)):
             near = compute_similarities(vectors, entries[low:high], options.similarity)
             total[:, low:high].addmm_(shares.T, near.double())
     return GridSum(total, 2.0 ** -(_SHARE_BITS + weight_bits))
@@ -296,9 +294,3 @@ def _weight_bits(rows: Rows) -> int:
     if rows.weights is None and not rows.multi_label:
         return 0
     return min(_WEIGHT_BITS, _SCORE_BITS - _SHARE_BITS - rows.n.bit_length())
-
-
-def _split_candidates(candidates: int, bytes_per_candidate: int) -> Iterator[tuple[int, int]]:
-    size = max(1, _PANEL_BYTES // bytes_per_candidate)
-    for start in range(0, candidates, size):
-        yield start, min(start + size, candidates)
