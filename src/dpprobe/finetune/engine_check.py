@@ -149,11 +149,7 @@ def _check_gradients(
 ) -> None:
     """Raises ConfigError if a row's gradient or its norm is wrong."""
     sums = ClippedSums(
-        network,
-        sigmoid=sigmoid,
-        max_grad_norm=math.inf,
-        clipping="fixed",
-        precision=precision,
+        network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
     # In the same batch, whose rows are apart: rounding that turns an activation off turns it off in
     # both.
@@ -191,10 +187,7 @@ def _differentiate_loss(network: Network, loss: torch.Tensor) -> dict[str, torch
 
 
 def _compare_gradients(
-    truth: dict[str, torch.Tensor],
-    total: torch.Tensor,
-    norm: float,
-    precision: Precision,
+    truth: dict[str, torch.Tensor], total: torch.Tensor, norm: float, precision: Precision
 ) -> None:
     tolerance, smallest = _TOLERANCES[precision], _SMALLEST[precision]
     length = float(torch.cat(list(truth.values())).norm())

@@ -59,12 +59,7 @@ class LoraLinear(nn.Module):
 
 
 def insert_lora(
-    model: nn.Module,
-    blocks: Sequence[nn.Module],
-    lora: Lora,
-    *,
-    seed: int,
-    name: str,
+    model: nn.Module, blocks: Sequence[nn.Module], lora: Lora, *, seed: int, name: str
 ) -> None:
     """Puts low-rank adapters beside linear layers, in place; without targets all those of `blocks`.
 

@@ -25,13 +25,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance import BalanceOptions
-from dpprobe.heads.normalisation import (
-    CENTRED_BY_DEFAULT,
-    L2,
-    AroundCentre,
-    Centred,
-    Normalize,
-)
+from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, L2, AroundCentre, Centred, Normalize
 from dpprobe.heads.options import MOST_STEPS
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism

@@ -32,13 +32,7 @@ import torch
 
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.rows import Rows, Transform
-from dpprobe.heads.second_order import (
-    Design,
-    Spectrum,
-    UnitRows,
-    estimate_spectrum,
-    second_moment,
-)
+from dpprobe.heads.second_order import Design, Spectrum, UnitRows, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases

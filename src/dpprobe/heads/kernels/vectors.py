@@ -70,11 +70,9 @@ class Code:
         self.builder.call(ask, [pointer, *(ir.Constant(INT32, value) for value in (0, 2, 1))])
 
     def fetch_ahead(self, spots: Any, start: Any, together: Any, line: Any) -> None:
-        """Asks for a line of each of `INTERLEAVED` rows, or of twice so many.
+        """Asks for a line of each of `INTERLEAVED` rows, or of twice as many.
 
-        Args:
-          spots: the address of the rows' addresses.
-          start: the byte of a row from which lines are counted.
+        `spots` is the address of the rows' addresses; lines are counted from the byte `start`.
         """
         byte = self.builder.add(start, self.builder.mul(line, ir.Constant(INT, LINE)))
 
