@@ -20,12 +20,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from dpprobe.heads.gradient_options import GradientOptions
-from dpprobe.heads.normalisation import Priced
+from dpprobe.heads.normalisation import Priced, Share
+from dpprobe.heads.options import ClippingNorm
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Space, list_corners, spell_options
 from dpprobe.options import AtMost
 from dpprobe.options import Options as Block
-from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
+from dpprobe.privacy.plan import Mechanism, split_budget
 from dpprobe.wrong_keys_and_values import explain_first
 
 # Heads that search, or need public features of their own.
@@ -141,10 +142,8 @@ class Augment(Block):
 class Probe(Block):
     """A private head on the stored features as the starting point, within the same budget."""
 
-    share: float = Field(
+    share: Share = Field(
         0.3,
-        gt=0,
-        lt=1,
         description="The probe's share of the budget: its part of the sum of count * rate^2 / "
         "noise_multiplier^2.",
     )
@@ -231,10 +230,8 @@ class Options(GradientOptions):
         None,
         description="Choose options by an unpriced search on the private images: not for release.",
     )
-    max_grad_norm: float = Field(
+    max_grad_norm: ClippingNorm = Field(
         1.0,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
         description="Each example's gradient, over all trained parameters together, is clipped to "
         "this L2 norm.",
     )

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
+from dpprobe.heads.normalisation import Share
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
@@ -83,10 +84,8 @@ ClassPriors = Annotated[
     ),
 ]
 PriorShare = Annotated[
-    float | None,
+    Share | None,
     Field(
-        gt=0,
-        lt=1,
         exclude_if=_is_absent,
         description="For class_priors: released. The counts' share of the budget: their part of "
         "the sum of count * rate^2 / noise_multiplier^2 over all releases of the fit "

@@ -37,6 +37,7 @@ from dpprobe.errors import DataError
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GradientNorm, InitFile
+from dpprobe.heads.normalisation import Share
 from dpprobe.heads.preconditioned_descent import (
     MOST_FULL_STEPS,
     PreconditionedDescentOptions,
@@ -71,11 +72,8 @@ class Options(PreconditionedDescentOptions):
     steps: Annotated[int, MOST_FULL_STEPS] = Field(
         6, ge=1, description="Number of full-batch steps."
     )
-    covariance_share: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="The covariance's share of the head's budget; the gradients get the rest.",
+    covariance_share: Share = Field(
+        0.2, description="The covariance's share of the head's budget; the gradients get the rest."
     )
     max_grad_norm: GradientNorm = 0.7
     public_covariance: str | None = Field(

@@ -25,10 +25,17 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance import BalanceOptions
-from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, L2, AroundCentre, Centred, Normalize
-from dpprobe.heads.options import MOST_STEPS
+from dpprobe.heads.normalisation import (
+    CENTRED_BY_DEFAULT,
+    L2,
+    AroundCentre,
+    Centred,
+    Normalize,
+    Share,
+)
+from dpprobe.heads.options import MOST_STEPS, ClippingNorm
 from dpprobe.options import AtMost
-from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
+from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,12 +64,7 @@ BatchSize = Annotated[
     ),
 ]
 GradientNorm = Annotated[
-    float,
-    Field(
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        description="Each example's gradient is clipped to this L2 norm.",
-    ),
+    ClippingNorm, Field(description="Each example's gradient is clipped to this L2 norm.")
 ]
 Init = Annotated[
     Literal["zero", "torch", "scaled", "lecun_normal", "file"],
@@ -113,10 +115,8 @@ class GradientOptions(BalanceOptions):
     )
     learning_rate: float | None = Field(gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.0
-    max_batch_grad_norm: float | None = Field(
+    max_batch_grad_norm: ClippingNorm | None = Field(
         None,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
         description="Only at epsilon inf, where no example's gradient is clipped: the mean "
         "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
         "privacy. Null does not clip.",
@@ -149,10 +149,8 @@ class GradientOptions(BalanceOptions):
         description="Returned weights: those after the last step, the mean over all steps, or "
         "their exponential moving average, debiased.",
     )
-    ema_decay: float | None = Field(
+    ema_decay: Share | None = Field(
         None,
-        gt=0,
-        lt=1,
         description="For average: ema, the decay of the moving average per step (0.99 if absent).",
     )
     engine: Literal["closed_form", "exact"] = Field(
@@ -281,10 +279,8 @@ class UnitRowOptions(GradientOptions):
         description="Length of a step. If absent, it is set from the dimension, the number of "
         "classes, the steps and the noise, all public, for features of norm 1.",
     )
-    max_grad_norm: float = Field(
+    max_grad_norm: ClippingNorm = Field(
         0.7,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
         description="Each example's gradient is clipped to this L2 norm. For features of norm 1 "
         "and 10 classes, an example's gradient has norm 0.97 at the start.",
     )

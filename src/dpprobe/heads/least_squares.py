@@ -30,6 +30,7 @@ from pydantic import Field
 
 from dpprobe.heads.clipped_row_options import MaxLabels, Ridge, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.normalisation import Share
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 if TYPE_CHECKING:
@@ -48,10 +49,8 @@ class Options(RowOptions):
     head: Literal["least_squares"] = "least_squares"
     ridge: Ridge = None
     max_labels: MaxLabels = 1
-    gram_share: float = Field(
+    gram_share: Share = Field(
         0.3,
-        gt=0,
-        lt=1,
         description="The Gram matrix's share of the head's budget; the cross product gets the "
         "rest.",
     )

@@ -38,14 +38,10 @@ from pydantic import Field, model_validator
 
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.normalisation import Share
+from dpprobe.heads.options import ClippingNorm
 from dpprobe.heads.preconditioned_descent import MOST_FULL_STEPS, PreconditionedDescentOptions
-from dpprobe.privacy.plan import (
-    LARGEST_SENSITIVITY,
-    SMALLEST_SENSITIVITY,
-    Mechanism,
-    full_batch,
-    split_budget,
-)
+from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 if TYPE_CHECKING:
     import torch
@@ -69,16 +65,11 @@ class Options(PreconditionedDescentOptions):
         description="One matrix of the classes' mean curvature; or one matrix per class, only for "
         "loss: sigmoid, with sqrt(K) times the noise and K times the work.",
     )
-    hessian_share: float = Field(
-        0.3,
-        gt=0,
-        lt=1,
-        description="The Hessians' share of the head's budget; the gradients get the rest.",
+    hessian_share: Share = Field(
+        0.3, description="The Hessians' share of the head's budget; the gradients get the rest."
     )
-    max_grad_norm: float | None = Field(
+    max_grad_norm: ClippingNorm | None = Field(
         0.7,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
         description="Each example's gradient is clipped to this L2 norm; null uses the bound that "
         "the gradient has without clipping.",
     )

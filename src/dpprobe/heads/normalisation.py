@@ -27,6 +27,8 @@ CENTRE = "centre"
 SECOND_MOMENT = "second_moment"
 CHANNEL_MEANS = "channel_means"
 CHANNEL_DEVIATIONS = "channel_deviations"
+# Part of a budget.
+Share = Annotated[float, Field(gt=0, lt=1)]
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
 # Far above where the root of a variance would be 0 in float32.
 SMALLEST_FLOOR = 1e-12
@@ -85,10 +87,8 @@ class Priced(Normalisation):
 
     priced: ClassVar[bool] = True
 
-    share: float = Field(
+    share: Share = Field(
         0.04,
-        gt=0,
-        lt=1,
         description="Share of the budget: this release's part of the sum of count * rate^2 / "
         "noise_multiplier^2 over all releases of the fit.",
     )
@@ -124,18 +124,13 @@ class Whitened(AroundCentre):
     """
 
     kind: Literal["whitened"] = "whitened"
-    share: float = Field(
+    share: Share = Field(
         0.14,
-        gt=0,
-        lt=1,
         description="Share of the budget for both releases together: their part of the sum of "
         "count * rate^2 / noise_multiplier^2 over all releases of the fit.",
     )
-    moment_share: float = Field(
-        0.7,
-        gt=0,
-        lt=1,
-        description="The second moment's part of `share`; the centre gets the rest.",
+    moment_share: Share = Field(
+        0.7, description="The second moment's part of `share`; the centre gets the rest."
     )
     exponent: float = Field(
         0.4,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -12,7 +12,15 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced, Whitened
 from dpprobe.options import AtMost, Options
-from dpprobe.privacy.plan import Mechanism, Selection, split_budget
+from dpprobe.privacy.plan import (
+    LARGEST_SENSITIVITY,
+    SMALLEST_SENSITIVITY,
+    Mechanism,
+    Selection,
+    split_budget,
+)
+
+ClippingNorm = Annotated[float, Field(ge=SMALLEST_SENSITIVITY, le=LARGEST_SENSITIVITY)]
 
 # A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million at
 # a rate of 0.02 have no price within 0.1%.

@@ -43,6 +43,7 @@ from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.heads.default_search_spaces import default_space
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.normalisation import Share
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Range, Space, list_corners, list_probes, spell_options
@@ -112,10 +113,8 @@ class Options(MethodOptions):
         le=LARGEST_SHAPE,
         description="Parameter of negative_binomial; not allowed for the others.",
     )
-    score_share: float = Field(
+    score_share: Share = Field(
         0.05,
-        gt=0,
-        lt=1,
         description="The score's share of a trial's budget: its part of the sum of count * rate^2 "
         "/ noise_multiplier^2.",
     )
