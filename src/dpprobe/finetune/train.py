@@ -22,6 +22,7 @@ from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.steps import Training
+from dpprobe.heads.fit import full_float32_products
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
 from dpprobe.privacy.plan import Mechanism
@@ -219,12 +220,10 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
 def _make_reproducible() -> Iterator[None]:
     """Sets full float32 products, and convolutions of one order, whatever a caller has set."""
     backend = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision()
     flags = backend.deterministic, backend.benchmark, backend.allow_tf32
-    torch.set_float32_matmul_precision("highest")
     backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False
     try:
-        yield
+        with full_float32_products():
+            yield
     finally:
-        torch.set_float32_matmul_precision(before)
         backend.deterministic, backend.benchmark, backend.allow_tf32 = flags

@@ -16,7 +16,6 @@ synchronisation within a block of steps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -161,7 +160,7 @@ def add_in_slices(
     if pool is None:
         add_slice(0, count)
     else:
-        deque(pool.map(add_slice, range(count), range(1, count + 1)), maxlen=0)
+        list(pool.map(add_slice, range(count), range(1, count + 1)))
     for one in partial:
         total += one
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -186,12 +187,8 @@ class ExactSums:
                 continue
             parts = [np.zeros_like(totals) for _ in range(count)]
             slices = np.array_split(index, count)
-            for _ in self._pool.map(
-                lambda part, total, data=data: self._add_rows(data, part, heads, units, total),
-                slices,
-                parts,
-            ):
-                pass
+            shared = repeat(data), slices, repeat(heads), repeat(units)
+            list(self._pool.map(self._add_rows, *shared, parts))
             for part in parts:
                 totals += part
         return self._make_sum(totals)
@@ -207,15 +204,7 @@ class ExactSums:
             for data, index in self._gather_rows(batch):
                 self._add_rows(data, index, heads, units, totals[window])
 
-        for _ in (map if self._pool is None else self._pool.map)(add_seed, range(len(samplers))):
-            pass
-        return self._make_sum(totals)
-
-    def sum_over(self, index: Index, weights: torch.Tensor) -> GridSum:
-        heads, units = self._on_grid(weights)
-        totals = np.zeros(tuple(weights.shape))
-        for data, part in self._gather_rows(index):
-            self._add_rows(data, part, heads, units, totals)
+        list((map if self._pool is None else self._pool.map)(add_seed, range(len(samplers))))
         return self._make_sum(totals)
 
     def _make_sum(self, totals: Numbers) -> GridSum:

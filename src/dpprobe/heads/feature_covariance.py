@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.errors import DataError
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GradientNorm, InitFile
@@ -136,13 +135,11 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
         def train_seed(seed_releases: Releases) -> torch.Tensor:
             if public is not None:
-                solver = descent.make_solver(
-                    seed_releases, estimate_spectrum(public_matrix, 0.0), 0.0
-                )
-                return descent.take_steps(seed_releases, solver)
-            released = seed_releases.release_symmetric(COVARIANCE, moment.one_seed)[0]
-            covariance = estimate_spectrum(released, seed_releases.noise_deviation(COVARIANCE))
-            multiplier = seed_releases.plan.find_mechanism(COVARIANCE).noise_multiplier
+                covariance, multiplier = estimate_spectrum(public_matrix, 0.0), 0.0
+            else:
+                released = seed_releases.release_symmetric(COVARIANCE, moment.one_seed)[0]
+                covariance = estimate_spectrum(released, seed_releases.noise_deviation(COVARIANCE))
+                multiplier = seed_releases.plan.find_mechanism(COVARIANCE).noise_multiplier
             solver = descent.make_solver(seed_releases, covariance, multiplier)
             return descent.take_steps(seed_releases, solver)
 
@@ -170,26 +167,11 @@ def public_start(options: Options, rows: Rows) -> torch.Tensor:
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
     """Returns the second moment of public examples, clipped like private ones, scaled to n units.
 
-    Raises:
-      DataError: if the features are of another dimension.
-      StoreError: if the manifest or a shard is damaged.
+    Raises as `read_public_rows` does.
     """
-    # torch and what needs it, as above; the store needs HDF5
-    import torch
-
-    from dpprobe.features.feature_store import FeatureStore
-    from dpprobe.heads.rows import Rows
+    from dpprobe.heads.rows import read_public_rows  # imports torch, as below
     from dpprobe.heads.second_order import Design, second_moment
-    from dpprobe.heads.training_set import TrainingSet
 
-    rows = design.rows
-    store = FeatureStore(resolve_path(manifest))
-    if store.dimension != rows.dimension:
-        raise DataError(
-            f"public_covariance {manifest}: features of dimension {store.dimension}, the private "
-            f"ones have {rows.dimension}; write a manifest of the same backbone"
-        )
-    labels = torch.zeros(store.rows, dtype=torch.int64)
-    data = TrainingSet(store, labels, rows.num_classes, device=rows.device)
-    public = Design(options, Rows(data, rows.transform), private=design.private)
-    return second_moment(public).values.mul_(rows.n / store.rows)
+    rows = read_public_rows("public_covariance", manifest, design.rows)
+    public = Design(options, rows, private=design.private)
+    return second_moment(public).values.mul_(design.rows.n / len(rows))

@@ -61,7 +61,7 @@ def fit_heads(
     transforms: list[Transform] = []
     for group in groups:
         releases = Releases(plan, group, data.device, entropy=entropy, observer=observer)
-        with _full_float32_products():
+        with full_float32_products():
             rows = normalise_rows(data, method.normalize, releases)
             fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
             weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
@@ -87,7 +87,7 @@ def fit_heads(
 
 
 @contextmanager
-def _full_float32_products() -> Iterator[None]:
+def full_float32_products() -> Iterator[None]:
     """Sets full float32 products, whatever a caller has set: clipping's margins assume them."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -106,8 +106,7 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
     """Takes the next steps of all trainings; returns how many they took."""
     before = [training.taken for training in trainings]
     advance_all = map if pool is None else pool.map
-    for _ in advance_all(lambda training: training.take_steps(steps), trainings):
-        pass
+    list(advance_all(lambda training: training.take_steps(steps), trainings))
     taken = {training.taken - start for training, start in zip(trainings, before, strict=True)}
     if len(taken) > 1:
         raise PrivacyError(f"seeds took {sorted(taken)} steps where {steps} are priced")

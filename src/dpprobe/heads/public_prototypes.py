@@ -45,7 +45,6 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.normalisation import L2, Normalize
 from dpprobe.heads.options import MethodOptions
-from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import EXPONENTIAL, Mechanism
 
 if TYPE_CHECKING:
@@ -200,25 +199,18 @@ def read_candidates(options: Options, rows: Rows) -> Candidates:
       DataError: if the features are of another dimension, or no row of them is usable.
       StoreError: if the manifest or a shard is damaged.
     """
-    # torch and what needs it, as above; the store needs HDF5
+    # torch and what needs it, as above
     import torch
 
-    from dpprobe.features.feature_store import FeatureStore
-    from dpprobe.heads.rows import Rows
-    from dpprobe.heads.training_set import TrainingSet
+    from dpprobe.heads.rows import read_public_rows
 
-    named = f"public_features {options.public_features}"
-    store = FeatureStore(resolve_path(options.public_features))
-    if store.dimension != rows.dimension:
-        raise DataError(
-            f"{named}: features of dimension {store.dimension}, the private ones have "
-            f"{rows.dimension}; write a manifest of the same backbone"
-        )
-    labels = torch.zeros(store.rows, dtype=torch.int64)
-    public = Rows(TrainingSet(store, labels, 1, device=rows.device), rows.transform)
+    public = read_public_rows("public_features", options.public_features, rows)
     usable = (public.lengths.isfinite() & (public.lengths > 0)).nonzero()[:, 0]
     if not len(usable):
-        raise DataError(f"{named}: no row has finite values, not all 0; name another file")
+        raise DataError(
+            f"public_features {options.public_features}: no row has finite values, not all 0; name "
+            "another file"
+        )
     count = min(options.candidates, len(usable))
     kept = usable[torch.arange(count, device=usable.device) * len(usable) // count]
     vectors = torch.empty((count, rows.dimension), device=rows.device)

@@ -13,6 +13,7 @@ from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.training_set import BLOCK_BYTES, TrainingSet, row_lengths
+from dpprobe.options import resolve_path
 
 # A row this near to the centre, in its own length's units, is rounding alone.
 _LONGEST_SHIFT = 2.0**40
@@ -271,3 +272,22 @@ class Rows:
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
         self.affine = Affine(unit * shift, shift, centre)
         return distances * shift
+
+
+def read_public_rows(option: str, manifest: str, private: Rows) -> Rows:
+    """Reads the public examples that an option names, normalised like private ones.
+
+    Raises:
+      DataError: if the features are of another dimension.
+      StoreError: if the manifest or a shard is damaged.
+    """
+    from dpprobe.features.feature_store import FeatureStore  # needs HDF5, which few heads do
+
+    store = FeatureStore(resolve_path(manifest))
+    if store.dimension != private.dimension:
+        raise DataError(
+            f"{option} {manifest}: features of dimension {store.dimension}, the private ones have "
+            f"{private.dimension}; write a manifest of the same backbone"
+        )
+    labels = torch.zeros(store.rows, dtype=torch.int64)
+    return Rows(TrainingSet(store, labels, 1, device=private.device), private.transform)
