@@ -170,8 +170,8 @@ class Search(Block):
         description="For each searched option, a list of values, or {low, high, log}. Options "
         "that change the privacy price, such as steps and batch_size, cannot be searched.",
     )
-    held_out: float = Field(
-        0.2, gt=0, lt=1, description="Share of the training units on which trials are scored."
+    held_out: Share = Field(
+        0.2, description="Share of the training units on which trials are scored."
     )
 
 

@@ -41,8 +41,8 @@ def check_cut(backbone: Backbone) -> None:
         )
 
 
-def example_images(backbone: Backbone, graph: Graph | None = None) -> torch.Tensor:
-    """Returns three public images [3, C, H, W]: uint8, or normalised by `graph`."""
+def example_images(backbone: Backbone, graph: Graph) -> torch.Tensor:
+    """Returns three public images [3, C, H, W], normalised as the graph takes them."""
     plain = backbone.transform(probe_image())
     if plain.dtype != torch.uint8:
         raise ConfigError(
@@ -52,8 +52,6 @@ def example_images(backbone: Backbone, graph: Graph | None = None) -> torch.Tens
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, plain.shape, generator=generator, dtype=torch.uint8)
     images = torch.stack([plain, noise, noise // 8])
-    if graph is None:
-        return images
     normalised: torch.Tensor = (images.to(torch.float32) / 255 - graph.mean.cpu()) / graph.std.cpu()
     return normalised
 
