@@ -1,22 +1,22 @@
 """Heads that balance classes: by public numbers, or by a release of their frequencies.
 
-**Weights.** A row's part is clipped as ever and then multiplied with its class's weight, at most 1,
-as the rows of a patient are with 1 / m: what a unit adds is no longer than before, so every
-sensitivity and every price is as without them. Weights are public numbers of the study; from
-private counts they would be a release. Normalisations are of all rows alike.
+**Weights.** A row's clipped part is multiplied with its class's weight, at most 1, as the rows of a
+patient are with 1 / m. A unit adds no more than before, so sensitivities and prices do not change.
+Weights are public numbers of the study; from private counts they would be a release. Normalisations
+weigh all rows alike.
 
-**Priors.** A head that is trained on classes of frequencies p estimates p(y | x) in proportion to
-p(x | y) p(y); without log p in its biases it answers as if classes were equally frequent (Menon et
-al. 2021, "Long-tail learning via logit adjustment"). That is done to the released head:
-post-processing. Priors are public numbers, which cost nothing, or follow from noisy counts.
-`class_priors: released` is one more release of the fit:
+**Priors.** A head trained on classes of frequencies p estimates p(y | x) in proportion to
+p(x | y) p(y). Without log p in its biases it answers as if classes were equally frequent (Menon et
+al. 2021, "Long-tail learning via logit adjustment"). This is post-processing of the released head.
+Priors are public numbers, at no cost, or follow from noisy counts. `class_priors: released` is one
+more release of the fit:
 
-**class_counts** [K], the sum over the training examples of the one-hot vectors of their labels,
-each row times its weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
-non-negative numbers that sum to at most 1, of L2 norm at most 1, and a null row nothing:
-sensitivity 1. It stands in the plan with the share `prior_share`, and what is left is divided among
-the other releases as all would be without it. The rest is post-processing of the noisy counts:
-`released_priors` turns them into frequencies, which are part of the published head.
+**class_counts** [K], the sum over the training examples of their labels' one-hot vectors, each
+times its row's weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
+non-negative numbers of sum at most 1, hence of L2 norm at most 1, and a null row nothing:
+sensitivity 1. Its share of the budget is `prior_share`; the other releases divide the rest as they
+would the whole. `released_priors` turns noisy counts into frequencies, which are part of the
+published head: post-processing.
 """
 
 from __future__ import annotations

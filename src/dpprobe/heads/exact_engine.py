@@ -1,22 +1,22 @@
 """`engine: exact`: noisy gradient steps whose every release is exact, by the same plan.
 
-**What is released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row
-x of weight w (1, or less where its unit of privacy has several rows) and residual r, and the
-constant b of the head (1, or its `intercept`), u is [x, b] / |[x, b]|, and v is r |[x, b]|, scaled
-to norm C = `max_grad_norm` where it is longer: v u^T is the row's clipped gradient. u and w v are
-rounded towards zero to whole numbers of two public steps (`privacy.grid`).
+**Released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row x of
+weight w (1, or less if its unit of privacy has several rows) and residual r, and the head's
+constant b (1, or its `intercept`), u is [x, b] / |[x, b]|, and v is r |[x, b]|, scaled to norm
+C = `max_grad_norm` if it is longer: v u^T is the row's clipped gradient. u and w v are rounded
+towards zero to whole numbers of two public steps (`privacy.grid`).
 
 **Sensitivity** C. Rounding towards zero lengthens nothing, so |w v| |u| <= w C, and the weights of
 a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
-head on a grid, which float64 adds exactly, and all else is done row by row. The sum is of integers
+head on a grid, which float64 adds exactly, and the rest is done row by row. The sum is of integers
 of at most n 2^(a + b) <= 2^52 in total, exact in any order. So a null row in a row's place changes
-the sum by that row's part and nothing else: by at most C, to the last bit.
+the sum by exactly that row's part: by at most C, to the last bit.
 
-**Noise** is the rounding of a real Gaussian to that grid (`Releases.release_gaussian`): what leaves
+**Noise** is the rounding of a real Gaussian to that grid (`Releases.release_gaussian`): the release
 is the real-valued mechanism, rounded, and has its price. A batch is a Poisson sample of units with
 exactly the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
 
-Weights, rates, optimisers and averages are post-processing of what was released.
+Weights, rates, optimisers and averages are post-processing of the releases.
 """
 
 from __future__ import annotations

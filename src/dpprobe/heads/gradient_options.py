@@ -1,19 +1,17 @@
 """Options and release that sgd, momentum, adam and lamb share: heads of noisy gradient steps.
 
-They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
-sample, or over all rows, of each example's gradient clipped to L2 norm `max_grad_norm`, plus
-Gaussian noise. A row adds at most one clipped gradient to such a sum, whatever the weights are, and
-a null row in its place nothing, so its sensitivity is `max_grad_norm`. Where the unit of privacy
-has several rows, the sample is one of units, and a unit adds the mean of its examples' clipped
-gradients: n counts units, and the sensitivity is the same. Optimisers, schedules and averages see
-the noisy sums alone: post-processing, which costs nothing. Initial weights are public.
+Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
+each example's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian noise. Whatever the
+weights are, a row adds at most one clipped gradient and a null row nothing, so the sensitivity is
+`max_grad_norm`. If units of privacy have several rows, samples are of units, a unit adds the mean
+of its examples' clipped gradients, and n counts units: the sensitivity is the same. Optimisers,
+schedules and averages see only the noisy sums: post-processing. Initial weights are public.
 
-Each head's own module has the options that only it has, and its defaults. Those of momentum, adam
-and lamb were chosen on public features (bench/results/first_order_defaults.md). Their rows are
-centred unit rows, from a share of the budget. A small constant is appended to them, for biases: the
-usual 1 is as long as a unit row, so that biases take half of the squared length of a clipped
-gradient. Their learning rates follow rules, which are functions of public quantities alone: n, d,
-the number of classes, and the noise, which the plan knows.
+Each head's module has its own options and defaults. Those of momentum, adam and lamb were chosen on
+public features (bench/results/first_order_defaults.md). Their rows are centred unit rows, from a
+share of the budget, with a small constant for biases: the usual 1 is as long as a unit row, so that
+biases would take half of a clipped gradient's squared length. Their learning rates follow rules of
+public quantities: n, d, the number of classes, and the noise.
 """
 
 from __future__ import annotations

@@ -9,13 +9,12 @@ Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOp
   Its noise is symmetric and isometric: half the variance off the diagonal, so that in an
   orthonormal basis of the symmetric matrices all coordinates have the same.
 - "targets": B = sum of t x^T. With one label per example t = (e_y - 1/K) / sqrt(1 - 1/K), of norm
-  1: taking 1/K off all targets moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise.
-  With several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T to B, of
-  norm |t| |x| <= S, or S sqrt(max_labels).
+  1: subtracting 1/K moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
+  several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of norm
+  |t| |x| <= S, or S sqrt(max_labels).
 
-The noise multipliers give `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2 to G. Then
-W = B (G* + lambda I)^-1 with G* from `second_order.estimate_spectrum` and lambda from
-`second_order.ridge_of`: neither sees the data otherwise.
+G gets `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. Then W = B (G* + lambda I)^-1 with G* from
+`second_order.estimate_spectrum` and lambda from `second_order.ridge_of`: neither sees other data.
 
 Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
 """

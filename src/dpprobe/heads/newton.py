@@ -1,32 +1,32 @@
 """DP-Newton: full-batch steps with a noisy Hessian and a noisy gradient each.
 
-Rows x have norm at most S (see `clipped_row_options.RowOptions`). Released in each of `steps`
-steps, at weights that depend on earlier releases alone:
+Rows x have norm at most S (see `clipped_row_options.RowOptions`). Each of `steps` steps releases,
+at weights that depend on earlier releases alone:
 
 "hessians". With p a row's probabilities,
 
-- `shared`: one matrix, the sum of c x x^T with c in [0, 1] a row's mean curvature over classes
-  relative to h, that at the start. Softmax: the Hessian is (diag(p) - p p^T) (x) x x^T; the trace
-  of the first factor is 1 - |p|^2, it is 0 along equal logits, and spread evenly over the other
-  K - 1 directions it is (1 - |p|^2) / (K - 1) <= 1/K = h, as |p|^2 >= 1/K. Sigmoids: the mean of
+- `shared`: one matrix, the sum of c x x^T. c in [0, 1] is a row's mean curvature over classes,
+  relative to h at the start. Softmax: the Hessian is (diag(p) - p p^T) (x) x x^T; the trace of the
+  first factor is 1 - |p|^2, it is 0 along equal logits, and spread evenly over the other K - 1
+  directions it is (1 - |p|^2) / (K - 1) <= 1/K = h, as |p|^2 >= 1/K. Sigmoids: the mean of
   min(1, p_k (1 - p_k) / h); h = 1/4 from biases of 0. A row changes the sum by c x x^T, of norm at
   most S^2.
 - `per_class`, sigmoids only: K matrices, sums of min(1, p_k (1 - p_k) / h) x x^T, together divided
-  by sqrt(K). A row changes them by the stack of those, of squared norm
-  sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2. (For the K Hessians themselves, from biases of 0:
-  sqrt(K) S^2 / 4.) At equal weights in every class, as at the start, all K are one matrix; so for
-  one step `shared` is the same and costs sqrt(K) times less noise.
+  by sqrt(K). A row changes the stack by squared norm sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2.
+  (For the K Hessians themselves, from biases of 0: sqrt(K) S^2 / 4.) At equal weights in every
+  class, as at the start, all K are one matrix; so for one step `shared` is the same and costs
+  sqrt(K) times less noise.
 
-"gradients". The sum of r x^T, r = p - y. Either clipped to norm `max_grad_norm`, or, where that is
-null, by its own bound:
+"gradients". The sum of r x^T, r = p - y, clipped to norm `max_grad_norm`. If that is null, bounded
+by itself:
 
 - softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to
   1 - p_y. So sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 - 1/K: S.
 - sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. The
   release is divided by sqrt(K): S, or S / 2.
 
-Together T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. The mean of the
-shared Hessians released so far, by `second_order.estimate_spectrum`, is what a step uses.
+The budget is T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. A step uses
+`second_order.estimate_spectrum` of the mean of the shared Hessians released so far.
 """
 
 from __future__ import annotations

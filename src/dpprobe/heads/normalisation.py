@@ -209,13 +209,8 @@ class Channels(Priced):
 
 
 KINDS: dict[str, type[Normalisation]] = {
-    "none": NoNormalisation,
-    "l2": L2,
-    "layer_norm": LayerNorm,
-    "group_norm": GroupNorm,
-    "centred": Centred,
-    "whitened": Whitened,
-    "channels": Channels,
+    cls.model_fields["kind"].default: cls
+    for cls in (NoNormalisation, L2, LayerNorm, GroupNorm, Centred, Whitened, Channels)
 }
 
 
@@ -241,9 +236,7 @@ class _BareWords:
         bare = [
             name
             for name, cls in KINDS.items()
-            if not any(
-                field.is_required() for key, field in cls.model_fields.items() if key != "kind"
-            )
+            if not any(field.is_required() for field in cls.model_fields.values())
         ]
         return {"anyOf": [{"enum": bare}, *schema["oneOf"]]}
 

@@ -1,28 +1,25 @@
-"""Prototypes that are public examples: each class draws those that its private examples are nearest
-to.
+"""Prototypes that are public examples: each class draws those nearest to its private examples.
 
 DPPL-Public of Wahdany, Jagielski, Dziedzic and Boenisch 2025 ("Differentially private prototypes
 for imbalanced transfer learning"), with draws one after the other in place of one draw of several.
 
-**Released**: "choices", `top` times one candidate a class, by the exponential mechanism; nothing
-else. A candidate r is a public example through the same backbone. Its score for class c is
+**Released**: only "choices", `top` times one candidate per class, by the exponential mechanism. A
+candidate r is a public example through the same backbone. Its score for class c is
 
     u_c(r) = sum over rows x of class c of  s(x, r),   s = (cos(x, r) - low) / (high - low)
 
-with s cut off at 0 and 1, and cosines counted from the candidates' mean, which is public.
+with s clamped to [0, 1], and cosines counted from the candidates' public mean.
 
-**Sensitivity.** A null row in the place of x takes s(x, r), from 0 to 1, from its class's score of
-every candidate, and nothing from other classes. So the scores of all candidates fall, each by at
-most 1, and two of them move against each other by at most 1: range 1, with no factor of 2
-(`privacy.bounded_range`, which also says why a class's draw and all classes' draws cost the same).
-A unit of m rows adds the mean of what each would add alone, to whatever classes: with weights a_c
-in class c, of sum at most 1, its rows move the sum over classes of the drawn candidates' scores by
-sum of a_c s_c, from 0 to 1. A row of several labels adds to each, with weights 1, or `max_labels`
-over their number where they are more: the range is `max_labels`.
+**Sensitivity.** If a null row replaces x, the scores of all candidates for x's class fall by s(x,
+r), from 0 to 1; other classes' do not change. So two candidates' scores move against each other by
+at most 1: range 1, with no factor of 2 (`privacy.bounded_range`, which also says why a class's draw
+and all classes' draws cost the same). A unit of m rows adds the mean of what each would add alone,
+to any classes: with weights a_c in class c, of sum at most 1, it moves the sum over classes of the
+drawn candidates' scores by sum of a_c s_c, from 0 to 1. A row of several labels adds to each, with
+weights 1, or `max_labels` over their number if they are more: the range is `max_labels`.
 
-The price depends neither on the number of classes nor on that of candidates or of rows in a class:
-a rare class pays with its few rows' scores against the same temperature, and loses nothing to
-frequent ones.
+The price depends on neither the number of classes, of candidates nor of a class's rows: a rare
+class has its few rows' scores against the same temperature, and loses nothing to frequent ones.
 
 **Whole numbers.** Rows and candidates are brought to length 2^12 and their entries rounded towards
 zero, so float32 adds the products exactly (at most 2^24); s is rounded down to 2^-16, weights to a
@@ -30,8 +27,8 @@ public step, and scores are sums of integers below 2^52. So a row's part depends
 and the draws are exact (`privacy.exponential_draws`).
 
 **Used**: the mean p of a class's candidates, counted from the candidates' mean m and scaled to unit
-length. A row scores p (x - m): the class whose prototypes it is nearest to by angle, as one linear
-head. Frequencies of classes play no part.
+length. A row scores p (x - m): one linear head that names the class with the nearest prototypes by
+angle. Class frequencies play no part.
 """
 
 from __future__ import annotations

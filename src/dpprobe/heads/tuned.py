@@ -1,33 +1,31 @@
 """Random search over a head's options, priced: the best of a random number of trials.
 
 A *trial* draws options from a public search space, fits the base head with them, and releases a
-noisy score on the training examples. The number of trials is random too, and only the best trial's
-head, options and noisy score leave: repeat-and-select (Papernot and Steinke 2022).
+noisy score on the training examples. The number of trials is random too. Only the best trial's
+head, options and noisy score are published: repeat-and-select (Papernot and Steinke 2022).
 
-**What is released, and who prices it.** A trial is the base's mechanisms with the score's beside
-them, in one composition Q. Options are drawn without the data, so they are part of Q's randomness;
-searched options may change how a release is used and how it is clipped, but neither which
-mechanisms there are nor their sampling, counts and noise multipliers, and these alone have a price:
-every trial costs what Q costs. `ConfigError` otherwise, at the study's start. Trials are then best
-of K runs of one Q, ordered by score, and `plan.Selection` has that priced.
+**Price.** One trial is a composition Q of the base's mechanisms and the score's. Options are drawn
+without the data, so they are part of Q's randomness. Searched options may change how a release is
+used and clipped, but not the mechanisms, their sampling, counts and noise multipliers, on which
+alone the price depends: every trial costs what Q costs. `ConfigError` otherwise, when the study is
+checked. The result is the best of K runs of one Q, ordered by score, priced by `plan.Selection`.
 
-**Score.** The number of training examples whose label the head gets right; of units of several rows
-each row counts by its weight. A unit adds at most 1 to it at any fixed head, a null row nothing;
-the head is an earlier release of the same trial, and composition is adaptive. For a multi-label
-row, 1 minus the mean over labels of the squared distance between probability and label (Brier
-1950): it lies in [0, 1], so the sensitivity is 1 as well, and unlike the fraction of right labels
-it tells heads apart where most labels are 0.
+**Score.** The number of training examples whose label the head gets right; each row of a unit of
+several rows counts by its weight. A unit adds at most 1 at any fixed head, a null row nothing; the
+head is an earlier release of the same trial, and composition is adaptive. For a multi-label row, 1
+minus the mean over labels of the squared distance between probability and label (Brier 1950). It
+lies in [0, 1], so the sensitivity is 1 as well. The fraction of right labels would hardly tell
+heads apart if most labels are 0.
 
-**Normalisation.** The base's. A priced one releases statistics of all rows once in a fit, before
-the first trial, and every trial works on the same normalised rows. So it is outside the selection
-and composes with it, once: whatever it released, given that the trials are best of K runs of one Q,
-the selection's bound holds, and composition is adaptive. Inside the trials it would be released
-again each time, and cost more, as all does there.
+**Normalisation.** The base's. A priced normalisation is released once per fit, before the first
+trial, and every trial works on the same normalised rows. So it composes with the selection, once:
+given its values, the selection's bound holds, and composition is adaptive. Inside the trials it
+would be released, and paid, again each time.
 
-**No trial.** A Poisson number can be 0. Then the head is all zeros, which no data decides.
+**No trial.** A Poisson number can be 0. Then the head is all zeros, independent of the data.
 
-**Not released**, since K given the output is not covered: how many trials there were, which of them
-was best, and all other trials' heads and scores.
+**Not released**, since K given the output is not covered: the number of trials, which of them was
+best, and all other trials' heads and scores.
 """
 
 from __future__ import annotations

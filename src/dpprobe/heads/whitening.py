@@ -1,24 +1,22 @@
 """Rows of nearly equal variance in all directions, by a released second moment.
 
-Clipping and noise treat all directions of the rows alike, the classes do not: much of what tells
-them apart lies where rows vary little. So heads are trained on z = A x / |A x|, of centred unit
-rows x, with
+Clipping and noise treat all directions of the rows alike, but classes often differ where rows vary
+little. So heads are trained on z = A x / |A x|, of centred unit rows x, with
 
     A = (G* + lambda I)^-w,
 
 G* the estimate of the released second moment (`second_order.estimate_spectrum`) and w the exponent:
 1/2 makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
 |x|^2 <= 1, a null row nothing. A is a function of it and of public numbers. z depends on one row
-and has norm 1, as x had: what is released later has the sensitivity that it has on x. Noise of the
-same size is smaller, relative to the rows, in directions in which they vary little.
+and has norm 1, like x: later releases have the same sensitivity as on x. The same noise is smaller,
+relative to the rows, in directions in which they vary little.
 
-A head W_z on z is one on x but for the length |A x|, which says little of the class. A is scaled so
-that the mean square of that length is estimated as 1, and heads W_z A on x are returned: nothing
-but the centre is needed to apply them.
+A head W_z on z is one on x except for the length |A x|, which says little of the class. A is scaled
+so that the mean square of that length is estimated as 1, and heads W_z A on x are returned: only
+the centre is needed to apply them.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
-are
-exact: z depends on its row alone, not on the row's place.
+are exact: z depends on its row alone, not on the row's place.
 """
 
 from __future__ import annotations
