@@ -21,24 +21,6 @@ from dpprobe.finetune.tracing import trace_graph
 _TOLERANCE = 1e-4
 
 
-class _Values(fx.Interpreter):
-    """Runs a traced network and keeps the value of every node."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module, garbage_collect_values=False)
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        self.values[n] = value
-        return value
-
-    def take_values(self, images: torch.Tensor) -> dict[fx.Node, Any]:
-        self.values: dict[fx.Node, Any] = {}
-        with torch.no_grad():
-            self.run(images)
-        return self.values
-
-
 def cut_network(
     model: nn.Module, blocks: int, *, example: torch.Tensor, name: str = "the network"
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
@@ -62,7 +44,7 @@ def cut_network(
         raise ConfigError(fault)
     graph = _trace_network(model, modules, example, name)
     entry = _find_entry(graph, model, modules[-blocks], name)
-    runs = [_Values(graph).take_values(part) for part in (example[:1], example[:2])]
+    runs = [_compute_values(graph, part) for part in (example[:1], example[:2])]
     crossing = entry.args[0]
     assert isinstance(crossing, fx.Node)
     prefix = _copy_prefix(graph, crossing)
@@ -77,6 +59,14 @@ def cut_network(
             "to train from images, or take another backbone"
         )
     return prefix, suffix, shape
+
+
+def _compute_values(graph: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node, Any]:
+    """Returns the value of every node of a traced network."""
+    interpreter = fx.Interpreter(graph, garbage_collect_values=False)
+    with torch.no_grad():
+        interpreter.run(images)
+    return interpreter.env
 
 
 def _trace_network(

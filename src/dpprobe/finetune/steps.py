@@ -82,14 +82,13 @@ class Training:
             self._average = {name: one.clone() for name, one in self._parameters.items()}
 
     @torch.no_grad()
-    def take_step(self, advance: Callable[[int], None] | None = None) -> None:
+    def take_step(self, advance: Callable[[int], None]) -> None:
         """Takes one noisy step, of an empty batch too; tells `advance` how many rows are done."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
             self._add_batch(rows, batch)
-            if advance is not None:
-                advance(len(rows))
+            advance(len(rows))
         noise = self._noise.draw_steps(1, self._deviation)[0, 0]
         self._total.add_(noise.to(self._device)).div_(self._divisor)
         if self._longest is not None:

@@ -42,7 +42,8 @@ class Transform:
         if isinstance(spec, kinds.LayerNorm):
             return torch.nn.functional.layer_norm(rows, rows.shape[1:])
         if isinstance(spec, kinds.GroupNorm):
-            return group_norm(rows, spec.groups)
+            by_channel(rows, spec.groups, "groups")
+            return torch.nn.functional.group_norm(rows, spec.groups)
         if isinstance(spec, kinds.AroundCentre):
             centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
             # not in place: a network's gradients pass through
@@ -56,22 +57,12 @@ class Transform:
         return rows
 
 
-def group_norm(rows: torch.Tensor, groups: int) -> torch.Tensor:
-    """Brings each of `groups` equal contiguous parts of each row to mean 0 and variance 1."""
-    if rows.shape[1] % groups:
-        raise DataError(
-            f"normalize: {groups} groups do not divide the dimension {rows.shape[1]}; write a "
-            "divisor"
-        )
-    return torch.nn.functional.group_norm(rows, groups)
-
-
-def by_channel(rows: torch.Tensor, channels: int) -> torch.Tensor:
+def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> torch.Tensor:
     """Returns rows [m, channels * positions] as [m, channels, positions]."""
     if rows.shape[1] % channels:
         raise DataError(
-            f"normalize: {channels} channels do not divide the dimension {rows.shape[1]}; write "
-            "a divisor"
+            f"normalize: {channels} {name} do not divide the dimension {rows.shape[1]}; write a "
+            "divisor"
         )
     return rows.unflatten(1, (channels, -1))
 

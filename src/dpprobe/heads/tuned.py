@@ -126,12 +126,10 @@ class Options(MethodOptions):
                 f"base: head {self.base.head} trains networks, and a priced search is over linear "
                 "heads; fix its options, or write its own `search`, which has no price"
             )
-        if self.base.is_undecided or self.base.trained_options is not self.base:
+        if self.base.head == "auto":
             raise ValueError(
                 "base: head auto chooses its options itself; write the head that is to be tuned"
             )
-        if self.base.private_choices is not None:
-            raise ValueError("base: its own search is not priced; remove `search` from the base")
         if (self.shape is None) == (self.distribution == "negative_binomial"):
             raise ValueError(
                 f"shape {self.shape!r} with distribution {self.distribution}: only "
