@@ -43,10 +43,7 @@ class _Flat(nn.Module):
 
 
 def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
-    """Writes one shard of the activations that enter the last `blocks` blocks; see `extract_shard`.
-
-    Raises ConfigError if the network cannot be cut there.
-    """
+    """Writes a shard of activations that enter the last `blocks` blocks; see `extract_shard`."""
     extract_shard(
         **arguments, changed=lambda backbone, runtime: cut_backbone(backbone, runtime, blocks)
     )

@@ -177,11 +177,8 @@ def cut_inputs(
 ) -> CutInputs:
     """Returns stored activations, or features, as inputs.
 
-    Activations that take more than `memory_mb` as float32 are read for each batch.
-
-    Raises:
-      DataError: if the shape is not that of the store's rows.
-      StoreError: if a shard is damaged.
+    Activations that take more than `memory_mb` as float32 are read for each batch. Raises DataError
+    if the shape is not that of the store's rows, StoreError if a shard is damaged.
     """
     if math.prod(shape) != store.dimension:
         raise DataError(
@@ -222,17 +219,12 @@ def image_inputs(
     units: Units | None = None,
     threads: int = 1,
 ) -> ImageInputs:
-    """Returns a split's images as inputs, after the backbone's preprocessing.
+    """Returns a split's images, train or test, as inputs, after the backbone's preprocessing.
 
     Images are decoded once and kept; or for each batch if they would take more than `memory_mb`,
-    and then a table's own encoded images are kept.
-
-    Args:
-      split: train or test; random crops are of train rows.
-
-    Raises:
-      DataError: names the row of an image that cannot be decoded, or has another size.
-      ConfigError: if the backbone takes no bytes, or views do not fit the images.
+    and then a table's own encoded images are kept. Raises DataError, naming the row, for an image
+    that cannot be decoded or has another size; ConfigError if the backbone takes no bytes, or views
+    do not fit the images.
     """
     decoder = _Decoding(Decoder(backbone, split), table, threads)
     shape = decoder.shape

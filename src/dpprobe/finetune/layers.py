@@ -28,11 +28,9 @@ _TINY = 2.0**-126  # a product below it may be lost
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer in a batch.
+    """One call of a layer in a batch, of arguments `inputs`, the first of which is the batch.
 
-    Attributes:
-      inputs: its arguments; the first is the batch.
-      gradient: of the loss, with respect to its output.
+    `gradient` is that of the loss with respect to its output.
     """
 
     module: nn.Module

@@ -37,14 +37,12 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
     """Passes a row beside two different ones and refuses a model that gives it other features.
 
     The row stands before them, then behind them, since a row may depend on earlier ones alone; then
-    beside several of each, since small batches hide some mixing.
+    beside several of each, since small batches hide some mixing. Raises ConfigError if the model
+    mixes rows, naming the first such layer, or branches by its numbers.
 
     Args:
       model: inputs -> rows, in evaluation mode.
       example: three public inputs.
-
-    Raises:
-      ConfigError: if the model mixes rows, naming the first such layer, or branches by numbers.
     """
     with RefuseBranches():
         model(example)

@@ -196,9 +196,7 @@ class Training:
     def restore_state(self, state: State) -> None:
         """Continues from the `state` of a training of the same fingerprint.
 
-        Raises:
-          StoreError: if the state is of another network.
-          PrivacyError: if it has taken more steps than are priced.
+        Raises StoreError if it is of another network, PrivacyError if it has too many steps.
         """
         saved = _tensors_under("parameter/", state.tensors)
         shapes = {name: one.shape for name, one in saved.items()}

@@ -89,11 +89,8 @@ def build_network(
     """Builds the network that a seed's training starts from, of a backbone loaded on the CPU.
 
     Call it before threads that run networks start: cutting is a trace, which changes torch's
-    modules for all of them while it lasts.
-
-    Raises:
-      ConfigError: if the backbone is no network, mixes rows, cannot be cut, or has nothing that
-        `tune` trains.
+    modules for all of them while it lasts. Raises ConfigError if the backbone is no network, mixes
+    rows, cannot be cut, or has nothing that `tune` trains.
     """
     graph = network_graph(backbone)
     if options.tune == "head" and options.cut:

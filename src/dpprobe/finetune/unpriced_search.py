@@ -79,16 +79,15 @@ def run_trials(
 ) -> tuple[Trial, ...]:
     """Runs the trials that a log does not have yet; returns all, in order.
 
+    Raises ConfigError if values of the space do not fit each other, StoreError if another process
+    runs this search.
+
     Args:
       objective: trains with a trial's options, given its number too, and returns its held-out
         score; a number that is not finite says that training diverged.
       log: the file of finished trials. The log of another search is replaced.
       seed: public.
       identity: all else that decides a trial's score, JSON-compatible: data, plan, device.
-
-    Raises:
-      ConfigError: if values of the space do not fit each other.
-      StoreError: if another process runs this search.
     """
     search = options.search
     if search is None:

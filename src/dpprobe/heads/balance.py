@@ -192,8 +192,7 @@ def fit_balanced(
 ) -> Fitted:
     """Fits a method's head on class-weighted rows, and subtracts the log priors from its biases.
 
-    Raises:
-      ConfigError: if weights, priors or counts do not fit the classes or the labels.
+    Raises ConfigError if weights, priors or counts do not fit the classes or the labels.
     """
     import numpy as np  # heavy: planning imports this module
 

@@ -17,7 +17,6 @@ class DataFacts:
       n: training units of privacy: images, or patients.
       classes: number of classes, or of labels if images have several.
       epsilon: target; infinite without privacy.
-      unit: of privacy, "image" or "patient".
     """
 
     n: int

@@ -75,9 +75,7 @@ def truncated_normal(
 def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np.float64]:
     """Reads public weights [classes, d + 1]; biases are 0 if the file has none.
 
-    Raises:
-      ConfigError: if they cannot be read or do not fit.
-      PrivacyError: if they are of a head that was trained on private examples.
+    Raises ConfigError if they do not fit, PrivacyError if a head on private images has them.
     """
     check_unmarked(Path(path), option="init_file", written=path)
     try:

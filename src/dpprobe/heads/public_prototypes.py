@@ -192,9 +192,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 def read_candidates(options: Options, rows: Rows) -> Candidates:
     """Reads the public examples to choose among, without those that are not finite.
 
-    Raises:
-      DataError: if the features are of another dimension, or no row of them is usable.
-      StoreError: if the manifest or a shard is damaged.
+    Raises DataError if none is usable, and as `read_public_rows` does.
     """
     # torch and what needs it, as above
     import torch

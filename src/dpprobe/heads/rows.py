@@ -268,9 +268,7 @@ class Rows:
 def read_public_rows(option: str, manifest: str, private: Rows) -> Rows:
     """Reads the public examples that an option names, normalised like private ones.
 
-    Raises:
-      DataError: if the features are of another dimension.
-      StoreError: if the manifest or a shard is damaged.
+    Raises DataError for features of another dimension, StoreError for a damaged manifest or shard.
     """
     from dpprobe.features.feature_store import FeatureStore  # needs HDF5, which few heads do
 

@@ -353,9 +353,7 @@ def cross_moment(
 ) -> GridSum:
     """Sums u t x^T over the rows, u their weights in their units: [classes, d + 1].
 
-    Args:
-      targets: [m, classes] of a piece's rows, of norm at most `longest`.
-      longest: public; unused without noise.
+    `targets` gives a piece's t, [m, classes], of norm at most `longest`, which is public.
     """
     columns, step = design.columns, 1.0
     if design.private:
@@ -440,14 +438,10 @@ def rule_ridge(
     """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), of public quantities.
 
     sigma_G (`matrix_noise`) is the noise multiplier of the second moment, sigma_B (`target_noise`)
-    that of the cross moment or of the mean of all gradients: the noise on both sides of the
-    equation. A good classifier of unit rows has weights of norm some tens over d directions, before
-    the factor 1 / K of a class's frequency: lambda balances noise and these weights.
-    bench/results/defaults.md has the search for these numbers.
-
-    Args:
-      columns, classes: d + 1, K.
-      clip, longest: C, S.
+    that of the cross moment or of the mean of all gradients. `columns`, `classes`, `clip` and
+    `longest` are d + 1, K, C and S. A good classifier of unit rows has weights of norm some tens
+    over d directions, before the factor 1 / K of a class's frequency: lambda balances noise and
+    these weights. bench/results/defaults.md has the search for these numbers.
     """
     noise = _MATRIX_RIDGE * longest**2 * matrix_noise
     noise += _TARGET_RIDGE * classes * clip**2 * target_noise
@@ -512,11 +506,9 @@ class Loss:
     def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
     ) -> torch.Tensor:
-        """Returns r, scaled so that |r| |x| is at most `clip`: float64 [m, K].
+        """Returns r of logits and 0/1 labels [m, K], with |r| |x| at most `clip`: float64 [m, K].
 
-        Args:
-          logits, labels: [m, K]; labels are zeros and ones.
-          norms: |x|, float64 [m].
+        `norms` are |x|, float64 [m].
         """
         residuals = self.compute_probabilities(logits) - labels
         if self.clip < math.inf:
@@ -579,13 +571,9 @@ def add_by_products(
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
     """Returns `longest`, or less if noise would drive the next probabilities to 0 and 1.
 
-    A step's noise in the logits is held at 0.6; its size follows from the releases. Such short
-    steps together amount to one solve with the mean of all gradients.
-
-    Args:
-      deviation: standard deviation of the noise on each number of a released gradient.
-      gain: `Spectrum.noise_gain` of the matrix that multiplies the gradient.
-      rows: n.
+    A step's noise in the logits is held at 0.6; its size follows from the releases: `deviation`, of
+    each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the matrix that
+    multiplies it. Such short steps together amount to one solve with the mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest
@@ -600,9 +588,8 @@ def average_descent(
 ) -> torch.Tensor:
     """Takes steps from `start`, float64 [K, d + 1]; returns the average of the iterates.
 
-    Args:
-      direction: from step t and the parameters to the direction and the learning rate.
-      snapshots: list to which the average after each step is appended.
+    `direction` maps step t and the parameters to the direction and the learning rate. The average
+    after each step is appended to `snapshots`.
     """
     current, mean, total = start.clone(), torch.zeros_like(start), 0.0
     for step in range(steps):
@@ -621,12 +608,8 @@ def each_seed(
 ) -> torch.Tensor:
     """Fits one seed after the other, since each needs its own matrices; returns [seeds, ...].
 
-    Args:
-      names: the mechanisms that `fit` releases.
-
-    Raises:
-      ConfigError: if a result is not finite.
-      PrivacyError: if a seed's releases are not those priced.
+    `names` are the mechanisms that `fit` releases. Raises ConfigError for a result that is not
+    finite, PrivacyError for other releases than those priced.
     """
     results = []
     chosen = tuple(item for item in releases.plan.mechanisms if item.name in names)
