@@ -134,10 +134,7 @@ class Training:
         self.taken = 0
         self._native = is_native(rows)
         self._shape = start.shape
-        self._weights, self._release = (
-            self._make_buffer(rows.device),
-            self._make_buffer(rows.device),
-        )
+        self._weights, self._release = (self._make_buffer(rows.device) for _ in range(2))
         self._view_heads(self._weights).copy_(start)
         # The variables of the steps: the biases are these times the constant.
         self._constant = options.constant

@@ -59,10 +59,8 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
         else:
             total += grid.round_to_steps(block * factors[:, None]).sum(0)
     noisy = releases.release_gaussian(CENTRE, GridSum(total[None], grid.step))[0]
-    square, noise = (
-        float(noisy.square().sum()),
-        data.dimension * releases.noise_deviation(CENTRE) ** 2,
-    )
+    square = float(noisy.square().sum())
+    noise = data.dimension * releases.noise_deviation(CENTRE) ** 2
     shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
     return (shrunk / data.n).to(torch.float32)
 

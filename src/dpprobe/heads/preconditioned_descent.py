@@ -97,7 +97,11 @@ class Descent:
 
     Attributes:
       curvature: h, of the loss at the start per unit of the second moment.
-      start: float32 [K, d + 1] on normalised rows.
+
+    Args:
+      clip: each example's gradient is clipped to this norm.
+      scale: sums of gradients are divided by it before their release.
+      start: weights, float32 [K, d + 1] on normalised rows; see `default_start` if absent.
     """
 
     def __init__(
@@ -111,12 +115,6 @@ class Descent:
         start: torch.Tensor | None = None,
         record: Record | None,
     ) -> None:
-        """
-        Args:
-          clip: each example's gradient is clipped to this norm.
-          scale: sums of gradients are divided by it before their release.
-          start: weights; zeros with the options' bias if absent.
-        """
         from dpprobe.heads.second_order import Design, Loss  # imports torch, as below
 
         self.options, self.rows = options, rows

@@ -49,8 +49,12 @@ def whitened_rows(
     They take as much memory as the features. Streamed features are mapped again in each pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
+
+    def make_design(rows: TrainingSet) -> Design:
+        return Design(UnitRows(), Rows(rows, transform), private=releases.plan.private)
+
     with torch.inference_mode():
-        design = Design(UnitRows(), Rows(data, transform), private=releases.plan.private)
+        design = make_design(data)
         summed = second_moment(design)
         # the last row and column are those of a constant, which is 0 here
         moment = GridSum(summed.units[:-1, :-1].contiguous(), summed.step)
@@ -61,11 +65,7 @@ def whitened_rows(
         )
 
         def map_crops() -> list[TrainingSet]:
-            designs = (
-                Design(UnitRows(), Rows(crop, transform), private=releases.plan.private)
-                for crop in data.crops
-            )
-            return [_map_rows(each, matrix) for each in designs]
+            return [_map_rows(make_design(crop), matrix) for crop in data.crops]
 
         mapped = _map_rows(design, matrix, map_crops)
         return Rows(mapped, Transform(kinds.L2()), scoring=transform, whitener=matrix)
