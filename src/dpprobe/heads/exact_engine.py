@@ -79,15 +79,15 @@ def train(
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
     mixing = mixing_rates(options, mechanism.count)
-    rate = mechanism.sample_rate
-    history = History(rows, rate, record, options.link)
+    sample_rate = mechanism.sample_rate
+    history = History(rows, sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
     # Steps are taken on parameters: the biases are these times the constant.
     constant = options.constant
     parameters = weights if constant == 1 else weights.clone()
     parameters[..., -1] /= constant
     average = weights if mixing is None else weights.clone()
-    divisor, taken = rate * rows.n, 0
+    divisor, taken = sample_rate * rows.n, 0
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
@@ -100,11 +100,11 @@ def train(
             releases.choose_sampler(
                 seed,
                 ExactPoissonSampler(
-                    rows.n, rate, releases.open_keystream(seed, "Poisson sampling")
+                    rows.n, sample_rate, releases.open_keystream(seed, "Poisson sampling")
                 ),
             )
             for seed in releases.seeds
-            if rate < 1
+            if sample_rate < 1
         ]
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
@@ -113,7 +113,7 @@ def train(
         for stop in record_steps(mechanism.count):
             progress.advance_by(stop - taken)
             for step in range(taken, stop):
-                sums = crops[crop_at(step, rate, len(crops))[0]]
+                sums = crops[crop_at(step, sample_rate, len(crops))[0]]
                 total = sums.sum_batch(weights, samplers) if samplers else sums.sum_all(weights)
                 release = releases.release_gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(parameters, release, float(rates[step]))
