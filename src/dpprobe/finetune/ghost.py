@@ -2,7 +2,7 @@
 
 A forward pass notes the inputs of the layers with trained parameters. One backward pass gives the
 gradients of their outputs. From both, each layer's rule computes the rows' squared norms, and keeps
-gradients that it forms. What was kept then gives any weighted sum over rows.
+gradients that it forms. Any weighted sum over rows then follows from what was kept.
 """
 
 from __future__ import annotations

@@ -221,10 +221,10 @@ def image_inputs(
 ) -> ImageInputs:
     """Returns a split's images, train or test, as inputs, after the backbone's preprocessing.
 
-    Images are decoded once and kept; or for each batch if they would take more than `memory_mb`,
-    and then a table's own encoded images are kept. Raises DataError, naming the row, for an image
-    that cannot be decoded or has another size; ConfigError if the backbone takes no bytes, or views
-    do not fit the images.
+    Images are decoded once and kept. If they would take more than `memory_mb`, they are decoded for
+    each batch, and a table's own encoded images are kept. Raises DataError, naming the row, for an
+    image that cannot be decoded or has another size. Raises ConfigError if the backbone takes no
+    bytes, or views do not fit.
     """
     decoder = _Decoding(Decoder(backbone, split), table, threads)
     shape = decoder.shape

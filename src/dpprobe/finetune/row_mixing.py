@@ -36,9 +36,9 @@ class RefuseBranches(TorchDispatchMode):
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
     """Passes a row beside two different ones and refuses a model that gives it other features.
 
-    The row stands before them, then behind them, since a row may depend on earlier ones alone; then
-    beside several of each, since small batches hide some mixing. Raises ConfigError if the model
-    mixes rows, naming the first such layer, or branches by its numbers.
+    The row stands before them, then behind them, since a row may depend on earlier ones alone. Then
+    it stands beside several of each, since small batches hide some mixing. Raises ConfigError if
+    the model mixes rows, naming the first such layer, or branches by its numbers.
 
     Args:
       model: inputs -> rows, in evaluation mode.

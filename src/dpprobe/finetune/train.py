@@ -191,8 +191,8 @@ class _Run:
 def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> Mechanism:
     """Returns the plan's gradient steps, after comparing them with the price of the options.
 
-    Raises PrivacyError if the plan is for other rows, another rate, norm or number of steps, or the
-    releases are of several seeds or of an audit.
+    Raises PrivacyError if the plan is for other rows or another rate, norm or number of steps.
+    Releases of several seeds, or of an audit, are refused too.
     """
     plan = releases.plan
     if plan.n != inputs.n:

@@ -1,7 +1,7 @@
 """The rule of `head: auto`: the options of a head from public facts, by a table fixed beforehand.
 
-The rule looks at no data. `RULE` rises if the choice or the chosen head's defaults change: cells of
-another rule are then trained again, and a bundle is verified by the dpprobe that has its rule.
+The rule looks at no data. `RULE` rises if the choice or the chosen head's defaults change. Cells of
+another rule are then trained again. A bundle is verified by the dpprobe that has its rule.
 
 The rule was fixed on bench/accuracy.py's pairs for choosing. There `momentum` on centred rows was
 the best head at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), with mu of the

@@ -78,7 +78,7 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
-    """Returns which crop of every example a step, from 0, takes, and for how many steps from there.
+    """Returns which crop of the examples is taken at `step`, from 0, and for how many steps.
 
     Crops take turns, one per pass over the data: 1 / `sample_rate` steps, rounded, at least one.
     All of it is public, and does not depend on the sample.

@@ -573,7 +573,7 @@ def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float
 
     A step's noise in the logits is held at 0.6; its size follows from the releases: `deviation`, of
     each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the matrix that
-    multiplies it. Such short steps together amount to one solve with the mean of all gradients.
+    multiplies it. Together, short steps amount to one solve with the mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest

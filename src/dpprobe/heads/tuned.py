@@ -303,7 +303,7 @@ class _Best:
     weights: torch.Tensor
 
     def beaten_by(self, score: float, number: int) -> bool:
-        """True if another trial wins. Of equal scores the earlier stays: trials are equal."""
+        """True if another trial wins. If scores are equal, the earlier trial stays."""
         return (score, -number) > (self.score, -self.trial.number)
 
 
