@@ -26,7 +26,9 @@ def cut_network(
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
     """Cuts a network before its last `blocks` blocks; the parts share parameters and their names.
 
-    While it traces, torch's modules of all threads are changed: no other may run a network.
+    While it traces, torch's modules of all threads are changed: no other may run a network. Raises
+    ConfigError if there are too few blocks, the network cannot be traced, more than one tensor
+    would cross the cut, or the parts do not compute what the whole does.
 
     Args:
       model: normalised images -> features [m, d], in evaluation mode.
@@ -34,10 +36,6 @@ def cut_network(
 
     Returns:
       images -> activations, activations -> features, and the shape of one image's activation.
-
-    Raises:
-      ConfigError: if there are too few blocks, the network cannot be traced, more than one tensor
-        would cross the cut, or the parts do not compute what the whole does.
     """
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):

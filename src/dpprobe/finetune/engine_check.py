@@ -43,13 +43,12 @@ def check_network(
 ) -> None:
     """Compares a network's per-example gradients with one-example differentiation.
 
+    Raises ConfigError if rows depend on each other, the network branches by its numbers, a
+    parameter is used outside its layer, or a gradient is wrong.
+
     Args:
       example: inputs [r, ...]; only their shape, type and device are used.
       together: rows that pass through the network at once in training.
-
-    Raises:
-      ConfigError: if rows depend on each other, the network branches by its numbers, a parameter is
-        used outside its layer, or a gradient is wrong; it names the parameter.
     """
     generator = torch.Generator().manual_seed(_SEED)
     inputs = _draw_inputs(example, views, generator)

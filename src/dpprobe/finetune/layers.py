@@ -191,10 +191,8 @@ class AffineRule(Rule):
         shift: str = "bias",
         maps: bool | None,
     ) -> None:
-        self._normalised = normalised
-        self._scale = scale
-        self._shift = shift
-        self._maps = maps
+        self._normalised, self._maps = normalised, maps
+        self._scale, self._shift = scale, shift
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         outputs = self._lay_channels(call.output_gradient, call.rows)

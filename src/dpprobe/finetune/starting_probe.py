@@ -37,10 +37,8 @@ def fit_probe(
       features: of the rows that the network will train on, in the same units.
       seed: of the fit; the probe's own derives from it.
 
-    Returns:
-      Weights float32 [classes, d + 1], and the normalisation of feature rows.
-
-    Raises PrivacyError if the plan is not for this probe or these rows, or it was released before.
+    Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
+    PrivacyError if the plan is not for this probe and these rows, or the probe was released before.
     """
     if options.probe is None:
         raise PrivacyError("probe: the options have none; nothing is priced for it")

@@ -76,8 +76,8 @@ def train_network(
     Args:
       network: at its start; its trained parameters are changed.
       inputs: the private examples, of as many units as the plan is for.
-      releases: of one seed, with the mechanism `gradients`, which counts the steps. The caller's
-        `releases.check_counts()` checks that all that was priced was released.
+      releases: of one seed, with the mechanism `gradients`, which counts the steps. The caller
+        calls `check_counts` afterwards.
       checkpoint: where the training is saved, and continues from.
       physical_batch: rows, times their views, that pass through the network at once; affects only
         rounding.
@@ -85,8 +85,7 @@ def train_network(
         network as it would be returned then.
 
     Raises:
-      PrivacyError: if the plan is not for these options and rows, or more steps were taken than
-        were priced.
+      PrivacyError: if the plan is not for these options and rows, or too many steps were taken.
       ConfigError: if training diverged.
       StoreError: if a checkpoint does not fit the network.
     """

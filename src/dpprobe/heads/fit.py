@@ -46,8 +46,7 @@ def fit_heads(
 
     Raises:
       ConfigError: if there are more features than the method takes.
-      PrivacyError: if the plan is not for this method and data, or the releases taken are not those
-        priced.
+      PrivacyError: if the plan is for another method or data, or other releases were taken.
     """
     check_inputs(method, data, plan, seeds)
     if entropy.secret and not method.is_exact:

@@ -30,10 +30,8 @@ class History:
         self, rows: Rows, sample_rate: float, record: Record | None, link: Link = "softmax"
     ) -> None:
         self.records: list[dict[str, Any]] = []
-        self._rows = rows
-        self._sample_rate = sample_rate
-        self._record = record
-        self._link = link
+        self._rows, self._record = rows, record
+        self._sample_rate, self._link = sample_rate, link
 
     def add_record(self, step: int, weights: torch.Tensor) -> None:
         """Adds a record per seed: its mean loss on 10,000 training rows, and `record`'s values."""

@@ -68,12 +68,13 @@ if TYPE_CHECKING:
 
 SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each is a fit, and all of them are paid for")
-_TRIALS_RANGE = "; a trial has its own sensitivity, and a temperature in proportion"
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
 _SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
-_TRIALS_NORM = (
-    "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
+# Said of a mechanism whose sensitivity is searched: of noisy sums, of draws.
+_CLIPPED_ANEW = (
+    "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity",
+    "; a trial has its own sensitivity, and a temperature in proportion",
 )
 # Trials of the same options are fitted together, at most so many.
 _AT_ONCE = 8
@@ -245,7 +246,7 @@ class Options(MethodOptions):
                 if item.sensitivity != base.sensitivity
             }
         worded = [
-            replace(item, released=item.released + _describe_anew(item))
+            replace(item, released=item.released + _CLIPPED_ANEW[item.is_exponential])
             if item.name in clipped_anew
             else item
             for item in priced
@@ -267,10 +268,6 @@ class Options(MethodOptions):
         shape = _SHAPES.get(self.distribution, self.shape)
         assert shape is not None
         return Selection(mean=self.trials, shape=shape, repeated=names)
-
-
-def _describe_anew(mechanism: Mechanism) -> str:
-    return _TRIALS_RANGE if mechanism.is_exponential else _TRIALS_NORM
 
 
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
