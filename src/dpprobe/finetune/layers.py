@@ -28,10 +28,7 @@ _TINY = 2.0**-126  # a product below it may be lost
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer in a batch, of arguments `inputs`, the first of which is the batch.
-
-    `gradient` is that of the loss with respect to its output.
-    """
+    """One call of a layer: its arguments, the batch first, and the gradient of its output."""
 
     module: nn.Module
     inputs: tuple[Any, ...]

@@ -21,10 +21,7 @@ _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
 
 
 class ChannelAffine(nn.Module):
-    """x * scale + shift per channel: dimension 1 of 4-d inputs, else the last.
-
-    A batch norm with public running statistics is one.
-    """
+    """x * scale + shift per channel: dimension 1 of 4-d inputs, else the last."""
 
     def __init__(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
         super().__init__()

@@ -89,11 +89,9 @@ OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "d
 
 
 class GradientOptions(BalanceOptions):
-    """The options that all heads of noisy gradient steps share.
+    """The options that all heads of noisy gradient steps share."""
 
-    DEFAULT_EPOCHS are the passes over the data if neither epochs nor steps are given.
-    """
-
+    # Passes over the data if neither epochs nor steps are given.
     DEFAULT_EPOCHS: ClassVar[float]
     paths: ClassVar[tuple[str, ...]] = ("init_file",)
 
@@ -224,10 +222,7 @@ class GradientOptions(BalanceOptions):
         return 1.0
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns the learning rate of a head whose rate follows a rule; all arguments are public.
-
-        `noise` is the standard deviation of each number of a step's noisy mean gradient.
-        """
+        """Returns a learning rate by rule; `noise` is that of each number of a mean gradient."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
@@ -262,12 +257,10 @@ class GradientOptions(BalanceOptions):
 
 
 class UnitRowOptions(GradientOptions):
-    """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule.
-
-    UNIT_ROWS is True if the rule holds only for rows of norm 1.
-    """
+    """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule."""
 
     DEFAULT_EPOCHS: ClassVar[float] = 40
+    # True if the rule holds only for rows of norm 1.
     UNIT_ROWS: ClassVar[bool] = True
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)

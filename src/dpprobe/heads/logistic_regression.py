@@ -120,9 +120,7 @@ class Objective:
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
-        Args:
-          row_weights: float32 [rows], 0 for rows left out.
-          tolerance: converged if no entry of the gradient is larger.
+        Rows left out have weight 0. It has converged if no slope is above `tolerance`.
         """
         total = float(row_weights.sum())
 

@@ -189,10 +189,7 @@ class MethodOptions(Options, ABC):
         """Returns what the head itself releases of n rows, noise up to a common factor."""
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns all releases of a fit on n rows, noise multipliers up to a common factor.
-
-        Raises ConfigError if n rows are too few for the options.
-        """
+        """Returns a fit's releases up to a noise factor; raises ConfigError if n is too small."""
         released = self.list_releases(n)
         if not isinstance(self.normalize, Priced):
             return released

@@ -32,10 +32,7 @@ class Transform:
     arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [m, d] rows as a head takes them; the argument itself if unchanged.
-
-        Raises DataError if the dimension does not fit the normalisation.
-        """
+        """Returns float32 [m, d] rows for a head; raises DataError if their dimension is wrong."""
         spec = self.spec
         if isinstance(spec, kinds.L2):
             return rows * _unit_scale(rows)
