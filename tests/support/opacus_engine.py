@@ -25,10 +25,9 @@ from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_we
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.momentum import Momentum
-from dpprobe.heads.optimiser import MakeOptimiser, Optimiser
+from dpprobe.heads.optimiser import MakeOptimiser, Optimiser, Sgd
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates
-from dpprobe.heads.sgd import Sgd
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream, stream_seed
 from dpprobe.privacy.releases import Releases

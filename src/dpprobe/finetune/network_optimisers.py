@@ -8,8 +8,7 @@ from functools import partial
 import torch
 
 from dpprobe.heads import adam, lamb, momentum
-from dpprobe.heads.optimiser import MakeOptimiser
-from dpprobe.heads.sgd import Sgd
+from dpprobe.heads.optimiser import MakeOptimiser, Sgd
 
 
 class TensorLamb(lamb.Lamb):

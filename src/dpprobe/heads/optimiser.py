@@ -1,4 +1,4 @@
-"""The optimisers' common interface; each head's module has its optimiser.
+"""The optimisers' common interface, and plain SGD; other heads' modules have their optimisers.
 
 An optimiser sees only noisy sums, so it is post-processing and costs no privacy. Nothing heavy is
 imported here.
@@ -38,6 +38,13 @@ class Optimiser(ABC):
 
 def _copy_values(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one if isinstance(one, int) else one.clone() for name, one in state.items()}
+
+
+class Sgd(Optimiser):
+    """w - rate g: the step that compiled code takes too."""
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        weights.add_(gradient, alpha=-rate)
 
 
 MakeOptimiser = Callable[[], Optimiser]

@@ -8,11 +8,9 @@ from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import BatchSize, GradientNorm, GradientOptions, Init
-from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.optimiser import Sgd
 
 if TYPE_CHECKING:
-    import torch
-
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -27,13 +25,6 @@ class Options(GradientOptions):
     learning_rate: float = Field(0.1, gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.2
     init: Init = "torch"
-
-
-class Sgd(Optimiser):
-    """w - rate g."""
-
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        weights.add_(gradient, alpha=-rate)
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:

@@ -19,9 +19,10 @@ from dpprobe.heads import exact_engine
 from dpprobe.heads.exact_engine import ExactSums
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import Centred
+from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
-from dpprobe.heads.sgd import Options, Sgd
+from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet, row_lengths
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.keystream import Keystream

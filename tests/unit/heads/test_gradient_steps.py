@@ -17,8 +17,9 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
+from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.scoring import score_rows
-from dpprobe.heads.sgd import Options, Sgd
+from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import cell_seed, open_stream

@@ -11,8 +11,7 @@ import torch
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.lamb import Lamb
 from dpprobe.heads.momentum import Momentum
-from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.sgd import Sgd
+from dpprobe.heads.optimiser import Optimiser, Sgd
 from tests.support.gradients import SHAPE, gradients, start
 
 
