@@ -37,9 +37,11 @@ class History:
         """Adds a record per seed: its mean loss on 10,000 training rows, and `record`'s values."""
         if self._record is None:
             return
-        losses = {} if self._link == "none" else {"train_loss": self._compute_losses(weights)}
+        further: dict[str, Any] = {}
+        if self._link != "none":
+            further["train_loss"] = self._compute_losses(weights)
+        further.update(self._record(step, weights) or {})
         epoch = step * self._sample_rate
-        further = {**losses, **(self._record(step, weights) or {})}
         for index in range(len(weights)):
             values = {name: float(values[index]) for name, values in further.items()}
             self.records.append({"seed_index": index, "step": step, "epoch": epoch, **values})
